@@ -1,0 +1,67 @@
+# `make` lists the targets. PYTHON=python3.13 make … picks another Python.
+
+PYTHON ?= python3
+BIN := .venv/bin
+RUN_READY := .venv/.run-ready
+DEV_READY := .venv/.dev-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check fault bench bench-peers docs lock clean
+
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(RUN_READY) ## Start the demo: queue, worker and dashboard on a SQLite file
+	$(BIN)/treadle demo
+
+test: check ## Run every check and every test, on every store, with coverage
+	$(BIN)/pytest -n 2 --dist loadscope -m "not fault_long and not slow_bench" --cov --cov-report=term
+
+check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+fault: $(DEV_READY) ## Run the fault tests at full length
+	TREADLE_FAULT=full $(BIN)/pytest tests/fault -m "fault or fault_long" --timeout 3600
+
+bench: $(DEV_READY) ## Measure Treadle
+	$(BIN)/python -m bench
+
+bench-peers: $(DEV_READY) ## Measure Treadle beside other queues
+	$(BIN)/python -m bench --peers
+
+docs: $(DEV_READY) ## Remake the generated documentation
+	@if [ -f scripts/docs.py ]; then $(BIN)/python scripts/docs.py; else echo "nothing to generate yet"; fi
+
+lock: .cache/lock/bin/uv ## Remake requirements/dev.txt with the newest versions
+	$< pip compile pyproject.toml --all-extras --group dev --universal --upgrade --quiet \
+		--no-header --no-emit-index-url --no-emit-find-links --output-file requirements/dev.txt
+
+clean: ## Remove the virtual environment, caches and build output
+	rm -rf .venv .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
+		.ruff_cache build dist htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Treadle needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Name a newer one: make PYTHON=python3.12 …" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# The lock constrains what users run too, so that the demo is the one that was tested.
+$(RUN_READY): $(BIN)/pip pyproject.toml requirements/dev.txt
+	$(BIN)/pip install --quiet --constraint requirements/dev.txt --editable .
+	@touch $@
+
+$(DEV_READY): $(BIN)/pip pyproject.toml requirements/dev.txt
+	$(BIN)/pip install --quiet --requirement requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --editable .
+	$(BIN)/pip check
+	@touch $@ $(RUN_READY)
+
+.cache/lock/bin/uv:
+	$(PYTHON) -m venv .cache/lock
+	.cache/lock/bin/pip install --quiet uv

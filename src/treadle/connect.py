@@ -1,0 +1,65 @@
+"""From a URL to a store: the only place that names a concrete one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from treadle.errors import InvalidInput
+from treadle.store.base import Store
+
+_SCHEMES = "sqlite:///jobs.db, postgresql://user@host/database"
+
+
+def make_store(url: str, *, stale_after_ms: int) -> Store:
+    """An unopened store for `url`."""
+    scheme = url.split(":", 1)[0].lower() if ":" in url else ""
+    if scheme == "sqlite":
+        return _sqlite(url, stale_after_ms)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, stale_after_ms)
+    raise InvalidInput(f"{_shown(url)!r} is not a database URL; write one like {_SCHEMES}", field="url")
+
+
+def _sqlite(url: str, stale_after_ms: int) -> Store:
+    from treadle.store.sqlite import SqliteStore
+
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
+        raise InvalidInput(
+            f"{_shown(url)!r}: write sqlite:///jobs.db for a file here, "
+            "sqlite:////var/lib/jobs.db for an absolute path",
+            field="url",
+        )
+    options = dict(parse_qsl(parts.query))
+    synchronous = options.pop("synchronous", "FULL").upper()
+    if options or synchronous not in ("FULL", "NORMAL"):
+        raise InvalidInput(f"{_shown(url)!r}: the only option is synchronous=full|normal", field="url")
+    path = Path(unquote(parts.path[1:]))
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a directory, not a database file", field="url")
+    return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+
+
+def _postgres(url: str, stale_after_ms: int) -> Store:
+    try:
+        from treadle.store.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise InvalidInput("PostgreSQL needs asyncpg: pip install 'treadle[postgres]'", field="url") from None
+    return PostgresStore(url, stale_after_ms=stale_after_ms)
+
+
+def _shown(url: str) -> str:
+    """Without the password."""
+    parts = urlsplit(url)
+    if parts.password:
+        return url.replace(f":{parts.password}@", ":…@")
+    return url[:200]
+
+
+def database_exists(url: str) -> bool:
+    """False for a SQLite file that nobody has made yet."""
+    parts = urlsplit(url)
+    return parts.scheme != "sqlite" or Path(unquote(parts.path[1:])).exists()

@@ -1,0 +1,128 @@
+"""The read side: statistics, timelines, and why a job is not running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from treadle import events
+from treadle.errors import JobNotFound
+from treadle.events import Event
+from treadle.job import Job, from_ms, rfc3339, to_ms
+from treadle.lifecycle import Status
+from treadle.store.base import FOREVER, Stats, Store
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """How many jobs are in each state, and how well it goes."""
+
+    pending: int = 0
+    processing: int = 0
+    waiting: int = 0
+    cancelling: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    success_rate: float | None = None
+    """completed / (completed + failed + expired); None when there is nothing."""
+    avg_execution_time: float | None = None
+    """Milliseconds, over completed jobs; None when there is nothing."""
+    topics: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **{status.value: getattr(self, status.value) for status in Status},
+            "successRate": self.success_rate,
+            "avgExecutionTime": self.avg_execution_time,
+            "topics": self.topics,
+        }
+
+
+def summarise(stats: Stats) -> QueueStats:
+    counts = stats.counts
+    completed = counts[Status.COMPLETED]
+    tried = completed + counts[Status.FAILED] + counts[Status.EXPIRED]
+    return QueueStats(
+        **{status.value: counts[status] for status in Status},
+        success_rate=completed / tried if tried > 0 else None,
+        avg_execution_time=stats.run_ms / completed if completed > 0 else None,
+        topics={name: dict(c) for name, c in stats.topics.items()},
+    )
+
+
+async def timeline(store: Store, id: str) -> list[Event]:
+    """The whole history: the plain path from the job's own timestamps, the rest as it was stored."""
+    job = (await store.get([id]))[0]
+    stored = await store.events(id)
+    if job is None or stored is None:
+        raise JobNotFound(f"no job has the id {id}", id=id)
+    plain = [_plain(job, events.ENQUEUED, None, Status.PENDING, job.created_at)]
+    if job.started_at:
+        plain.append(_plain(job, events.STARTED, Status.PENDING, Status.PROCESSING, job.started_at))
+    if job.completed_at:
+        plain.append(_plain(job, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, job.completed_at))
+    return sorted([*plain, *stored], key=lambda event: event.created_at)
+
+
+def _plain(job: Job, type_: str, source: str | None, to: str, at: datetime) -> Event:
+    return Event(None, job.id, type_, source, to, "", {}, to_ms(at))
+
+
+def event_as_json(event: Event) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "jobId": event.job_id,
+        "type": event.type,
+        "from": event.from_status,
+        "to": event.to_status,
+        "message": event.message,
+        "metadata": event.metadata,
+        "createdAt": rfc3339(from_ms(event.created_at)),
+    }
+
+
+async def why(store: Store, id: str) -> list[str]:
+    """Why this job is not running, in sentences; empty when it runs or could start at once."""
+    job = (await store.get([id]))[0]
+    if job is None:
+        raise JobNotFound(f"no job has the id {id}", id=id)
+    if job.status is Status.PROCESSING or job.status is Status.CANCELLING:
+        return []
+    if job.status is not Status.PENDING:
+        return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
+    return [
+        *_by_time(job, from_ms(await store.now())),
+        *await _by_topic(store, job),
+        *await store.obstacles(id),
+    ]
+
+
+def _by_time(job: Job, now: datetime | None) -> list[str]:
+    now = now or datetime.now(UTC)
+    if job.run_at <= now:
+        return []
+    seconds = (job.run_at - now).total_seconds()
+    cause = f"attempt {job.attempt} of {job.max_attempts} failed; it is tried again" if job.attempt else "it is due"
+    return [f"{cause} at {rfc3339(job.run_at)}, in {seconds:.0f} s"]
+
+
+async def _by_topic(store: Store, job: Job) -> list[str]:
+    reasons = []
+    for topic in await store.topics():
+        if topic.topic == job.topic and topic.paused_until is not None:
+            until = (
+                "until it is resumed"
+                if topic.paused_until >= FOREVER
+                else f"until {rfc3339(from_ms(topic.paused_until))}"
+            )
+            reasons.append(f"topic {job.topic} is paused {until}")
+    workers = await store.workers()
+    serving = [worker for worker in workers if job.topic in worker.topics]
+    if not serving:
+        reasons.append(f"no live worker serves topic {job.topic}")
+    elif job.capability and not any(job.capability in worker.capabilities for worker in serving):
+        reasons.append(f"no live worker that serves topic {job.topic} has the capability {job.capability!r}")
+    return reasons

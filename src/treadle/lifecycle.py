@@ -1,0 +1,304 @@
+"""The life of a job, as data. The only place that decides what an outcome leads to.
+
+A job has a status. Something happens to it: its handler ends, a person cancels it, its lease runs
+out. `decide(job, outcome)` answers with a `Transition`: where the job goes, whether the attempt
+counts, what is written into its history. Stores apply transitions; they never make one up.
+
+Two rules shape the whole table:
+
+* An attempt is spent when a job is claimed. A release or a snooze gives it back; a failure and a
+  lost lease don't. So "attempt == max_attempts" while a job runs means: this is its last try.
+* A cancel may be asked while the handler is running, and the worker that reports the outcome may
+  not know it yet. The transition therefore carries a second answer, `if_cancelling`, and the store
+  picks it when it finds the cancel mark in the same statement that takes the job. A job that was
+  done first stays completed; everything else ends as cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from treadle.errors import WrongState
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    PROCESSING = "processing"
+    WAITING = "waiting"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
+LIVE = frozenset(Status) - ENDED
+
+LEAVES_TO: Mapping[Status, frozenset[Status]] = {
+    Status.PENDING: frozenset({Status.PROCESSING, Status.CANCELLED, Status.EXPIRED}),
+    Status.PROCESSING: frozenset(
+        {
+            Status.COMPLETED,
+            Status.PENDING,
+            Status.FAILED,
+            Status.CANCELLING,
+            Status.WAITING,
+            Status.EXPIRED,
+        }
+    ),
+    Status.WAITING: frozenset({Status.COMPLETED, Status.FAILED, Status.PENDING, Status.CANCELLING, Status.EXPIRED}),
+    Status.CANCELLING: frozenset({Status.CANCELLED, Status.COMPLETED}),
+    Status.COMPLETED: frozenset({Status.PENDING}),
+    Status.FAILED: frozenset({Status.PENDING}),
+    Status.CANCELLED: frozenset({Status.PENDING}),
+    Status.EXPIRED: frozenset({Status.PENDING}),
+}
+
+WORKER_LOST = "worker lost"
+DEADLINE_PASSED = "deadline passed"
+
+
+# What can happen to a job. The first group is reported by its owner, the second comes from outside.
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    result: str | None = None
+    """JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    error: str
+    error_type: str
+    retry_in_ms: int | None = None
+    """The wait that the retry policy chose; None: this error ends the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    delay_ms: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAcknowledged:
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    worker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GraceOver:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    force: bool = False
+    stale: bool = False
+
+
+Outcome = (
+    Completed
+    | Failed
+    | Snoozed
+    | Released
+    | CancelAcknowledged
+    | LeaseExpired
+    | DeadlinePassed
+    | CancelRequested
+    | GraceOver
+    | Requeued
+)
+
+
+class JobState(Protocol):
+    """What `decide` needs to know of a job."""
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    to: Status
+    attempt: int
+    """The attempt count that the job has afterwards."""
+    delay_ms: int = 0
+    """For `pending`: how long until it is due (0: keeps its place in the queue)."""
+    event: str | None = None
+    """What the history says; None: the job's own timestamps tell it."""
+    message: str = ""
+    result: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    if_cancelling: Transition | None = None
+    """What happens instead when a cancel was asked meanwhile."""
+
+
+def decide(job: JobState, outcome: Outcome) -> Transition:
+    """What this outcome leads to for this job; WrongState if it can't happen to it."""
+    transition = _decide(job, outcome)
+    if transition.to != job.status and transition.to not in LEAVES_TO[job.status]:
+        raise wrong_state(job.status, type(outcome).__name__)
+    return transition
+
+
+def wrong_state(status: Status, action: str) -> WrongState:
+    return WrongState(f"the job is {status}: {action.lower()} is not possible", status=str(status))
+
+
+def _decide(job: JobState, outcome: Outcome) -> Transition:
+    status, attempt = job.status, job.attempt
+    match outcome:
+        case Completed():
+            _require(job, outcome, Status.PROCESSING, Status.CANCELLING, Status.WAITING)
+            return Transition(Status.COMPLETED, attempt, result=outcome.result)
+        case Failed():
+            _require(job, outcome, Status.PROCESSING, Status.CANCELLING, Status.WAITING)
+            cancelled = Transition(
+                Status.CANCELLED,
+                attempt,
+                event="job:cancelled",
+                message="the handler failed after the cancel was asked",
+                error=outcome.error,
+                error_type=outcome.error_type,
+            )
+            if status is Status.CANCELLING:
+                return cancelled
+            if outcome.retry_in_ms is not None and attempt < job.max_attempts:
+                to, event, delay_ms = Status.PENDING, "job:retrying", max(outcome.retry_in_ms, 1)
+            else:
+                to, event, delay_ms = Status.FAILED, "job:failed", 0
+            return Transition(
+                to,
+                attempt,
+                delay_ms,
+                event,
+                message=first_line(outcome.error),
+                error=outcome.error,
+                error_type=outcome.error_type,
+                if_cancelling=cancelled,
+            )
+        case Snoozed():
+            _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
+            return _unless_cancelling(
+                job,
+                Transition(Status.PENDING, attempt - 1, max(outcome.delay_ms, 1), "job:snoozed", outcome.reason),
+            )
+        case Released():
+            _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
+            return _unless_cancelling(
+                job, Transition(Status.PENDING, attempt - 1, event="job:released", message=outcome.reason)
+            )
+        case CancelAcknowledged():
+            _require(job, outcome, Status.CANCELLING)
+            return Transition(Status.CANCELLED, attempt, event="job:cancelled", message=outcome.reason or "cancelled")
+        case LeaseExpired():
+            _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
+            by = f"{WORKER_LOST}: {outcome.worker}" if outcome.worker else WORKER_LOST
+            if attempt < job.max_attempts:
+                transition = Transition(Status.PENDING, attempt, event="job:reclaimed", message=by)
+            else:
+                transition = Transition(
+                    Status.EXPIRED,
+                    attempt,
+                    event="job:expired",
+                    message=by,
+                    error=WORKER_LOST,
+                    error_type="WorkerLost",
+                )
+            return _unless_cancelling(job, transition)
+        case DeadlinePassed():
+            _require(job, outcome, Status.PENDING)
+            return Transition(
+                Status.EXPIRED,
+                attempt,
+                event="job:expired",
+                message=DEADLINE_PASSED,
+                error=DEADLINE_PASSED,
+                error_type="DeadlinePassed",
+            )
+        case CancelRequested():
+            if status is Status.CANCELLING:
+                return Transition(Status.CANCELLING, attempt)  # asking twice changes nothing
+            if status is Status.PENDING:
+                return Transition(Status.CANCELLED, attempt, event="job:cancelled", message=outcome.reason)
+            _require(job, outcome, Status.PROCESSING, Status.WAITING)
+            return Transition(Status.CANCELLING, attempt, event="job:cancelling", message=outcome.reason)
+        case GraceOver():
+            _require(job, outcome, Status.CANCELLING)
+            return Transition(
+                Status.CANCELLED,
+                attempt,
+                event="job:cancelled",
+                message="timeout: the handler did not stop within the grace period",
+            )
+        case Requeued():
+            if status is Status.COMPLETED and not (outcome.force or outcome.stale):
+                raise WrongState("the job is completed: requeue it with force to run it again", status=str(status))
+            _require(job, outcome, *ENDED)
+            return Transition(Status.PENDING, 0, event="job:requeued", message=f"was {status}")
+
+
+def _require(job: JobState, outcome: Outcome, *allowed: Status) -> None:
+    if job.status not in allowed:
+        raise wrong_state(job.status, type(outcome).__name__)
+
+
+def _unless_cancelling(job: JobState, transition: Transition) -> Transition:
+    """The same outcome ends as cancelled when a cancel was asked, known to the caller or not."""
+    cancelled = Transition(
+        Status.CANCELLED, job.attempt, event="job:cancelled", message=transition.message or "cancelled"
+    )
+    if job.status is Status.CANCELLING:
+        return cancelled
+    return Transition(
+        transition.to,
+        transition.attempt,
+        transition.delay_ms,
+        transition.event,
+        transition.message,
+        transition.result,
+        transition.error,
+        transition.error_type,
+        if_cancelling=cancelled,
+    )
+
+
+def first_line(error: str) -> str:
+    """The last line of a traceback names the exception: the one line worth showing in a history."""
+    lines = [line for line in error.strip().splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""
+
+
+def retries(status: Status, attempt: int) -> int:
+    """Attempts that ended without success."""
+    return attempt if status in (Status.PENDING, Status.FAILED, Status.EXPIRED) else max(attempt - 1, 0)

@@ -1,0 +1,684 @@
+"""What users call: one object for enqueuing, looking, steering and working."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from pydantic_core import from_json, to_json
+from uuid_utils import uuid7
+
+from treadle import insights, settings
+from treadle.connect import make_store
+from treadle.errors import InvalidInput, JobFailed, JobNotFound, ResultTimeout, TemplateDisabled
+from treadle.events import Event
+from treadle.handler import Handler
+from treadle.insights import QueueStats
+from treadle.intake import Intake
+from treadle.job import Job, checked_topic, from_ms, is_job_id, to_ms
+from treadle.lifecycle import Status
+from treadle.payload import dumps_object
+from treadle.policy import Duration, Priority, Retry, duration_ms, priority_value
+from treadle.settings import Settings
+from treadle.store.base import FOREVER, Gate, Inserted, Listing, NewJob, Refusal, Store, Topic
+from treadle.store.hints import ENDED
+from treadle.template import CancelPolicy, Concurrency, Rate, Template, checked_capability, evaluate_key
+
+if TYPE_CHECKING:
+    from treadle.sync import SyncQueue
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Templates of topics that this process has no handler for are read from the store this often.
+TEMPLATES_SECONDS = 5.0
+BATCH = 1000
+MAX_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """One entry of a mixed `enqueue_many`: a topic, a payload, and any option of `enqueue`."""
+
+    topic: str
+    payload: Any = None
+    options: Mapping[str, Any] | None = None
+
+
+class _Session:
+    """What a queue has open on one event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.intake = Intake(store)
+        self.templates: dict[str, Template] = {}
+        self.templates_at = float("-inf")
+
+
+class Task(Generic[P, R]):
+    """A decorated function: call it as before, or enqueue it."""
+
+    def __init__(self, queue: Queue, handler: Handler) -> None:
+        self.queue = queue
+        self.handler = handler
+        self.topic = handler.topic
+        self.__name__ = getattr(handler.function, "__name__", handler.topic)
+        self.__doc__ = handler.function.__doc__
+        self.__module__ = handler.function.__module__
+        self.__qualname__ = getattr(handler.function, "__qualname__", handler.topic)
+        self.__wrapped__ = handler.function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, self.handler.function(*args, **kwargs))
+
+    async def enqueue(self, payload: Any = None, **options: Any) -> Job:
+        """See `Queue.enqueue`."""
+        return await self.queue.enqueue(self.topic, payload, **options)
+
+    async def enqueue_many(self, payloads: Iterable[Any], **options: Any) -> list[Job]:
+        """See `Queue.enqueue_many`."""
+        return await self.queue.enqueue_many(self.topic, payloads, **options)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.topic}>"
+
+
+class Queue:
+    """A durable job queue in the database behind `url`.
+
+    Opens by itself at the first use; `async with Queue(url) as queue:` opens and closes it.
+    """
+
+    def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
+        self.settings: Settings = settings.load().override({**options, "db": url})
+        self.url = self.settings.db
+        self.handlers: dict[str, Handler] = {}
+        self._migrate = migrate
+        self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[_Session]] = {}
+        self._sync: SyncQueue | None = None
+        self._versions: dict[str, int] = {}
+        make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # a bad URL shows here
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    async def open(self) -> Queue:
+        """Connect and bring the schema up to date; calling it again does nothing."""
+        await self._session()
+        return self
+
+    async def close(self) -> None:
+        """Close what this event loop has open."""
+        task = self._sessions.pop(asyncio.get_running_loop(), None)
+        if task is not None:
+            session = await task
+            await session.store.close()
+
+    async def __aenter__(self) -> Queue:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> SyncQueue:
+        """The same methods, blocking."""
+        from treadle.sync import SyncQueue
+
+        if self._sync is None:
+            self._sync = SyncQueue(self)
+        return self._sync
+
+    @property
+    def store(self) -> Store:
+        """The open store of the running event loop."""
+        task = self._sessions.get(asyncio.get_running_loop())
+        if task is None or not task.done():
+            raise InvalidInput("the queue is not open here; await queue.open() first")
+        return task.result().store
+
+    def new_store(self) -> Store:
+        """One more store on the same database, not opened."""
+        return make_store(self.url, stale_after_ms=self.settings.stale_after_ms)
+
+    def use(self, url: str) -> None:
+        """Live in another database from now on (the command line's --db); only before the first use."""
+        if self._sessions:
+            raise InvalidInput("the queue is open already")
+        self.settings = self.settings.override({"db": url})
+        self.url = url
+        self.new_store()
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; the names of the migrations that were applied."""
+        store = self.new_store()
+        before: list[str] = []
+        try:
+            await store.open(migrate=False)
+        except Exception:
+            await store.open(migrate=True)
+            before = ["0001_engine"]
+        try:
+            return before + await store.migrate()
+        finally:
+            await store.close()
+
+    async def _session(self) -> _Session:
+        loop = asyncio.get_running_loop()
+        task = self._sessions.get(loop)
+        if task is None:
+            self._sessions = {known: one for known, one in self._sessions.items() if not known.is_closed()}
+            task = self._sessions[loop] = loop.create_task(self._open_session())
+        try:
+            return await asyncio.shield(task)
+        except BaseException:
+            if task.done() and self._sessions.get(loop) is task:
+                del self._sessions[loop]
+            raise
+
+    async def _open_session(self) -> _Session:
+        store = self.new_store()
+        await store.open(self._migrate)
+        session = _Session(store)
+        await self._save_templates(store)
+        return session
+
+    # -- handlers ------------------------------------------------------------------------------
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def job(
+        self,
+        /,
+        *,
+        topic: str | None = None,
+        name: str = "",
+        process: bool = False,
+        timeout: Duration = "10m",
+        priority: Priority = "normal",
+        max_attempts: int | None = None,
+        retry: Retry | None = None,
+        capability: str | None = None,
+        idempotency_key: str | None = None,
+        concurrency: Concurrency | None = None,
+        rate: Rate | tuple[int, Duration] | None = None,
+        dedupe_keys: Sequence[str] = (),
+        repeatable: bool = True,
+        enabled: bool = True,
+        cancel: CancelPolicy | None = None,
+        expires: Duration | None = None,
+        description: str = "",
+        version: int | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def job(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register the decorated function as the handler of a topic, by default its own name."""
+
+        def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+            topic = options.pop("topic", None) or function.__name__
+            return self.register(topic, function, **options)
+
+        return decorate if function is None else decorate(function)
+
+    def register(self, topic: str, handler: Callable[..., Any], **options: Any) -> Task[Any, Any]:
+        """Register a handler without the decorator; `options` are the decorator's."""
+        made = _make_handler(checked_topic(topic), handler, options)
+        self.handlers[topic] = made
+        return Task(self, made)
+
+    async def save_templates(self) -> None:
+        """Save the templates of the handlers that are registered now, so that every process knows them."""
+        await self._save_templates((await self._session()).store)
+
+    async def _save_templates(self, store: Store) -> None:
+        if not self.handlers:
+            return
+        definitions = {
+            topic: (to_json(handler.template.as_json()).decode(), handler.template.version)
+            for topic, handler in self.handlers.items()
+        }
+        saved = await store.templates()
+        changed = {
+            topic: (text, version)
+            for topic, (text, version) in definitions.items()
+            if topic not in saved or saved[topic][0] != text or version not in (None, saved[topic][1])
+        }
+        self._versions = {topic: version for topic, (_, version) in saved.items()}
+        if changed:
+            self._versions |= await store.save_templates(changed)
+
+    # -- enqueuing -----------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: Priority | None = None,
+        max_attempts: int | None = None,
+        max_retries: int | None = None,
+        idempotency_key: str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        created_by: str | None = None,
+        capability: str | None = None,
+        expires_at: datetime | None = None,
+        expires: Duration | None = None,
+        connection: Any = None,
+    ) -> Job:
+        """Store a job; it survives a crash of every process once this has returned.
+
+        `connection` joins the transaction that is open there: the job exists if and when it commits.
+        """
+        session = await self._session()
+        template = await self._template(session, topic)
+        job = self._new_job(
+            template,
+            payload,
+            run_at=run_at,
+            delay=delay,
+            priority=priority,
+            max_attempts=max_attempts,
+            max_retries=max_retries,
+            idempotency_key=idempotency_key,
+            scope=scope,
+            scope_id=scope_id,
+            created_by=created_by,
+            capability=capability,
+            expires_at=expires_at,
+            expires=expires,
+        )
+        if connection is None:
+            return await self._made(job, await session.intake.add(job))
+        answers = await session.store.insert([job], connection=connection)
+        return await self._made(job, cast(Inserted, answers[0]))
+
+    async def enqueue_many(
+        self,
+        /,
+        topic: str | Iterable[JobRequest],
+        payloads: Iterable[Any] = (),
+        *,
+        connection: Any = None,
+        **options: Any,
+    ) -> list[Job]:
+        """Store many jobs, all or none: a topic with its payloads, or a list of `JobRequest`s."""
+        session = await self._session()
+        requests = _requests(topic, payloads, options)
+        jobs = [
+            self._new_job(await self._template(session, one.topic), one.payload, **(one.options or {}))
+            for one in requests
+        ]
+        if not jobs:
+            return []
+        answers = await session.store.insert(jobs, connection=connection)
+        return [await self._made(job, cast(Inserted, answer)) for job, answer in zip(jobs, answers, strict=True)]
+
+    async def _template(self, session: _Session, topic: str) -> Template:
+        handler = self.handlers.get(topic)
+        if handler is not None:
+            return handler.template
+        checked_topic(topic)
+        loop_time = asyncio.get_running_loop().time()
+        if loop_time - session.templates_at > TEMPLATES_SECONDS:
+            session.templates_at = loop_time
+            saved = await session.store.templates()
+            session.templates = {
+                name: Template.from_json(from_json(text), version) for name, (text, version) in saved.items()
+            }
+            self._versions |= {name: version for name, (_, version) in saved.items()}
+        return session.templates.get(topic) or Template(topic)
+
+    def _new_job(
+        self,
+        template: Template,
+        payload: Any,
+        *,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: Priority | None = None,
+        max_attempts: int | None = None,
+        max_retries: int | None = None,
+        idempotency_key: str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        created_by: str | None = None,
+        capability: str | None = None,
+        expires_at: datetime | None = None,
+        expires: Duration | None = None,
+    ) -> NewJob:
+        """Check everything and write it as the store keeps it."""
+        topic = template.topic
+        if not template.enabled:
+            raise TemplateDisabled(f"the template of {topic} is disabled", topic=topic)
+        handler = self.handlers.get(topic)
+        text = handler.payload_text(payload) if handler else dumps_object(payload)
+        if run_at is not None and delay is not None:
+            raise InvalidInput("give run_at or delay, not both", field="run_at")
+        if expires is None and expires_at is None:
+            expires = template.expires
+        job = NewJob(
+            id=str(uuid7()),
+            topic=topic,
+            payload=text,
+            priority=priority_value(template.priority if priority is None else priority),
+            capability=checked_capability(capability or template.capability) or "",
+            max_attempts=_attempts(template, max_attempts, max_retries),
+            run_at=None if run_at is None else to_ms(run_at),
+            delay_ms=0 if delay is None else duration_ms(delay, "delay"),
+            expires_at=None if expires_at is None else to_ms(expires_at, "expires_at"),
+            expires_in_ms=None if expires is None else duration_ms(expires, "expires"),
+            scope=_short_text(scope, "scope"),
+            scope_id=_short_text(scope_id, "scope_id"),
+            created_by=_short_text(created_by, "created_by"),
+            idempotency_key=_short_text(idempotency_key, "idempotency_key"),
+            template_version=self._versions.get(topic),
+        )
+        return _with_keys(job, template) if _has_keys(template) else job
+
+    async def _made(self, job: NewJob, answer: Inserted) -> Job:
+        if answer.existing_id is not None:
+            existing = await self.get(answer.existing_id)
+            existing.deduplicated = True
+            return existing
+        return _as_job(job, answer.at, self)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job:
+        """The job with this id; JobNotFound if there is none."""
+        job = (await (await self._session()).store.get([job_id]))[0]
+        if job is None:
+            raise JobNotFound(f"no job has the id {str(job_id)[:60]!r}", id=str(job_id)[:60])
+        return self._bind(job)
+
+    async def list(
+        self,
+        *,
+        topic: str | None = None,
+        status: Status | str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        limit: int = 30,
+        offset: int = 0,
+    ) -> list[Job]:
+        """Jobs, newest first; `status` may also be "stale". At most 1,000 at a time."""
+        listing = _listing(topic, status, scope, scope_id, limit, offset)
+        return [self._bind(job) for job in await (await self._session()).store.list(listing)]
+
+    async def count(
+        self,
+        *,
+        topic: str | None = None,
+        status: Status | str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+    ) -> int:
+        """How many jobs there are, exact up to 10,000 (then 10,001)."""
+        return await (await self._session()).store.count(_listing(topic, status, scope, scope_id, 1, 0))
+
+    async def stats(self, *, topic: str | None = None, since: datetime | None = None) -> QueueStats:
+        """Counts by status, success rate and average run time; ended jobs since `since`, or all."""
+        store = (await self._session()).store
+        return insights.summarise(await store.stats(topic, None if since is None else to_ms(since, "since")))
+
+    async def events(self, job_id: str) -> Sequence[Event]:
+        """The whole timeline of a job, oldest first."""
+        return await insights.timeline((await self._session()).store, job_id)
+
+    async def why(self, job_id: str) -> Sequence[str]:
+        """Why a job is not running, in sentences; empty if nothing stands in its way."""
+        return await insights.why((await self._session()).store, job_id)
+
+    async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
+        """Wait for the end of a job and return its result; JobFailed if it did not complete."""
+        session = await self._session()
+        news = asyncio.Event()
+        unsubscribe = session.store.subscribe(lambda hint: news.set() if hint == ENDED else None)
+        limit = None if timeout is None else duration_ms(timeout, "timeout") / 1000
+        try:
+            async with asyncio.timeout(limit):
+                job = await self._wait_ended(job_id, news)
+        except TimeoutError:
+            raise ResultTimeout(f"job {job_id} has not ended within {timeout}", id=job_id) from None
+        finally:
+            unsubscribe()
+        if job.status is not Status.COMPLETED:
+            raise JobFailed(
+                f"job {job_id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""),
+                status=str(job.status),
+                id=job_id,
+            )
+        handler = self.handlers.get(job.topic)
+        return handler.result(job.result_value) if handler else job.result_value
+
+    async def _wait_ended(self, job_id: str, news: asyncio.Event) -> Job:
+        """By hints from this process, and by polling for what other processes do."""
+        pause = 0.02
+        while not (job := await self.get(job_id)).ended:
+            try:
+                async with asyncio.timeout(pause):
+                    await news.wait()
+            except TimeoutError:
+                pause = min(pause * 1.5, 0.5)
+            news.clear()
+        return job
+
+    async def topics(self) -> Sequence[Topic]:
+        return await (await self._session()).store.topics()
+
+    # -- steering ------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str, reason: str = "") -> Job:
+        """Stop a job: at once if it is pending, at its next checkpoint if it runs."""
+        session = await self._session()
+        fixed = await self._uncancelable(session)
+        return self._answer((await session.store.cancel([job_id], reason, fixed))[0])
+
+    async def _uncancelable(self, session: _Session) -> Sequence[str]:
+        await self._template(session, "treadle")  # any topic without a handler: refreshes what the store knows
+        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        return [topic for topic, template in known.items() if not template.cancel.supported]
+
+    async def requeue(self, job_id: str, *, force: bool = False) -> Job:
+        """Put an ended job back with all its attempts; a completed one only with `force`."""
+        return self._answer((await (await self._session()).store.requeue([job_id], force))[0])
+
+    async def release(self, job_id: str) -> Job:
+        """Take a running job from its worker and put it back, unspent; the worker's writes are refused from then on."""
+        return self._answer((await (await self._session()).store.release([job_id]))[0])
+
+    async def reschedule(
+        self,
+        job_id: str,
+        *,
+        run_at: datetime | None = None,
+        priority: Priority | None = None,
+        max_attempts: int | None = None,
+    ) -> Job:
+        """Change a pending job."""
+        if max_attempts is not None:
+            Retry(max_attempts)
+        answer = await (await self._session()).store.reschedule(
+            job_id,
+            run_at=None if run_at is None else to_ms(run_at),
+            priority=None if priority is None else priority_value(priority),
+            max_attempts=max_attempts,
+        )
+        return self._answer(answer)
+
+    async def delete(self, job_id: str, *, force: bool = False) -> None:
+        """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
+        answer = (await (await self._session()).store.delete([job_id], force))[0]
+        if isinstance(answer, Refusal):
+            raise answer.error
+
+    async def pause(self, topic: str, until: datetime | None = None) -> None:
+        """Start no more jobs of this topic; they can still be enqueued."""
+        when = FOREVER if until is None else to_ms(until, "until")
+        await (await self._session()).store.pause(checked_topic(topic), when)
+
+    async def resume(self, topic: str) -> None:
+        await (await self._session()).store.resume(checked_topic(topic))
+
+    def _answer(self, answer: Job | Refusal) -> Job:
+        if isinstance(answer, Refusal):
+            raise answer.error
+        return self._bind(answer)
+
+    def _bind(self, job: Job) -> Job:
+        job.queue = self
+        return job
+
+    # -- working -------------------------------------------------------------------------------
+
+    async def work(self, /, **options: Any) -> None:
+        """Run a worker in this process until it is stopped; options are `Worker`'s."""
+        from treadle.worker import Worker
+
+        await Worker(self, **options).run()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.url.rsplit('@', 1)[-1]}>"
+
+
+def _make_handler(topic: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Handler:
+    chosen = dict(options)
+    process = chosen.pop("process", False)
+    attempts, rate = chosen.pop("max_attempts", None), chosen.get("rate")
+    if chosen.get("retry") is None:
+        chosen["retry"] = Retry()
+    if attempts is not None:
+        chosen["retry"] = replace(chosen["retry"], max_attempts=attempts)
+    if isinstance(rate, tuple):
+        chosen["rate"] = Rate(*rate)
+    if chosen.get("cancel") is None:
+        chosen.pop("cancel", None)
+    try:
+        template = Template(topic, **chosen)
+    except TypeError as error:
+        raise InvalidInput(f"{topic}: {error}") from None
+    handler = Handler(function, template, process)
+    handler.template = replace(template, payload_schema=handler.schema())
+    return handler
+
+
+def _requests(
+    topic: str | Iterable[JobRequest], payloads: Iterable[Any], options: Mapping[str, Any]
+) -> list[JobRequest]:
+    if isinstance(topic, str):
+        return [JobRequest(topic, payload, options) for payload in payloads]
+    return [
+        one if isinstance(one, JobRequest) else JobRequest(one["topic"], one.get("payload"), one.get("options"))
+        for one in topic
+    ]
+
+
+def _attempts(template: Template, max_attempts: int | None, max_retries: int | None) -> int:
+    given = max_attempts if max_attempts is not None else max_retries
+    if given is None:
+        return template.retry.max_attempts
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 1_000_000:
+        raise InvalidInput(f"max_attempts: {given!r} is not between 1 and 1,000,000", field="max_attempts")
+    return given
+
+
+def _short_text(value: str | None, field: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
+        raise InvalidInput(f"{field}: 1 to 255 printable characters, please", field=field)
+    return value
+
+
+def _has_keys(template: Template) -> bool:
+    return bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
+
+
+def _with_keys(job: NewJob, template: Template) -> NewJob:
+    """Evaluate the template's key expressions on the payload."""
+    payload = from_json(job.payload)
+
+    def values(expressions: Iterable[str]) -> str:
+        found = [evaluate_key(one, payload, job.scope, job.scope_id) for one in expressions]
+        return to_json([job.topic, *found]).decode()
+
+    key = job.idempotency_key
+    if key is None and template.idempotency_key:
+        key = _key_text(evaluate_key(template.idempotency_key, payload, job.scope, job.scope_id))
+    gate = None
+    if template.concurrency and template.concurrency.policy != "allow":
+        expressions = template.concurrency.keys or ("scope", "scope_id")
+        gate = Gate(_hashed(values(expressions)), template.concurrency.policy, template.concurrency.limit)
+    return replace(
+        job,
+        idempotency_key=key,
+        dedupe_key=_hashed(values(template.dedupe_keys)) if template.dedupe_keys else None,
+        repeatable=template.repeatable,
+        gate=gate,
+    )
+
+
+def _key_text(value: Any) -> str:
+    text = value if isinstance(value, str) else to_json(value).decode()
+    return text if 1 <= len(text) <= 255 and text.isprintable() else _hashed(text)
+
+
+def _hashed(text: str) -> str:
+    """Keys of any length fit an index entry; short ones stay readable."""
+    return text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _listing(
+    topic: str | None,
+    status: Status | str | None,
+    scope: str | None,
+    scope_id: str | None,
+    limit: int,
+    offset: int,
+) -> Listing:
+    stale = status == "stale"
+    try:
+        wanted = None if stale or status is None else Status(status)
+    except ValueError:
+        names = ", ".join([*Status, "stale"])
+        raise InvalidInput(f"status: {status!r} is not one of {names}", field="status") from None
+    return Listing(topic, wanted, stale, scope, scope_id, min(max(limit, 1), MAX_LIMIT), max(offset, 0))
+
+
+def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
+    created = from_ms(at) or datetime.now(UTC)
+    run_at = from_ms(at + job.delay_ms if job.run_at is None else job.run_at)
+    expires = job.expires_at if job.expires_in_ms is None else at + job.expires_in_ms
+    return Job(
+        id=job.id,
+        topic=job.topic,
+        status=Status.PENDING,
+        payload=from_json(job.payload),
+        run_at=run_at or created,
+        created_at=created,
+        updated_at=created,
+        priority=job.priority,
+        max_attempts=job.max_attempts,
+        expires_at=from_ms(expires),
+        events_count=1,
+        scope=job.scope,
+        scope_id=job.scope_id,
+        created_by=job.created_by,
+        idempotency_key=job.idempotency_key,
+        capability=job.capability or None,
+        template_version=job.template_version,
+        queue=queue,
+    )
+
+
+__all__ = ["JobRequest", "Queue", "Task", "is_job_id"]

@@ -1,0 +1,280 @@
+"""The production store: PostgreSQL 14 or newer through asyncpg, alone or behind PgBouncer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+from pydantic_core import to_json
+
+from treadle.errors import LeaseLost, Refused, SchemaMismatch, StoreUnavailable
+from treadle.store import hints, scripts
+from treadle.store.base import Claim, Claimed, Finding, Inserted, NewJob, Settlement
+from treadle.store.foreign import insert_with
+from treadle.store.migration import missing
+from treadle.store.postgres_health import examine
+from treadle.store.postgres_link import Link
+from treadle.store.relational import RelationalStore
+from treadle.store.scripts import Script
+
+T = TypeVar("T")
+
+# A constant that only Treadle uses: whoever holds this advisory lock is migrating.
+MIGRATION_LOCK = 0x74726561646C65
+# A script is run again from its start after a deadlock or a serialization failure.
+TRIES = 10
+# For how long claims of a busy lane may start at their mark instead of at its very head.
+MARK_SECONDS = 1.0
+RATED_SECONDS = 1.0
+
+
+class PostgresStore(RelationalStore):
+    dialect = "postgres"
+
+    def __init__(self, url: str, *, stale_after_ms: int) -> None:
+        super().__init__(stale_after_ms)
+        self.url = url
+        self.hub = hints.Hub.of(url)
+        self.link = Link(url, self.hub)
+        self._lanes: dict[tuple[str, str, int], int] = {}
+        self._marks: dict[int, tuple[int, int]] = {}
+        self._marked_at = 0.0
+        self._rated: frozenset[str] = frozenset()
+        self._rated_at = float("-inf")
+
+    # -- being there ---------------------------------------------------------------------------
+
+    async def open(self, migrate: bool = True) -> None:
+        await self.link.open()
+        try:
+            if migrate:
+                await self.migrate()
+            elif waiting := await self.pending_migrations():
+                raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate")
+        except BaseException:
+            await self.link.close()
+            raise
+
+    async def close(self) -> None:
+        await self.link.close()
+
+    async def migrate(self) -> list[str]:
+        if not await self.pending_migrations():
+            return []
+        async with self.link.acquire() as connection, connection.transaction():
+            # One process migrates, the others wait here and then find nothing to do.
+            await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+            await connection.execute("CREATE SCHEMA IF NOT EXISTS treadle")
+            await connection.execute(
+                "CREATE TABLE IF NOT EXISTS treadle.migrations "
+                "(number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+            )
+            applied = []
+            for one in missing("postgres", await _applied(connection)):
+                await connection.execute(one.sql)
+                await connection.execute(
+                    "INSERT INTO treadle.migrations (number, name) VALUES ($1, $2)", one.number, one.name
+                )
+                applied.append(one.name)
+        return applied
+
+    async def pending_migrations(self) -> list[str]:
+        async with self.link.acquire() as connection:
+            return [one.name for one in missing("postgres", await _applied(connection))]
+
+    async def examine(self) -> list[Finding]:
+        return await examine(self)
+
+    def subscribe(self, wake: Callable[[str], None]) -> Callable[[], None]:
+        self.link.listen()
+        return super().subscribe(wake)
+
+    # -- how scripts and queries run -----------------------------------------------------------
+
+    async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
+        for left in reversed(range(TRIES)):
+            try:
+                async with self.link.transaction() as connection:
+                    answer = await self._run(connection, make())
+                break
+            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+                if not left:
+                    raise StoreUnavailable(f"PostgreSQL gave up on a transaction: {error}") from None
+        if tell:
+            self.link.tell(tell)
+        return answer
+
+    async def _run(self, connection: Any, script: Script[T]) -> T:
+        try:
+            name, rows = next(script)
+            while True:
+                sql = self.queries[name].sql
+                values = [to_json(rows).decode()] if "$1" in sql else []
+                name, rows = script.send(await connection.fetch(sql, *values))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def query(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        async with self.link.reader() as connection:
+            rows: list[Any] = await connection.fetch(sql, *values)
+            return rows
+
+    # -- the hot paths -------------------------------------------------------------------------
+
+    async def insert(
+        self, jobs: Sequence[NewJob], *, atomic: bool = True, connection: Any = None
+    ) -> list[Inserted | Refused]:
+        if connection is not None:
+            return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
+        if not jobs:
+            return []
+        tell = [hints.READY] if all(_due(job) for job in jobs) else [hints.READY, hints.LATER]
+        answers = await self._sure_insert(jobs, atomic)
+        self.link.tell(tell)
+        return answers
+
+    async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+        """If the connection breaks at COMMIT, look whether the jobs are there before trying once more."""
+        try:
+            return await self._insert(jobs, atomic)
+        except StoreUnavailable:
+            there = await self._when_created(jobs)
+            if there is not None:
+                return [Inserted(there)] * len(jobs)
+            return await self._insert(jobs, atomic)
+
+    async def _when_created(self, jobs: Sequence[NewJob]) -> int | None:
+        async with self.link.acquire() as connection:
+            at: int | None = await connection.fetchval("SELECT created_at FROM treadle.jobs WHERE id = $1", jobs[0].id)
+            return at
+
+    async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+        if not (jobs[0].plain and _alike(jobs)):
+            return await self.transact(lambda: scripts.insert(jobs, atomic))
+        at = await self._insert_alike(jobs)
+        while at is None:
+            # The lane is not there: a first enqueue, or a memory of a transaction that rolled back.
+            self._lanes |= await self.transact(lambda: scripts.register_lanes(jobs[:1]))
+            at = await self._insert_alike(jobs)
+        return [Inserted(at)] * len(jobs)
+
+    async def _insert_alike(self, jobs: Sequence[NewJob]) -> int | None:
+        job = jobs[0]
+        async with self.link.statement() as connection:
+            at: int | None = await connection.fetchval(
+                self.queries["insert_alike"].sql,
+                [one.id for one in jobs],
+                [one.payload for one in jobs],
+                self._lanes.get((job.topic, job.capability, job.priority), -1),
+                job.topic,
+                job.delay_ms,
+                job.run_at,
+                job.max_attempts,
+                job.template_version,
+                job.scope,
+                job.scope_id,
+                job.created_by,
+                job.capability,
+                job.priority,
+            )
+            return at
+
+    async def claim(
+        self, lease: int, topics: Sequence[str], capabilities: Sequence[str], limit: int, free: int
+    ) -> Claim:
+        if await self._any_rated(topics):
+            return await self.transact(lambda: scripts.claim(lease, topics, capabilities, limit, free))
+        if time.monotonic() - self._marked_at > MARK_SECONDS:
+            self._marks.clear()
+            self._marked_at = time.monotonic()
+        marked = bool(self._marks)
+        async with self.link.statement() as connection:
+            rows = await connection.fetch(
+                self.queries["claim"].sql, lease, topics, capabilities, limit, free, *self._mark_arrays()
+            )
+        if not rows:
+            raise LeaseLost("the lease has run out")
+        jobs = [_claimed(row, lease) for row in rows if row[0] is not None and not row[13]]
+        overdue = any(row[13] for row in rows)
+        self._remember(rows, len(jobs) >= limit)
+        if marked and len(jobs) < limit:
+            # What lies before the marks has not been looked at yet.
+            more = await self.claim(lease, topics, capabilities, limit - len(jobs), max(free - len(jobs), 0))
+            return Claim(jobs + more.jobs, None, overdue or more.overdue)
+        return Claim(jobs, None, overdue)
+
+    def _mark_arrays(self) -> tuple[list[int], list[int], list[int]]:
+        marks = self._marks
+        return list(marks), [at for at, _ in marks.values()], [n for _, n in marks.values()]
+
+    def _remember(self, rows: Sequence[Any], full: bool) -> None:
+        """Where the next claim may start in each lane; only while claims come back full."""
+        if not full:
+            self._marks.clear()
+            return
+        for row in rows:
+            self._marks[row[11]] = max(self._marks.get(row[11], (-1, -1)), (row[12], row[0]))
+
+    async def _any_rated(self, topics: Sequence[str]) -> bool:
+        if time.monotonic() - self._rated_at > RATED_SECONDS:
+            rows = await self.query("SELECT topic FROM treadle.topics WHERE rate_limit IS NOT NULL", [])
+            self._rated = frozenset(row[0] for row in rows)
+            self._rated_at = time.monotonic()
+        return not self._rated.isdisjoint(topics)
+
+    async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
+        async with self.link.statement() as connection:
+            done = await connection.fetchval(
+                self.queries["settle_completed"].sql,
+                lease,
+                [one.job.n for one in settlements],
+                [one.job.token for one in settlements],
+                [one.ran_ms for one in settlements],
+                [one.job.topic for one in settlements],
+                [one.transition.result for one in settlements],
+            )
+        self.hub.publish((hints.ENDED,))
+        if len(done) == len(settlements):
+            return []
+        known = set(done)
+        rest = [one for one in settlements if one.job.n not in known]
+        return await self.transact(lambda: scripts.settle(rest))
+
+
+def _claimed(row: Any, lease: int) -> Claimed:
+    n, id_, topic, payload, attempt, most, flags, by, scope, scope_id, token, *_ = row
+    return Claimed(n, str(id_), topic, payload, attempt, most, flags, by, scope, scope_id, token, lease)
+
+
+def _due(job: NewJob) -> bool:
+    return job.run_at is None and job.delay_ms == 0
+
+
+def _alike(jobs: Sequence[NewJob]) -> bool:
+    first = _shape(jobs[0])
+    return all(_shape(job) == first for job in jobs[1:])
+
+
+def _shape(job: NewJob) -> tuple[Any, ...]:
+    return (
+        job.topic,
+        job.priority,
+        job.capability,
+        job.max_attempts,
+        job.run_at,
+        job.delay_ms,
+        job.scope,
+        job.scope_id,
+        job.created_by,
+        job.template_version,
+        job.plain,
+    )
+
+
+async def _applied(connection: Any) -> set[int]:
+    if await connection.fetchval("SELECT to_regclass('treadle.migrations')") is None:
+        return set()
+    return {row[0] for row in await connection.fetch("SELECT number FROM treadle.migrations")}

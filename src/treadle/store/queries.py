@@ -1,0 +1,88 @@
+"""Named queries from .sql files, filled in once for a dialect.
+
+A statement takes one parameter, a JSON array of objects, which makes it the same for every driver
+that a user's transaction may come with. `{rows: n bigint, …}` reads it as a table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+TABLES = (
+    "topics lanes jobs ready later held leases running outcomes keys gates members deadlines starts notes events "
+    "tally templates leaders token migrations"
+).split()
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.M)
+_ROWS = re.compile(r"\{rows: ([^}]*)\}")
+_JSON = re.compile(r"\{json: ([^}]*)\}")
+_JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    name: str
+    sql: str
+    packed: bool = False
+    """Answers with one row that holds all rows as a JSON array."""
+
+
+def _postgres_rows(columns: str) -> str:
+    return f"json_to_recordset(CAST($1 AS json)) AS t({columns})"
+
+
+def _sqlite_rows(columns: str) -> str:
+    names = [column.split()[0] for column in columns.split(",")]
+    picks = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in names)
+    return f"(SELECT {picks} FROM json_each(?1)) AS t"
+
+
+_DIALECTS = {
+    "postgres": {
+        "now": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
+        "for_update": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "key_share": "FOR KEY SHARE",
+    },
+    # unixepoch('subsec') needs SQLite 3.42 and is silently NULL before; julianday is exact to the millisecond.
+    "sqlite": {
+        "now": "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+        "for_update": "",
+        "skip_locked": "",
+        "key_share": "",
+    },
+}
+
+
+def _fill(sql: str, dialect: str) -> str:
+    postgres = dialect == "postgres"
+    sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
+    sql = _JSON.sub(r"CAST(\1 AS json)" if postgres else r"\1", sql)
+    sql = _JSON_TEXT.sub(r"CAST(\1 AS text)" if postgres else r"\1", sql)
+    for name, text in _DIALECTS[dialect].items():
+        sql = sql.replace("{%s}" % name, text)
+    for table in TABLES:
+        sql = sql.replace("{%s}" % table, f"treadle.{table}" if postgres else f"treadle_{table}")
+    return sql
+
+
+def _read(file: str, dialect: str) -> dict[str, Query]:
+    text = files("treadle.store").joinpath("sql", file).read_text()
+    parts = _NAME.split(text)[1:]
+    queries = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        lines = body.strip().splitlines()
+        comment = [line for line in lines if line.startswith("--")]
+        sql = "\n".join(line for line in lines if not line.startswith("--"))
+        packed = any(line.startswith("-- packed:") for line in comment)
+        queries[name] = Query(name, _fill(sql, dialect), packed)
+    return queries
+
+
+@cache
+def load(dialect: str) -> dict[str, Query]:
+    """All queries of a dialect by name."""
+    return _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)

@@ -1,0 +1,264 @@
+"""One SQLite file: a writer thread with group commit, readers beside it, and a watch for other processes.
+
+Every write goes through one thread. Whatever waits when it is free goes into one transaction, so a
+hundred callers pay for one fsync. If one piece of a group fails, the group is rolled back and each
+piece gets a transaction of its own: one caller's error is never another's.
+
+Writers of different processes take turns by `flock` on a file beside the database, because SQLite's
+own busy handler sleeps and polls: the lock would lie idle while those who wait are asleep. The lock
+also covers the checkpoint that a commit may trigger, which keeps Treadle's processes out of the
+window of the WAL-reset bug of SQLite before 3.51.3 (a writer and a checkpoint at the same instant).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from treadle.errors import InvalidInput, StoreUnavailable
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows: SQLite's busy handler must do
+    fcntl = None  # type: ignore[assignment]
+
+MIN_VERSION = (3, 35, 0)
+BUSY_SECONDS = 30.0
+GROUP = 256
+# How often the watch looks for other processes' commits: quickly after one, slower the longer nothing happens.
+WATCH_MIN, WATCH_MAX, WATCH_GROWTH = 0.0015, 0.010, 1.002
+
+Work = Callable[[sqlite3.Connection], Any]
+
+
+class _Request(NamedTuple):
+    work: Work
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class Engine:
+    """Connections and threads of one open database."""
+
+    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
+        self.path = path
+        self.synchronous = synchronous
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._readers = ThreadPoolExecutor(2, "treadle-read", initializer=self._open_reader)
+        self._local = threading.local()
+        self._read_connections: list[sqlite3.Connection] = []
+        self._lock_file: int | None = None
+        self._writer: threading.Thread | None = None
+        self._watch: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._pid = os.getpid()
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def open(self, on_change: Callable[[], None]) -> None:
+        if sqlite3.sqlite_version_info < MIN_VERSION:
+            raise InvalidInput(
+                f"SQLite {sqlite3.sqlite_version} is too old: treadle needs {'.'.join(map(str, MIN_VERSION))}"
+            )
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = self.connect()
+        self._lock_file = self._open_lock_file()
+        self._writer = threading.Thread(target=self._write, args=(connection,), name="treadle-write", daemon=True)
+        self._writer.start()
+        self._watch = threading.Thread(target=self._look, args=(on_change,), name="treadle-watch", daemon=True)
+        self._watch.start()
+
+    def connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=512,
+            )
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute("PRAGMA cache_size = -65536")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            # The file's header is read only now: a file that is no database shows here.
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailable(f"can't open {self.path}: {error}") from None
+        except sqlite3.DatabaseError as error:
+            raise InvalidInput(f"{self.path} is not a SQLite database: {error}") from None
+        return connection
+
+    def _open_lock_file(self) -> int | None:
+        if fcntl is None:  # pragma: no cover
+            return None
+        try:
+            return os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError:
+            return None
+
+    def _open_reader(self) -> None:
+        self._local.connection = self.connect()
+        self._read_connections.append(self._local.connection)
+
+    async def close(self) -> None:
+        if self._writer is None:
+            return
+        self._stopping.set()
+        self._requests.put(None)
+        await asyncio.to_thread(self._join)
+
+    def _join(self) -> None:
+        self._readers.shutdown(wait=True)
+        for connection in self._read_connections:
+            connection.close()
+        for thread in (self._watch, self._writer):
+            if thread:
+                thread.join()
+        self._writer = None
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    # -- writing -------------------------------------------------------------------------------
+
+    async def write(self, work: Work) -> Any:
+        """Run `work` on the writer's connection, inside a transaction that has committed when this returns."""
+        self._check_process()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._requests.put(_Request(work, future, loop))
+        return await future
+
+    def _check_process(self) -> None:
+        if self._writer is None or self._stopping.is_set():
+            raise StoreUnavailable(f"{self.path} is not open; open the queue first")
+        if os.getpid() != self._pid:
+            raise InvalidInput("this queue was opened before a fork; open a new one in the child process")
+
+    def _write(self, connection: sqlite3.Connection) -> None:
+        while request := self._requests.get():
+            group = [request]
+            closing = False
+            while len(group) < GROUP and not self._requests.empty():
+                following = self._requests.get()
+                if following is None:
+                    closing = True
+                    break
+                group.append(following)
+            self._commit(connection, group)
+            if closing:
+                break
+        with self._turn():
+            connection.close()
+
+    def _commit(self, connection: sqlite3.Connection, group: Sequence[_Request]) -> None:
+        try:
+            answers = self._transaction(connection, [request.work for request in group])
+        except Exception as error:
+            if len(group) == 1:
+                _deliver(group, [_explained(error, self.path)])
+                return
+            for request in group:
+                self._commit(connection, [request])
+            return
+        _deliver(group, answers)
+
+    def _transaction(self, connection: sqlite3.Connection, works: Sequence[Work]) -> list[Any]:
+        with self._turn():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                answers = [work(connection) for work in works]
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        return answers
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for this process's turn to write; the kernel wakes those who wait at once and in order."""
+        if self._lock_file is None or fcntl is None:
+            yield
+            return
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        self._check_process()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, sql, values)
+
+    def _read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        try:
+            rows: list[Any] = self._local.connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise _explained(error, self.path) from None
+        return rows
+
+    # -- watching ------------------------------------------------------------------------------
+
+    def _look(self, on_change: Callable[[], None]) -> None:
+        """Tell when any other connection has committed. `data_version` is a look at shared memory, no I/O."""
+        connection = self.connect()
+        seen = connection.execute("PRAGMA data_version").fetchone()
+        pause = WATCH_MIN
+        while not self._stopping.is_set():
+            time.sleep(pause)
+            pause = min(pause * WATCH_GROWTH, WATCH_MAX)
+            try:
+                version = connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error:
+                continue  # busy, or the file is gone for a moment: polling finds what a hint missed
+            if version != seen:
+                seen, pause = version, WATCH_MIN
+                on_change()
+        connection.close()
+
+
+def _deliver(group: Sequence[_Request], answers: Sequence[Any]) -> None:
+    """Hand the answers to the loops that wait, with one call per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for request, answer in zip(group, answers, strict=True):
+        by_loop.setdefault(request.loop, []).append((request.future, answer))
+    for loop, pairs in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+            loop.call_soon_threadsafe(_resolve, pairs)
+
+
+def _resolve(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, answer in pairs:
+        if future.done():
+            continue
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+
+# What passes by itself: the same call may work a moment later.
+_PASSING = ("locked", "busy", "full", "i/o error", "unable to open", "readonly")
+
+
+def _explained(error: Exception, path: Path) -> Exception:
+    if isinstance(error, sqlite3.OperationalError) and any(word in str(error).lower() for word in _PASSING):
+        return StoreUnavailable(f"{path} can't be used just now: {error}")
+    if isinstance(error, sqlite3.DatabaseError) and "malformed" in str(error):
+        return StoreUnavailable(f"{path} is damaged: {error}; run treadle doctor")
+    return error

@@ -1,0 +1,25 @@
+"""Waiting a little longer after each failure, never in step with the other workers."""
+
+from __future__ import annotations
+
+import random
+
+
+class Backoff:
+    def __init__(self, first_s: float = 0.05, most_s: float = 5.0) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._next_s = first_s
+
+    def reset(self) -> None:
+        self._next_s = self._first_s
+
+    def delay_s(self) -> float:
+        delay = self._next_s
+        self._next_s = min(delay * 2, self._most_s)
+        return jittered(delay)
+
+
+def jittered(seconds: float, spread: float = 0.5) -> float:
+    """Between `seconds` and half as much again, so that many workers spread out over time."""
+    return seconds * random.uniform(1.0, 1.0 + spread)

@@ -1,0 +1,145 @@
+"""Everything that exists while a worker runs, put together; and what happens when its lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from treadle.handler import Handler
+from treadle.worker.background import end, forever
+from treadle.worker.backoff import Backoff
+from treadle.worker.cancels import CancelWatcher
+from treadle.worker.desk import LoopDesk, ThreadDesk
+from treadle.worker.executor import Executor
+from treadle.worker.keeper import LeaseKeeper
+from treadle.worker.lease import Lease
+from treadle.worker.loop import ClaimLoop
+from treadle.worker.metrics import Metrics
+from treadle.worker.options import Options
+from treadle.worker.processes import Processes, check_importable
+from treadle.worker.run import Interrupt, Recipe
+from treadle.worker.settler import Settler
+from treadle.worker.threads import Threads
+from treadle.worker.touches import Touches
+from treadle.worker.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
+
+log = logging.getLogger("treadle.worker")
+
+
+class Engine:
+    def __init__(self, queue: Queue, name: str, options: Options, metrics: Metrics) -> None:
+        self.queue = queue
+        self.name = name
+        self.options = options
+        self.metrics = metrics
+        self.started = False
+        self.tasks: list[asyncio.Task[None]] = []
+        self.unsubscribe: Callable[[], None] = lambda: None
+
+    # -- starting ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self.queue.open()
+        await self.queue.save_templates()
+        self._build(await self._open_lease())
+        self.started = True
+        await self.keeper.start()
+        self.keeper.keep(self.executor.lease)
+        self.executor.start({topic: self._recipe(topic) for topic in self._topics()})
+        self.unsubscribe = self.store.subscribe(self._hear)
+        self.claiming = self._task(self.claims.run())
+        self._task(forever("settling", self.settler.run))
+        self._task(forever("watching the slots", self.watchdog.tick))
+        self._task(forever("writing progress", self.touches.tick))
+        self._task(forever("looking for cancels", self.cancels.tick))
+
+    def _build(self, lease: Lease) -> None:
+        options, store = self.options, self.queue.store
+        self.store = store
+        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
+        self.touches = Touches(store)
+        self.desk = LoopDesk(self.queue, self.keeper, self.touches)
+        self.threads = Threads(ThreadDesk(self.desk))
+        self.processes = Processes(self.desk)
+        self.settler = Settler(
+            store, self.metrics, self.touches.write_last, self._written, immediate=options.immediate
+        )
+        self.executor = Executor(options.slots, lease, self.settler, self.desk, self._room)
+        self.touches.executor = self.executor
+        self.watchdog = Watchdog(self.executor, self.metrics)
+        self.cancels = CancelWatcher(store, self.executor)
+        self.claims = ClaimLoop(
+            store,
+            self.executor,
+            self.settler,
+            self.metrics,
+            topics=self._topics(),
+            capabilities=options.capabilities,
+            poll_s=options.poll_ms / 1000,
+            on_lease_lost=self.lease_lost,
+        )
+
+    def _topics(self) -> list[str]:
+        return sorted(self.options.topics if self.options.topics is not None else self.queue.handlers)
+
+    def _recipe(self, topic: str) -> Recipe:
+        handler: Handler = self.queue.handlers[topic]
+        match handler.kind:
+            case "async":
+                return Recipe(handler, self.executor.perform)
+            case "thread":
+                return Recipe(handler, self.threads.perform)
+            case "process":
+                check_importable(handler)
+                return Recipe(handler, self.processes.perform)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.append(task)
+        return task
+
+    # -- signals between the parts -----------------------------------------------------------------
+
+    def _hear(self, hint: str) -> None:
+        if hint == "cancel":
+            self.cancels.look()
+        else:
+            self.claims.hint(hint)
+
+    def _room(self) -> None:
+        self.claims.room()
+
+    def _renewed(self) -> None:
+        self.cancels.look()
+        self.touches.renew_all()
+
+    def _written(self, retry_in_ms: int | None) -> None:
+        if retry_in_ms is not None:
+            self.claims.retry_due_in(retry_in_ms)
+        self.claims.room()
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    async def _open_lease(self) -> Lease:
+        asked = time.monotonic()
+        number = await self.queue.store.open_lease(self.name, self.options.lease_ms)
+        return Lease(number, asked + self.options.lease_ms / 1000)
+
+    def lease_lost(self, lease: Lease) -> None:
+        """All that was claimed under it is somebody else's by now: tell the handlers, report nothing."""
+        if lease is not self.executor.lease or self._renewing():
+            return
+        lease.lost = True
+        waiting = self.executor.inbox.take_all()
+        running = list(self.executor.running())
+        self.metrics.lease_losses += len(waiting) + len(running)
+        log.warning("the lease is lost, and with it %d jobs", len(waiting) + len(running))
+        for slot, _ in running:
+            slot.interrupt(Interrupt.LOST, "the lease is lost", time.monotonic())
+        self._renewal = self._task(self._renew_lease())

@@ -1,0 +1,196 @@
+"""Runs claimed jobs in slots: resolve, perform, record, report.
+
+A slot is a long-lived task. It takes the next job from the inbox, awaits its handler in place and
+hands the outcome to the settler: no task, timer or lock per job. Handlers in threads and processes
+take a slot too, which waits for them, so "ten slots" means ten running jobs of whatever kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from treadle.context import Context, Desk
+from treadle.lifecycle import CancelAcknowledged, Completed, Outcome, Released
+from treadle.store.base import Claimed, Settlement
+from treadle.worker import outcomes
+from treadle.worker.inbox import Inbox
+from treadle.worker.isolation import isolated
+from treadle.worker.lease import Lease
+from treadle.worker.run import Interrupt, Recipe, Run
+from treadle.worker.settler import Settler
+
+# How long slots may run without giving the loop a turn: claims and settles need it too.
+TURN_S = 0.001
+
+
+class Slot:
+    __slots__ = ("run", "task", "wake")
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.wake: asyncio.Future[None] | None = None
+
+    def interrupt(self, cause: Interrupt, reason: str, now: float) -> None:
+        """Ask the running handler to stop. A thread can't be stopped: it sees the mark at its next checkpoint."""
+        run, task = self.run, self.task
+        if run and task and run.mark(cause, reason, now) and run.recipe.handler.kind != "thread":
+            task.cancel()
+
+
+class Executor:
+    def __init__(
+        self, slots: int, lease: Lease, settler: Settler, desk: Desk, on_room: Callable[[], None]
+    ) -> None:
+        self.slots = [Slot() for _ in range(slots)]
+        self.inbox = Inbox()
+        self.lease = lease
+        self.recipes: Mapping[str, Recipe] = {}
+        self.low_water = 0
+        """`on_room` is called when no more than this many jobs wait."""
+        self.finished = 0
+        self.active = asyncio.Event()
+        self.idle = asyncio.Event()
+        self._settler = settler
+        self._desk = desk
+        self._on_room = on_room
+        self._parked: list[Slot] = []
+        self._loop = asyncio.get_running_loop()
+        self._turn_ends = 0.0
+        self._turn_over = False
+        self._closed = False
+
+    # -- from outside ----------------------------------------------------------------------------
+
+    def start(self, recipes: Mapping[str, Recipe]) -> None:
+        self.recipes = recipes
+        for number, slot in enumerate(self.slots):
+            slot.task = asyncio.create_task(self._serve(slot), name=f"treadle-slot-{number}")
+
+    def feed(self, jobs: Sequence[Claimed]) -> None:
+        self.inbox.add(jobs, time.monotonic())
+        self.active.set()
+        self.idle.clear()
+        for _ in range(min(len(jobs), len(self._parked))):
+            self._wake(self._parked.pop())
+
+    @property
+    def free(self) -> int:
+        return len(self._parked)
+
+    def running(self) -> Iterator[tuple[Slot, Run]]:
+        return ((slot, slot.run) for slot in self.slots if slot.run is not None)
+
+    def release(self, jobs: Iterable[Claimed], reason: str) -> None:
+        """Give back jobs that were never started; their attempt is not spent."""
+        for job in jobs:
+            self._record(job, Released(reason), None)
+
+    def acknowledge_cancel(self, job: Claimed, reason: str) -> None:
+        self._record(job, CancelAcknowledged(reason), None)
+
+    def abandon(self, run: Run) -> None:
+        """Give back a job whose handler won't stop; what it still does is not reported."""
+        if not run.abandoned and not run.lost:
+            run.abandoned = True
+            self._record(run.job, Released("the worker stopped"), run.ran_ms(time.monotonic()))
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = [slot.task for slot in self.slots if slot.task]
+        for task in tasks:
+            task.cancel()
+        # A handler that swallows its cancel must not keep the worker from leaving.
+        await asyncio.wait(tasks, timeout=0.1)
+
+    # -- a slot ----------------------------------------------------------------------------------
+
+    async def _serve(self, slot: Slot) -> None:
+        jobs, recipes, clock = self.inbox.jobs, self.recipes, time.monotonic
+        while not self._closed:
+            if not jobs:
+                await self._park(slot)
+                continue
+            job = jobs.popleft()
+            if len(jobs) <= self.low_water:
+                self._on_room()
+            recipe = recipes[job.topic]
+            slot.run = run = Run(job, recipe, self.lease, clock())
+            outcome = await recipe.perform(run)
+            slot.run = None
+            now = clock()
+            if run.interrupt is not None:
+                self._forget_cancel(slot)
+            self._report(run, outcome, now)
+            if now >= self._turn_ends:
+                await self._next_turn()
+
+    async def perform(self, run: Run) -> Outcome | None:
+        """A coroutine handler, right here."""
+        handler = run.recipe.handler
+        try:
+            payload = handler.payload(run.job.payload)
+        except Exception as error:  # noqa: BLE001 - whatever the payload's type raises
+            return outcomes.final(error)
+        try:
+            context = Context(run, self._desk, payload) if handler.wants_context else None
+            result = await isolated(handler.function(*handler.arguments(context, payload)))
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - cancels and exits of a handler end there
+            if self._closed and isinstance(error, asyncio.CancelledError):
+                raise
+            return outcomes.of_error(run, error)
+        return outcomes.of_return(run, outcomes.stored(handler, result))
+
+    def _report(self, run: Run, outcome: Outcome | None, now: float) -> None:
+        self.finished += 1
+        if outcome is None or run.abandoned:
+            return
+        if run.news and (run.message or not isinstance(outcome, Completed)):
+            self._settler.add_touch(run.job.lease, run.touch(now))
+        self._record(run.job, outcome, int((now - run.started) * 1000))
+
+    def _record(self, job: Claimed, outcome: Outcome, ran_ms: int | None) -> None:
+        self._settler.add(Settlement(job, outcomes.transition_for(job, outcome), ran_ms))
+
+    def _forget_cancel(self, slot: Slot) -> None:
+        """Our own cancel has done its work; left on the task, it would confuse the next job's timeouts."""
+        while slot.task and slot.task.cancelling():
+            slot.task.uncancel()
+
+    # -- taking turns ----------------------------------------------------------------------------
+
+    async def _park(self, slot: Slot) -> None:
+        slot.wake = self._loop.create_future()
+        self._parked.append(slot)
+        if len(self._parked) == len(self.slots):
+            self.active.clear()
+            self.idle.set()
+        self._on_room()
+        try:
+            await slot.wake
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+            # A handler cancelled its own task and then returned: the slot outlives that.
+            self._forget_cancel(slot)
+            if slot in self._parked:
+                self._parked.remove(slot)
+
+    def _wake(self, slot: Slot) -> None:
+        if slot.wake and not slot.wake.done():
+            slot.wake.set_result(None)
+
+    async def _next_turn(self) -> None:
+        """All slots share one turn: the first whose time is up has the clock set again by the loop itself."""
+        if not self._turn_over:
+            self._turn_over = True
+            self._loop.call_soon(self._begin_turn)
+        await asyncio.sleep(0)
+
+    def _begin_turn(self) -> None:
+        self._turn_over = False
+        self._turn_ends = time.monotonic() + TURN_S

@@ -1,0 +1,47 @@
+"""Claimed jobs that wait for a slot, and how long they have waited."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from treadle.store.base import Claimed
+
+
+class Inbox:
+    """Slots take from `jobs` directly, oldest first; the arrival times are worked out only when asked for."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[Claimed] = deque()
+        self._added = 0
+        self._arrivals: deque[tuple[int, float]] = deque()
+        """(how many had been added by then, when)"""
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def add(self, jobs: Sequence[Claimed], now: float) -> None:
+        self._added += len(jobs)
+        self._arrivals.append((self._added, now))
+        self.jobs.extend(jobs)
+
+    def take_older_than(self, when: float) -> list[Claimed]:
+        """Those that came before `when` and have not been taken since."""
+        taken = self._added - len(self.jobs)
+        upto = taken
+        while self._arrivals and (self._arrivals[0][1] < when or self._arrivals[0][0] <= taken):
+            upto = max(upto, self._arrivals.popleft()[0])
+        return [self.jobs.popleft() for _ in range(upto - taken)]
+
+    def take_all(self) -> list[Claimed]:
+        jobs = list(self.jobs)
+        self.jobs.clear()
+        return jobs
+
+    def remove(self, wanted: Iterable[tuple[int, int]]) -> list[Claimed]:
+        """Take out the jobs with these (n, token). It counts as taken from the front: a few ms of error in age."""
+        keys = set(wanted)
+        found = [job for job in self.jobs if (job.n, job.token) in keys]
+        for job in found:
+            self.jobs.remove(job)
+        return found

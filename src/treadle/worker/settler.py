@@ -1,0 +1,147 @@
+"""Hands the endings of attempts to the store: everything that gathers while one write is under way is the next.
+
+An ending is never dropped and never made up. While the store is away it waits here; what the
+store can't keep (and only that) becomes a failure that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from treadle.errors import StoreUnavailable
+from treadle.lifecycle import Failed, Status
+from treadle.store.base import Settlement, Store, Touch
+from treadle.worker import outcomes
+from treadle.worker.backoff import Backoff
+from treadle.worker.metrics import Metrics
+
+log = logging.getLogger("treadle.worker")
+
+BATCH = 1000
+TRIES_BEFORE_BLAMING_THE_DATA = 3
+
+
+class Settler:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        write_touches: Callable[[int, list[Touch]], Awaitable[None]],
+        on_written: Callable[[int | None], None],
+        immediate: bool = False,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._write_touches = write_touches
+        self._on_written = on_written
+        self._most = 1 if immediate else BATCH
+        self._waiting: deque[Settlement] = deque()
+        self._touches: list[tuple[int, Touch]] = []
+        self._in_flight: list[Settlement] = []
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._backoff = Backoff()
+
+    def add(self, settlement: Settlement) -> None:
+        self._waiting.append(settlement)
+        if not self._wake.is_set():
+            self._wake.set()
+            self._empty.clear()
+
+    def add_touch(self, lease: int, touch: Touch) -> None:
+        """Last news of a job, to be written before its ending."""
+        self._touches.append((lease, touch))
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._in_flight)
+
+    def unwritten(self) -> Iterable[Settlement]:
+        return (*self._in_flight, *self._waiting)
+
+    async def flushed(self) -> None:
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            await self._last_news()
+            batch = self._in_flight = self._next_batch()
+            await self._write(batch)
+            self._in_flight = []
+            self._on_written(_soonest_retry(batch))
+            if not self._waiting:
+                self._wake.clear()
+                self._empty.set()
+
+    def _next_batch(self) -> list[Settlement]:
+        waiting = self._waiting
+        if len(waiting) <= self._most:
+            batch = list(waiting)
+            waiting.clear()
+            return batch
+        return [waiting.popleft() for _ in range(self._most)]
+
+    async def _last_news(self) -> None:
+        touches, self._touches = self._touches, []
+        for lease in {lease for lease, _ in touches}:
+            await self._write_touches(lease, [touch for owner, touch in touches if owner == lease])
+
+    async def _write(self, batch: list[Settlement]) -> None:
+        try:
+            self._note(batch, await self._when_available(batch))
+        except Exception as error:  # noqa: BLE001 - drivers name "this value can't be stored" in many ways
+            log.warning("settling %d jobs at once failed (%s); trying them one by one", len(batch), error)
+            for settlement in batch:
+                await self._write_alone(settlement)
+
+    async def _when_available(self, batch: list[Settlement]) -> list[Settlement]:
+        """The lost ones. Waits for the store as long as it takes."""
+        while True:
+            try:
+                lost = await self._store.settle(batch)
+            except StoreUnavailable as error:
+                self._metrics.store_errors += 1
+                log.warning("%d endings wait for the store: %s", len(self), error)
+                await asyncio.sleep(self._backoff.delay_s())
+            else:
+                self._backoff.reset()
+                return lost
+
+    async def _write_alone(self, settlement: Settlement) -> None:
+        tries = 0
+        while True:
+            try:
+                return self._note([settlement], await self._when_available([settlement]))
+            except Exception as error:
+                tries += 1
+                log.exception("the ending of job %s could not be stored", settlement.job.id)
+                if tries == TRIES_BEFORE_BLAMING_THE_DATA:
+                    settlement = _refused(settlement, error)
+                await asyncio.sleep(self._backoff.delay_s())
+
+    def _note(self, batch: list[Settlement], lost: list[Settlement]) -> None:
+        if lost:
+            self._metrics.lease_losses += len(lost)
+            gone = {(settlement.job.n, settlement.job.token) for settlement in lost}
+            batch = [one for one in batch if (one.job.n, one.job.token) not in gone]
+            ids = ", ".join(settlement.job.id for settlement in lost[:10])
+            log.warning("%d jobs were no longer ours when they ended: %s", len(lost), ids)
+        self._metrics.count(settlement.transition for settlement in batch)
+
+
+def _refused(settlement: Settlement, error: Exception) -> Settlement:
+    """The same attempt, ended as a failure whose text is plain enough for any store."""
+    reason = outcomes.storable(f"the outcome of this job could not be stored: {error!r}", 2000)
+    failed = Failed(reason.encode("ascii", "replace").decode(), "ResultNotStored")
+    transition = outcomes.transition_for(settlement.job, failed)
+    return Settlement(settlement.job, transition, settlement.ran_ms)
+
+
+def _soonest_retry(batch: list[Settlement]) -> int | None:
+    """In how many ms the first of the jobs put back is due."""
+    delays = [one.transition.delay_ms for one in batch if one.transition.to is Status.PENDING]
+    return min(delays, default=None)

@@ -1,0 +1,81 @@
+"""How a worker leaves: give back what has not begun, let the rest finish, then take it away, then say goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from treadle.worker.background import end
+from treadle.worker.engine import Engine
+from treadle.worker.run import Interrupt
+
+log = logging.getLogger("treadle.worker")
+
+# After the drain: for handlers to clean up after their cancel, and for the last endings to be written.
+CLEAN_UP_S = 2.0
+LAST_WRITES_S = 5.0
+
+
+async def wind_down(engine: Engine, drain_s: float) -> None:
+    if engine.started:
+        await _finish_jobs(engine, drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WRITES_S):
+                await engine.settler.flushed()
+        await _say_goodbye(engine)
+    await end(engine.tasks)
+
+
+async def _finish_jobs(engine: Engine, drain_s: float) -> None:
+    executor = engine.executor
+    engine.claims.stop()
+    executor.release(executor.inbox.take_all(), "the worker stopped")
+    # A claim under way is never cancelled: what it brings is given back by the claim loop.
+    await asyncio.wait({engine.claiming}, timeout=max(drain_s, LAST_WRITES_S))
+    if not await _idle_within(engine, drain_s):
+        await _interrupt_all(engine)
+
+
+async def _idle_within(engine: Engine, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await engine.executor.idle.wait()
+    return engine.executor.idle.is_set()
+
+
+async def _interrupt_all(engine: Engine) -> None:
+    now = time.monotonic()
+    for slot, _ in list(engine.executor.running()):
+        slot.interrupt(Interrupt.SHUTDOWN, "the worker stopped", now)
+    await _idle_within(engine, CLEAN_UP_S)
+    for _, run in list(engine.executor.running()):
+        log.warning("job %s (%s) did not stop and is given back", run.job.id, run.job.topic)
+        engine.executor.abandon(run)
+
+
+async def _say_goodbye(engine: Engine) -> None:
+    engine.unsubscribe()
+    await engine.executor.close()
+    engine.threads.close()
+    await engine.processes.close()
+    await engine.keeper.stop()
+    try:
+        await engine.store.close_lease(engine.executor.lease.id)
+    except Exception as error:  # noqa: BLE001 - it runs out by itself
+        log.warning("the lease could not be closed: %s", error)
+
+
+def abandon(engine: Engine) -> None:
+    """Out at once: nothing is written, the lease runs out, and the reaper finds what was left."""
+    if engine.started:
+        engine.unsubscribe()
+        engine.keeper.abandon()
+        engine.processes.abandon()
+        engine.threads.close()
+        for slot in engine.executor.slots:
+            if slot.task:
+                slot.task.cancel()
+    for task in engine.tasks:
+        task.cancel()

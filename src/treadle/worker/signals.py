@@ -1,0 +1,46 @@
+"""SIGTERM and SIGINT for a process that belongs to its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.worker.worker import Worker
+
+# When a handler blocks the loop, nobody hears the second signal but us.
+PATIENCE_S = 1.0
+
+
+@contextlib.contextmanager
+def on_signals(worker: Worker) -> Iterator[None]:
+    """The first signal drains, the second leaves at once. Only in the main thread."""
+    loop = asyncio.get_running_loop()
+    heard = 0
+    left = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
+        loop.call_soon_threadsafe(worker.stop)
+        if heard == 2:
+            threading.Thread(target=_leave_anyway, args=(left, 128 + number), daemon=True).start()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        left.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_anyway(left: threading.Event, code: int) -> None:
+    if not left.wait(PATIENCE_S):
+        os._exit(code)
