@@ -29,10 +29,7 @@ from treadle.lifecycle import Status
 from treadle.policy import Retry
 from treadle.queue import JobRequest, Queue, Task
 from treadle.template import CancelPolicy, Concurrency, Rate, Template
-try:
-    from treadle.worker import Context, Worker
-except ImportError:
-    pass
+from treadle.worker import Context, Worker
 
 __version__ = "0.1.0"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -13,12 +14,15 @@ _SCHEMES = "sqlite:///jobs.db, postgresql://user@host/database"
 
 def make_store(url: str, *, stale_after_ms: int) -> Store:
     """An unopened store for `url`."""
-    scheme = url.split(":", 1)[0].lower() if ":" in url else ""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise InvalidInput(f"{shown(url)!r} is not a database URL: {error}", field="url") from None
     if scheme == "sqlite":
         return _sqlite(url, stale_after_ms)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, stale_after_ms)
-    raise InvalidInput(f"{_shown(url)!r} is not a database URL; write one like {_SCHEMES}", field="url")
+    raise InvalidInput(f"{shown(url)!r} is not a database URL; write one like {_SCHEMES}", field="url")
 
 
 def _sqlite(url: str, stale_after_ms: int) -> Store:
@@ -27,14 +31,14 @@ def _sqlite(url: str, stale_after_ms: int) -> Store:
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
         raise InvalidInput(
-            f"{_shown(url)!r}: write sqlite:///jobs.db for a file here, "
+            f"{shown(url)!r}: write sqlite:///jobs.db for a file here, "
             "sqlite:////var/lib/jobs.db for an absolute path",
             field="url",
         )
     options = dict(parse_qsl(parts.query))
     synchronous = options.pop("synchronous", "FULL").upper()
     if options or synchronous not in ("FULL", "NORMAL"):
-        raise InvalidInput(f"{_shown(url)!r}: the only option is synchronous=full|normal", field="url")
+        raise InvalidInput(f"{shown(url)!r}: the only option is synchronous=full|normal", field="url")
     path = Path(unquote(parts.path[1:]))
     if path.is_dir():
         raise InvalidInput(f"{path} is a directory, not a database file", field="url")
@@ -51,12 +55,17 @@ def _postgres(url: str, stale_after_ms: int) -> Store:
     return PostgresStore(url, stale_after_ms=stale_after_ms)
 
 
-def _shown(url: str) -> str:
-    """Without the password."""
-    parts = urlsplit(url)
-    if parts.password:
-        return url.replace(f":{parts.password}@", ":…@")
-    return url[:200]
+_PASSWORD = re.compile(r"(?i)(password=)[^&]*")
+
+
+def shown(url: str) -> str:
+    """The URL as people may see it: without its password, however it is written."""
+    head, at, host = url.rpartition("@")
+    if at:
+        start = head.find("//") + 2 if "//" in head else 0
+        user, colon, _ = head[start:].partition(":")
+        head = head[:start] + user + (":…" if colon else "")
+    return _PASSWORD.sub(r"\1…", head + at + host)[:200]
 
 
 def database_exists(url: str) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from treadle.errors import InvalidInput, InvalidPayload
-from treadle.payload import dumps, dumps_object
+from treadle.payload import check_finite, dumps, dumps_object
 from treadle.template import Template
 
 Kind = Literal["async", "thread", "process"]
@@ -27,15 +27,16 @@ class Handler:
         self.function = function
         self.template = template
         self.topic = template.topic
-        self.kind: Kind = "process" if process else "async" if inspect.iscoroutinefunction(function) else "thread"
-        self.wants_context, payload_name, hints = _parameters(function)
-        self.wants_payload = payload_name is not None
-        self._payload = _adapter(hints.get(payload_name, Any) if payload_name else Any, self.topic)
-        self._result = _adapter(hints.get("return", Any), self.topic)
+        signature = _signature(function)
+        self.kind: Kind = "process" if process else "async" if _is_async(function) else "thread"
+        self.wants_context, payload = _parameters(function, signature)
+        self.wants_payload = payload is not None
+        self._payload = _payload_adapter(payload.annotation, self.topic) if payload else None
+        self._result = _adapter(signature.return_annotation, self.topic)
 
     def schema(self) -> dict[str, Any] | None:
         """JSON schema of the payload, for the saved template; None: any object."""
-        return self._payload.json_schema() if self._payload else None
+        return _schema(self._payload) if self._payload else None
 
     def payload(self, text: str) -> Any:
         """The payload as the function wants it."""
@@ -44,7 +45,7 @@ class Handler:
         try:
             return self._payload.validate_json(text)
         except ValidationError as error:
-            raise InvalidPayload(_explain(self.topic, error), field="payload") from None
+            raise _explained(self.topic, "payload", error) from None
 
     def payload_text(self, payload: Any) -> str:
         """The payload as the store keeps it: validated, object-like, plain JSON."""
@@ -52,21 +53,24 @@ class Handler:
             return dumps_object(payload)
         try:
             value = self._payload.validate_python({} if payload is None else payload)
-            return dumps_object(self._payload.dump_python(value, mode="json", by_alias=True))
         except ValidationError as error:
-            raise InvalidPayload(_explain(self.topic, error), field="payload") from None
+            raise _explained(self.topic, "payload", error) from None
+        return dumps_object(_written(self._payload, value, "payload"))
 
     def result_text(self, result: Any) -> str | None:
         """The result as the store keeps it; None for none."""
         if result is None:
             return None
-        if self._result is not None:
-            result = self._result.dump_python(result, mode="json", by_alias=True, warnings="none")
-        return dumps(result, "result")
+        return dumps(result if self._result is None else _written(self._result, result, "result"), "result")
 
     def result(self, value: Any) -> Any:
         """A stored result in the type that the function returns."""
-        return value if self._result is None or value is None else self._result.validate_python(value)
+        if self._result is None or value is None:
+            return value
+        try:
+            return self._result.validate_json(to_json(value))
+        except ValidationError as error:
+            raise _explained(self.topic, "result", error) from None
 
     def arguments(self, context: Any, payload: Any) -> tuple[Any, ...]:
         """What to call the function with."""
@@ -75,28 +79,44 @@ class Handler:
         return (payload,) if self.wants_payload else ()
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[bool, str | None, dict[str, Any]]:
-    hints = _hints(function)
-    wants_context, payload_name = False, None
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            raise InvalidInput(f"{function.__qualname__}: a handler takes (ctx, payload), not *{name}")
-        if name == "ctx" or getattr(hints.get(name), "__name__", "") == "Context":
-            if payload_name is not None:
-                raise InvalidInput(f"{function.__qualname__}: the context comes before the payload")
-            wants_context = True
-        elif payload_name is None:
-            payload_name = name
-        elif parameter.default is parameter.empty:
-            raise InvalidInput(f"{function.__qualname__}: a handler takes (ctx, payload), nothing more")
-    return wants_context, payload_name, hints
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidInput(f"{_name(function)}: a handler returns its result, it does not yield")
     try:
-        return get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise InvalidInput(f"{function.__qualname__}: {error}; its annotations must be importable") from None
+        return inspect.signature(function, eval_str=True)
+    except Exception as error:  # an annotation is any expression, so it may raise anything
+        raise InvalidInput(f"{_name(function)}: {error}; its annotations must be importable") from None
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _parameters(function: Callable[..., Any], signature: inspect.Signature) -> tuple[bool, inspect.Parameter | None]:
+    """Whether it takes the context, and its parameter for the payload."""
+    wants_context, payload = False, None
+    for name, parameter in signature.parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise InvalidInput(f"{_name(function)}: a handler takes (ctx, payload), not *{name}")
+        if name == "ctx" or _is_context(parameter.annotation):
+            if wants_context or payload is not None:
+                raise InvalidInput(f"{_name(function)}: the context comes once, before the payload")
+            wants_context = True
+        elif payload is None:
+            payload = parameter
+        elif parameter.default is parameter.empty:
+            raise InvalidInput(f"{_name(function)}: a handler takes (ctx, payload), nothing more")
+    return wants_context, payload
+
+
+def _is_context(annotation: Any) -> bool:
+    """By name: the class lives in a layer above this one."""
+    families = getattr(annotation, "__mro__", ())
+    return any((one.__module__, one.__qualname__) == ("treadle.context", "Context") for one in families)
 
 
 def _adapter(annotation: Any, topic: str) -> TypeAdapter[Any] | None:
@@ -109,8 +129,42 @@ def _adapter(annotation: Any, topic: str) -> TypeAdapter[Any] | None:
         raise InvalidInput(f"{topic}: {annotation!r} can't be a payload or result type: {error}") from None
 
 
-def _explain(topic: str, error: ValidationError) -> str:
+def _payload_adapter(annotation: Any, topic: str) -> TypeAdapter[Any] | None:
+    adapter = _adapter(annotation, topic)
+    # No "type" at its top: a reference, a union or something of the user's own; each enqueue will tell.
+    if adapter and (_schema(adapter) or {}).get("type", "object") != "object":
+        raise InvalidInput(
+            f"{topic}: a payload is a JSON object, so {annotation!r} can't be its type; wrap it in a model"
+        )
+    return adapter
+
+
+def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any] | None:
+    try:
+        return adapter.json_schema()
+    except PydanticUserError:  # a type that JSON schema has no words for
+        return None
+
+
+def _written(adapter: TypeAdapter[Any], value: Any, what: str) -> Any:
+    """The value in JSON's types, as its own type spells it."""
+    try:
+        written = adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+        suspect = adapter.dump_python(value, warnings="none") if _has_null(written) else None
+    except ValueError as error:
+        raise InvalidPayload(f"{what} can't be written as JSON: {error}", field=what) from None
+    check_finite(suspect, what)
+    return written
+
+
+def _has_null(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_null, value.values()))
+    return value is None or (isinstance(value, list) and any(map(_has_null, value)))
+
+
+def _explained(topic: str, what: str, error: ValidationError) -> InvalidPayload:
     first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join(str(part) for part in ("payload", *first["loc"]))
+    path = ".".join(str(part) for part in (what, *first["loc"]))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{topic}: {path}: {first['msg']}{more}"
+    return InvalidPayload(f"{topic}: {path}: {first['msg']}{more}", field=what)

@@ -43,7 +43,8 @@ class Intake:
 
     def _next(self) -> None:
         """Send those who gathered, if any."""
-        group, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        waiting = [one for one in self._waiting if not one[1].done()]  # without those who gave up
+        group, self._waiting = waiting[:MOST], waiting[MOST:]
         self._busy = bool(group)
         if group:
             task = asyncio.get_running_loop().create_task(self._together(group))

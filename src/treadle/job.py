@@ -48,7 +48,7 @@ def to_ms(when: datetime, field_name: str = "run_at") -> int:
     """Milliseconds since the epoch; a time without a zone is refused, because it means another instant elsewhere."""
     if not isinstance(when, datetime):
         raise InvalidInput(f"{field_name}: {type(when).__name__} is not a datetime", field=field_name)
-    if when.tzinfo is None:
+    if when.utcoffset() is None:
         raise InvalidInput(
             f"{field_name}: {when.isoformat()} has no time zone; write datetime.now(UTC) + …",
             field=field_name,
@@ -63,7 +63,9 @@ def from_ms(ms: int | None) -> datetime | None:
 
 
 def rfc3339(when: datetime | None) -> str | None:
-    return None if when is None else when.strftime("%Y-%m-%dT%H:%M:%S.") + f"{when.microsecond // 1000:03d}Z"
+    if when is None:
+        return None
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 @dataclass(slots=True)

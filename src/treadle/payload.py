@@ -10,24 +10,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import SchemaSerializer, core_schema, from_json, to_json
 
 from treadle.errors import InvalidPayload, PayloadTooLarge
 
 MAX_BYTES = 1_048_576
 MAX_DEPTH = 100
+MAX_PATH = 200
 INT_MAX = 2**63 - 1
 INT_MIN = -(2**63)
+_ANYTHING = SchemaSerializer(core_schema.any_schema())
 
 
 def dumps(value: Any, what: str = "payload") -> str:
     """Compact JSON text of `value`, checked."""
-    try:
-        if not _plain(value, 0):
-            _check(value, what, 0)
-        text = to_json(value, inf_nan_mode="constants")
-    except (PydanticSerializationError, RecursionError) as error:
-        raise InvalidPayload(f"{what} can't be written as JSON: {error}", field=what) from None
+    text = to_json(value if is_plain(value, 0) else _checked(value, what, 0))
     if len(text) > MAX_BYTES:
         raise PayloadTooLarge(
             f"{what} is {len(text):,} bytes of JSON, the limit is {MAX_BYTES:,}; "
@@ -40,7 +37,7 @@ def dumps(value: Any, what: str = "payload") -> str:
 def loads(text: str | bytes, what: str = "payload") -> Any:
     """Parse JSON from outside under the same rules as `dumps`."""
     try:
-        value = from_json(text, allow_inf_nan=False)
+        value = from_json(text.encode() if isinstance(text, str) else text, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidPayload(f"{what} is not JSON: {error}", field=what) from None
     dumps(value, what)
@@ -57,58 +54,92 @@ def dumps_object(value: Any, what: str = "payload") -> str:
     return text
 
 
-def _plain(value: Any, depth: int) -> bool:
-    """True for the everyday value; whatever it is unsure of goes to `_check`, which knows the path."""
+def is_plain(value: Any, depth: int = 0) -> bool:
+    """True for the everyday value; whatever it is unsure of goes to `_checked`, which knows the path."""
     kind = type(value)
     if kind is str:
         return value.isascii() and "\x00" not in value
     if kind is dict:
         return depth < MAX_DEPTH and all(
-            type(key) is str and key.isascii() and "\x00" not in key and _plain(item, depth + 1)
+            type(key) is str and key.isascii() and "\x00" not in key and is_plain(item, depth + 1)
             for key, item in value.items()
         )
     if kind is int:
-        return INT_MIN <= value <= INT_MAX
+        return bool(INT_MIN <= value <= INT_MAX)
     if kind is float:
         return math.isfinite(value)
     if kind is list:
-        return depth < MAX_DEPTH and all(_plain(item, depth + 1) for item in value)
+        return depth < MAX_DEPTH and all(is_plain(item, depth + 1) for item in value)
     return value is None or kind is bool
 
 
-def _check(value: Any, path: str, depth: int) -> None:
+def _checked(value: Any, path: str, depth: int) -> Any:
+    """The value in plain JSON types. What is written is what was checked: an iterator yields only once."""
     kind = type(value)
     if kind is str:
-        _check_text(value, path)
-    elif kind is dict:
-        if depth >= MAX_DEPTH:
-            raise InvalidPayload(f"{path} is nested more than {MAX_DEPTH} levels deep", field=path)
-        for key, item in value.items():
-            if type(key) is not str:
-                raise InvalidPayload(f"{path} has a key that is not a string: {key!r}"[:200], field=path)
-            _check_text(key, path)
-            _check(item, f"{path}.{key}", depth + 1)
-    elif kind is list or kind is tuple:
-        if depth >= MAX_DEPTH:
-            raise InvalidPayload(f"{path} is nested more than {MAX_DEPTH} levels deep", field=path)
-        for i, item in enumerate(value):
-            _check(item, f"{path}[{i}]", depth + 1)
-    elif kind is int:
-        if not INT_MIN <= value <= INT_MAX:
-            raise InvalidPayload(f"{path} is an integer of more than 64 bits; send it as text", field=path)
-    elif kind is float:
-        if not math.isfinite(value):
-            raise InvalidPayload(f"{path} is {value}, which JSON does not have", field=path)
-    elif value is not None and kind is not bool:
-        # Dates, UUIDs, enums, dataclasses and models: pydantic writes them; check what it wrote.
-        _check(from_json(to_json(value, inf_nan_mode="constants")), path, depth)
+        return _checked_text(value, path)
+    if kind is dict:
+        _check_depth(path, depth)
+        return {
+            _checked_key(key, path): _checked(item, f"{path}.{key}"[:MAX_PATH], depth + 1)
+            for key, item in value.items()
+        }
+    if kind is list or kind is tuple:
+        _check_depth(path, depth)
+        return [_checked(item, f"{path}[{i}]"[:MAX_PATH], depth + 1) for i, item in enumerate(value)]
+    if kind is int and not INT_MIN <= value <= INT_MAX:
+        raise _refused(path, "is an integer of more than 64 bits; send it as text")
+    if kind is float and not math.isfinite(value):
+        raise _refused(path, f"is {value}, which JSON does not have")
+    if value is None or kind in (int, float, bool):
+        return value
+    return _checked(_written(value, path), path, depth)
 
 
-def _check_text(value: str, path: str) -> None:
+def _written(value: Any, path: str) -> Any:
+    """Dates, UUIDs, enums, dataclasses and models: pydantic writes them; what it wrote is checked like the rest."""
+    try:
+        text = to_json(value, inf_nan_mode="constants")
+        written, suspect = from_json(text), _ANYTHING.to_python(value) if b"null" in text else None
+    except ValueError as error:
+        raise _refused(path, f"can't be written as JSON: {error}") from None
+    check_finite(suspect, path)
+    return written
+
+
+def check_finite(value: Any, path: str) -> None:
+    """Models and typed fields spell NaN and Infinity as null, which would be read back as another value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _refused(path, f"has a {value}, which JSON does not have")
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return
+    for item in value:
+        check_finite(item, path)
+
+
+def _check_depth(path: str, depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise _refused(path, f"is nested more than {MAX_DEPTH} levels deep")
+
+
+def _checked_key(key: Any, path: str) -> str:
+    if type(key) is not str:
+        raise _refused(path, f"has a key that is not a string but {type(key).__name__}")
+    return _checked_text(key, path)
+
+
+def _checked_text(value: str, path: str) -> str:
     if "\x00" in value:
-        raise InvalidPayload(f"{path} has a NUL character, which databases can't store as text", field=path)
+        raise _refused(path, "has a NUL character, which databases can't store as text")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidPayload(f"{path} has a lone surrogate, which is not valid Unicode", field=path) from None
+            raise _refused(path, "has a lone surrogate, which is not valid Unicode") from None
+    return value
+
+
+def _refused(path: str, problem: str) -> InvalidPayload:
+    return InvalidPayload(f"{path} {problem}", field=path)

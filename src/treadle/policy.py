@@ -15,11 +15,12 @@ Duration = str | int | float | timedelta
 Priority = str | int
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 MAX_DURATION_MS = 100 * 365 * _UNITS_MS["d"]
 
 PRIORITIES: Mapping[str, int] = {"critical": 100, "high": 75, "normal": 50, "low": 25, "background": 0}
 INT32 = 2**31 - 1
+MAX_COUNT = 1_000_000
 
 
 def duration_ms(value: Duration, field: str = "duration") -> int:
@@ -35,12 +36,20 @@ def duration_ms(value: Duration, field: str = "duration") -> int:
             )
         ms = float(match[1]) * _UNITS_MS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        ms = value * 1000.0
+        ms = value * 1000
     else:
         raise InvalidInput(f"{field}: {type(value).__name__} is not a duration", field=field)
     if not 0 <= ms <= MAX_DURATION_MS:
-        raise InvalidInput(f"{field}: {value} is out of range (0 to 100 years)", field=field)
+        raise InvalidInput(f"{field}: {_shown(value)} is out of range (0 to 100 years)", field=field)
     return round(ms)
+
+
+def _shown(value: object) -> str:
+    """A value in a message: short, and no ValueError from an integer of thousands of digits."""
+    try:
+        return str(value)[:40]
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def format_ms(ms: int) -> str:
@@ -58,8 +67,15 @@ def priority_value(value: Priority) -> int:
             names = ", ".join(PRIORITIES)
             raise InvalidInput(f"priority: {value[:40]!r} is not one of {names}, or an integer", field="priority")
         return PRIORITIES[value]
-    if isinstance(value, bool) or not isinstance(value, int) or not -INT32 <= value <= INT32:
-        raise InvalidInput(f"priority: {value!r} is not a name or a 32-bit integer", field="priority")
+    if isinstance(value, bool) or not isinstance(value, int) or not -INT32 - 1 <= value <= INT32:
+        raise InvalidInput(f"priority: {_shown(value)} is not a name or a 32-bit integer", field="priority")
+    return value
+
+
+def checked_count(value: int, field: str, most: int = MAX_COUNT) -> int:
+    """A number of attempts, of jobs at once, of starts in a window."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidInput(f"{field}: {_shown(value)} is not between 1 and {most:,}", field=field)
     return value
 
 
@@ -92,28 +108,30 @@ class Retry:
     on: Mapping[type[BaseException], Duration | Retry | Literal[False]] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_attempts, bool) or not 1 <= self.max_attempts <= 1_000_000:
-            raise InvalidInput(
-                f"max_attempts: {self.max_attempts} is not between 1 and 1,000,000", field="max_attempts"
-            )
-        if isinstance(self.backoff, str):
-            if self.backoff not in _BACKOFFS:
-                names = ", ".join(_BACKOFFS)
-                raise InvalidInput(
-                    f"backoff: {self.backoff[:40]!r} is not one of {names}, or a list of delays",
-                    field="backoff",
-                )
-        elif not self.backoff:
-            raise InvalidInput("backoff: the list of delays is empty", field="backoff")
-        else:
-            for one in self.backoff:
-                duration_ms(one, "backoff")
-        if not 0.0 <= self.jitter <= 1.0:
-            raise InvalidInput(f"jitter: {self.jitter} is not between 0 and 1", field="jitter")
+        checked_count(self.max_attempts, "max_attempts")
+        self._check_backoff()
+        if not isinstance(self.jitter, int | float) or not 0.0 <= self.jitter <= 1.0:
+            raise InvalidInput(f"jitter: {_shown(self.jitter)} is not between 0 and 1", field="jitter")
         for name in ("delay", "max_delay"):
             value = getattr(self, name)
             if value is not None:
                 duration_ms(value, name)
+        for choice in (self.on or {}).values():
+            if choice is not False and not isinstance(choice, Retry):
+                duration_ms(choice, "on")
+
+    def _check_backoff(self) -> None:
+        if isinstance(self.backoff, str) and self.backoff in _BACKOFFS:
+            return
+        if isinstance(self.backoff, str) or not isinstance(self.backoff, Sequence):
+            names = ", ".join(_BACKOFFS)
+            raise InvalidInput(
+                f"backoff: {_shown(self.backoff)!r} is not one of {names}, or a list of delays", field="backoff"
+            )
+        if not self.backoff:
+            raise InvalidInput("backoff: the list of delays is empty", field="backoff")
+        for one in self.backoff:
+            duration_ms(one, "backoff")
 
     def delay_ms(self, failures: int) -> int:
         """The wait after the n-th failure (from 1)."""
@@ -123,12 +141,11 @@ class Retry:
             ms = grow(base, failures)
         else:
             ms = duration_ms(self.backoff[min(failures, len(self.backoff)) - 1])
-        if self.max_delay is not None:
-            ms = min(ms, duration_ms(self.max_delay))
-        ms = min(ms, MAX_DURATION_MS)
+        cap = MAX_DURATION_MS if self.max_delay is None else duration_ms(self.max_delay)
+        ms = min(ms, cap)
         if self.jitter:
             ms = round(ms * random.uniform(1 - self.jitter, 1 + self.jitter))
-        return ms
+        return min(ms, cap)
 
     def decide(self, error: BaseException, failures: int) -> int | None:
         """The wait before the next try in ms, or None when this error ends the job."""

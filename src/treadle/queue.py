@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,15 +17,23 @@ from pydantic_core import from_json, to_json
 from uuid_utils import uuid7
 
 from treadle import insights, settings
-from treadle.connect import make_store
-from treadle.errors import InvalidInput, JobFailed, JobNotFound, ResultTimeout, TemplateDisabled
+from treadle.connect import make_store, shown
+from treadle.errors import (
+    InvalidInput,
+    JobFailed,
+    JobNotFound,
+    Refused,
+    ResultTimeout,
+    SchemaMismatch,
+    TemplateDisabled,
+)
 from treadle.events import Event
 from treadle.handler import Handler
 from treadle.insights import QueueStats
 from treadle.intake import Intake
 from treadle.job import Job, checked_topic, from_ms, is_job_id, to_ms
 from treadle.lifecycle import Status
-from treadle.payload import dumps_object
+from treadle.payload import dumps, dumps_object
 from treadle.policy import Duration, Priority, Retry, duration_ms, priority_value
 from treadle.settings import Settings
 from treadle.store.base import FOREVER, Gate, Inserted, Listing, NewJob, Refusal, Store, Topic
@@ -39,6 +50,7 @@ R = TypeVar("R")
 TEMPLATES_SECONDS = 5.0
 BATCH = 1000
 MAX_LIMIT = 1000
+MAX_OFFSET = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class _Session:
         self.intake = Intake(store)
         self.templates: dict[str, Template] = {}
         self.templates_at = float("-inf")
+        self.reading_templates: asyncio.Task[None] | None = None
 
 
 class Task(Generic[P, R]):
@@ -113,10 +126,19 @@ class Queue:
 
     async def close(self) -> None:
         """Close what this event loop has open."""
+        await self._bury()
         task = self._sessions.pop(asyncio.get_running_loop(), None)
         if task is not None:
             session = await task
             await session.store.close()
+
+    async def _bury(self) -> None:
+        """What loops left that ended without closing: SQLite's threads (PostgreSQL's sockets close by themselves)."""
+        for loop in list(self._sessions):  # a copy: other threads have loops of their own
+            task = self._sessions.pop(loop, None) if loop.is_closed() else None
+            if task is not None:
+                with contextlib.suppress(Exception):
+                    await task.result().store.close()
 
     async def __aenter__(self) -> Queue:
         return await self.open()
@@ -158,22 +180,22 @@ class Queue:
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of the migrations that were applied."""
         store = self.new_store()
-        before: list[str] = []
+        waiting: list[str] = []
         try:
             await store.open(migrate=False)
-        except Exception:
+        except SchemaMismatch as mismatch:
+            waiting = mismatch.data.get("missing", [])
+            if not waiting:
+                raise
+            store = self.new_store()
             await store.open(migrate=True)
-            before = ["0001_engine"]
-        try:
-            return before + await store.migrate()
-        finally:
-            await store.close()
+        await store.close()
+        return waiting
 
     async def _session(self) -> _Session:
         loop = asyncio.get_running_loop()
         task = self._sessions.get(loop)
         if task is None:
-            self._sessions = {known: one for known, one in self._sessions.items() if not known.is_closed()}
             task = self._sessions[loop] = loop.create_task(self._open_session())
         try:
             return await asyncio.shield(task)
@@ -183,6 +205,7 @@ class Queue:
             raise
 
     async def _open_session(self) -> _Session:
+        await self._bury()
         store = self.new_store()
         await store.open(self._migrate)
         session = _Session(store)
@@ -222,8 +245,8 @@ class Queue:
         """Register the decorated function as the handler of a topic, by default its own name."""
 
         def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
-            topic = options.pop("topic", None) or function.__name__
-            return self.register(topic, function, **options)
+            chosen = dict(options)
+            return self.register(chosen.pop("topic", None) or function.__name__, function, **chosen)
 
         return decorate if function is None else decorate(function)
 
@@ -298,9 +321,9 @@ class Queue:
             expires=expires,
         )
         if connection is None:
-            return await self._made(job, await session.intake.add(job))
+            return (await self._made(session, [job], [await session.intake.add(job)]))[0]
         answers = await session.store.insert([job], connection=connection)
-        return await self._made(job, cast(Inserted, answers[0]))
+        return (await self._made(session, [job], answers, connection))[0]
 
     async def enqueue_many(
         self,
@@ -321,22 +344,30 @@ class Queue:
         if not jobs:
             return []
         answers = await session.store.insert(jobs, connection=connection)
-        return [await self._made(job, cast(Inserted, answer)) for job, answer in zip(jobs, answers, strict=True)]
+        return await self._made(session, jobs, answers, connection)
 
     async def _template(self, session: _Session, topic: str) -> Template:
-        handler = self.handlers.get(topic)
+        handler = self.handlers.get(checked_topic(topic))
         if handler is not None:
             return handler.template
-        checked_topic(topic)
-        loop_time = asyncio.get_running_loop().time()
-        if loop_time - session.templates_at > TEMPLATES_SECONDS:
-            session.templates_at = loop_time
-            saved = await session.store.templates()
-            session.templates = {
-                name: Template.from_json(from_json(text), version) for name, (text, version) in saved.items()
-            }
-            self._versions |= {name: version for name, (_, version) in saved.items()}
+        await self._read_templates(session)
         return session.templates.get(topic) or Template(topic)
+
+    async def _read_templates(self, session: _Session) -> None:
+        """Now and then; whoever comes during the first read waits for it, or would know of no policy."""
+        if time.monotonic() - session.templates_at <= TEMPLATES_SECONDS:
+            return
+        if session.reading_templates is None or session.reading_templates.done():
+            session.reading_templates = asyncio.create_task(self._read_templates_now(session))
+        await asyncio.shield(session.reading_templates)
+
+    async def _read_templates_now(self, session: _Session) -> None:
+        saved = await session.store.templates()
+        session.templates = {
+            name: Template.from_json(from_json(text), version) for name, (text, version) in saved.items()
+        }
+        self._versions |= {name: version for name, (_, version) in saved.items()}
+        session.templates_at = time.monotonic()
 
     def _new_job(
         self,
@@ -364,6 +395,8 @@ class Queue:
         text = handler.payload_text(payload) if handler else dumps_object(payload)
         if run_at is not None and delay is not None:
             raise InvalidInput("give run_at or delay, not both", field="run_at")
+        if expires_at is not None and expires is not None:
+            raise InvalidInput("give expires_at or expires, not both", field="expires_at")
         if expires is None and expires_at is None:
             expires = template.expires
         job = NewJob(
@@ -371,7 +404,7 @@ class Queue:
             topic=topic,
             payload=text,
             priority=priority_value(template.priority if priority is None else priority),
-            capability=checked_capability(capability or template.capability) or "",
+            capability=checked_capability(template.capability if capability is None else capability) or "",
             max_attempts=_attempts(template, max_attempts, max_retries),
             run_at=None if run_at is None else to_ms(run_at),
             delay_ms=0 if delay is None else duration_ms(delay, "delay"),
@@ -385,12 +418,24 @@ class Queue:
         )
         return _with_keys(job, template) if _has_keys(template) else job
 
-    async def _made(self, job: NewJob, answer: Inserted) -> Job:
-        if answer.existing_id is not None:
-            existing = await self.get(answer.existing_id)
-            existing.deduplicated = True
-            return existing
-        return _as_job(job, answer.at, self)
+    async def _made(
+        self, session: _Session, jobs: Sequence[NewJob], answers: Sequence[Inserted | Refused], connection: Any = None
+    ) -> list[Job]:
+        """The jobs as they were made; where an older one stands for a new one, that one."""
+        made = cast(Sequence[Inserted], answers)  # a refusal would have been raised
+        ids = [answer.existing_id for answer in made if answer.existing_id is not None]
+        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job} if ids else {}
+        return [
+            self._bind(_as_job(job, answer.at))
+            if answer.existing_id is None
+            else self._standing(answer.existing_id, found.get(answer.existing_id))
+            for job, answer in zip(jobs, made, strict=True)
+        ]
+
+    def _standing(self, job_id: str, job: Job | None) -> Job:
+        if job is None:
+            raise JobNotFound(f"job {job_id} stood for this one and was deleted just now; enqueue again", id=job_id)
+        return self._bind(replace(job, deduplicated=True))
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -428,8 +473,9 @@ class Queue:
 
     async def stats(self, *, topic: str | None = None, since: datetime | None = None) -> QueueStats:
         """Counts by status, success rate and average run time; ended jobs since `since`, or all."""
+        wanted = None if topic is None else checked_topic(topic)
         store = (await self._session()).store
-        return insights.summarise(await store.stats(topic, None if since is None else to_ms(since, "since")))
+        return insights.summarise(await store.stats(wanted, None if since is None else to_ms(since, "since")))
 
     async def events(self, job_id: str) -> Sequence[Event]:
         """The whole timeline of a job, oldest first."""
@@ -441,17 +487,10 @@ class Queue:
 
     async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait for the end of a job and return its result; JobFailed if it did not complete."""
-        session = await self._session()
-        news = asyncio.Event()
-        unsubscribe = session.store.subscribe(lambda hint: news.set() if hint == ENDED else None)
         limit = None if timeout is None else duration_ms(timeout, "timeout") / 1000
-        try:
-            async with asyncio.timeout(limit):
-                job = await self._wait_ended(job_id, news)
-        except TimeoutError:
-            raise ResultTimeout(f"job {job_id} has not ended within {timeout}", id=job_id) from None
-        finally:
-            unsubscribe()
+        job = await self.get(job_id)
+        if not job.ended:
+            job = await self._wait_ended(job_id, limit)
         if job.status is not Status.COMPLETED:
             raise JobFailed(
                 f"job {job_id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""),
@@ -461,7 +500,19 @@ class Queue:
         handler = self.handlers.get(job.topic)
         return handler.result(job.result_value) if handler else job.result_value
 
-    async def _wait_ended(self, job_id: str, news: asyncio.Event) -> Job:
+    async def _wait_ended(self, job_id: str, limit: float | None) -> Job:
+        news = asyncio.Event()
+        store = (await self._session()).store
+        unsubscribe = store.subscribe(lambda hint: news.set() if hint == ENDED else None)
+        try:
+            async with asyncio.timeout(limit):
+                return await self._poll_ended(job_id, news)
+        except TimeoutError:
+            raise ResultTimeout(f"job {job_id} has not ended within {limit:g} s", id=job_id) from None
+        finally:
+            unsubscribe()
+
+    async def _poll_ended(self, job_id: str, news: asyncio.Event) -> Job:
         """By hints from this process, and by polling for what other processes do."""
         pause = 0.02
         while not (job := await self.get(job_id)).ended:
@@ -482,10 +533,10 @@ class Queue:
         """Stop a job: at once if it is pending, at its next checkpoint if it runs."""
         session = await self._session()
         fixed = await self._uncancelable(session)
-        return self._answer((await session.store.cancel([job_id], reason, fixed))[0])
+        return self._answer((await session.store.cancel([job_id], _checked_reason(reason), fixed))[0])
 
     async def _uncancelable(self, session: _Session) -> Sequence[str]:
-        await self._template(session, "treadle")  # any topic without a handler: refreshes what the store knows
+        await self._read_templates(session)
         known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
         return [topic for topic, template in known.items() if not template.cancel.supported]
 
@@ -506,13 +557,11 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Job:
         """Change a pending job."""
-        if max_attempts is not None:
-            Retry(max_attempts)
         answer = await (await self._session()).store.reschedule(
             job_id,
             run_at=None if run_at is None else to_ms(run_at),
             priority=None if priority is None else priority_value(priority),
-            max_attempts=max_attempts,
+            max_attempts=None if max_attempts is None else _checked_attempts(max_attempts, "max_attempts"),
         )
         return self._answer(answer)
 
@@ -541,14 +590,15 @@ class Queue:
 
     # -- working -------------------------------------------------------------------------------
 
-    async def work(self, /, **options: Any) -> None:
-        """Run a worker in this process until it is stopped; options are `Worker`'s."""
+    async def work(self, /, *, signals: bool = False, **options: Any) -> None:
+        """Run a worker in this process until it is stopped; `options` are `Worker`'s, `signals` is `run`'s."""
         from treadle.worker import Worker
 
-        await Worker(self, **options).run()
+        await self.open()
+        await Worker(self, **options).run(signals=signals)
 
     def __repr__(self) -> str:
-        return f"<Queue {self.url.rsplit('@', 1)[-1]}>"
+        return f"<Queue {shown(self.url)}>"
 
 
 def _make_handler(topic: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Handler:
@@ -576,19 +626,39 @@ def _requests(
     topic: str | Iterable[JobRequest], payloads: Iterable[Any], options: Mapping[str, Any]
 ) -> list[JobRequest]:
     if isinstance(topic, str):
-        return [JobRequest(topic, payload, options) for payload in payloads]
-    return [
-        one if isinstance(one, JobRequest) else JobRequest(one["topic"], one.get("payload"), one.get("options"))
-        for one in topic
-    ]
+        return [JobRequest(topic, payload, _checked_options(options)) for payload in payloads]
+    requests = []
+    for i, one in enumerate(topic):
+        if not isinstance(one, JobRequest):
+            raise InvalidInput(f"jobs[{i}]: {type(one).__name__} is not a JobRequest", field="jobs")
+        chosen = _checked_options({**options, **(one.options or {})})
+        requests.append(JobRequest(one.topic, one.payload, chosen))
+    return requests
+
+
+def _checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in options:
+        if name not in _OPTIONS:
+            raise InvalidInput(f"{name}: enqueue has no such option", field=str(name))
+    return options
+
+
+_OPTIONS = frozenset(inspect.signature(Queue.enqueue).parameters) - {"self", "topic", "payload", "connection"}
 
 
 def _attempts(template: Template, max_attempts: int | None, max_retries: int | None) -> int:
-    given = max_attempts if max_attempts is not None else max_retries
-    if given is None:
-        return template.retry.max_attempts
+    if max_attempts is not None and max_retries is not None:
+        raise InvalidInput("give max_attempts or max_retries, not both: they say the same", field="max_retries")
+    if max_attempts is not None:
+        return _checked_attempts(max_attempts, "max_attempts")
+    if max_retries is not None:
+        return _checked_attempts(max_retries, "max_retries")
+    return template.retry.max_attempts
+
+
+def _checked_attempts(given: int, field: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 1_000_000:
-        raise InvalidInput(f"max_attempts: {given!r} is not between 1 and 1,000,000", field="max_attempts")
+        raise InvalidInput(f"{field}: {str(given)[:40]!r} is not between 1 and 1,000,000", field=field)
     return given
 
 
@@ -598,6 +668,13 @@ def _short_text(value: str | None, field: str) -> str | None:
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
         raise InvalidInput(f"{field}: 1 to 255 printable characters, please", field=field)
     return value
+
+
+def _checked_reason(reason: str) -> str:
+    if not isinstance(reason, str) or len(reason) > 1000:
+        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
+    dumps(reason, "reason")  # refuses what databases can't keep
+    return reason
 
 
 def _has_keys(template: Template) -> bool:
@@ -630,7 +707,7 @@ def _with_keys(job: NewJob, template: Template) -> NewJob:
 
 def _key_text(value: Any) -> str:
     text = value if isinstance(value, str) else to_json(value).decode()
-    return text if 1 <= len(text) <= 255 and text.isprintable() else _hashed(text)
+    return text if 1 <= len(text) <= 255 and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _hashed(text: str) -> str:
@@ -652,10 +729,18 @@ def _listing(
     except ValueError:
         names = ", ".join([*Status, "stale"])
         raise InvalidInput(f"status: {status!r} is not one of {names}", field="status") from None
-    return Listing(topic, wanted, stale, scope, scope_id, min(max(limit, 1), MAX_LIMIT), max(offset, 0))
+    return Listing(
+        None if topic is None else checked_topic(topic),
+        wanted,
+        stale,
+        _short_text(scope, "scope"),
+        _short_text(scope_id, "scope_id"),
+        min(max(limit, 1), MAX_LIMIT),
+        min(max(offset, 0), MAX_OFFSET),
+    )
 
 
-def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
+def _as_job(job: NewJob, at: int) -> Job:
     created = from_ms(at) or datetime.now(UTC)
     run_at = from_ms(at + job.delay_ms if job.run_at is None else job.run_at)
     expires = job.expires_at if job.expires_in_ms is None else at + job.expires_in_ms
@@ -677,7 +762,6 @@ def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
         idempotency_key=job.idempotency_key,
         capability=job.capability or None,
         template_version=job.template_version,
-        queue=queue,
     )
 
 

@@ -54,11 +54,17 @@ def _parse(name: str, value: Any) -> Any:
     if name.endswith("_ms"):
         return duration_ms(value, name.removesuffix("_ms"))
     if name == "slots":
+        return _parse_count(name, value)
+    return str(value)
+
+
+def _parse_count(name: str, value: Any) -> int:
+    if isinstance(value, int | str) and not isinstance(value, bool):
         try:
             return int(value)
         except ValueError:
-            raise InvalidInput(f"slots: {value!r} is not a number", field="slots") from None
-    return str(value)
+            pass
+    raise InvalidInput(f"{name}: {value!r} is not a number", field=name)
 
 
 def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
@@ -71,7 +77,7 @@ def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from concurrent.futures import CancelledError
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from treadle.errors import InvalidInput
+from treadle.errors import InvalidInput, StoreUnavailable
+from treadle.job import Job
 from treadle.queue import Queue
 
 P = ParamSpec("P")
@@ -30,12 +33,20 @@ def blocking(
     return call
 
 
+class _Turning(NamedTuple):
+    """An event loop and the thread that turns it."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+    pid: int
+
+
 class SyncQueue:
     """`queue.sync`: for code without an event loop. Safe to use from any number of threads."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turning: _Turning | None = None
         self._lock = threading.Lock()
 
     open = blocking(Queue.open)
@@ -63,10 +74,11 @@ class SyncQueue:
     def close(self) -> None:
         """Close the queue and end the thread."""
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._queue.close(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
+            turning, self._turning = self._turning, None
+        if turning is not None and turning.pid == os.getpid():
+            asyncio.run_coroutine_threadsafe(self._queue.close(), turning.loop).result()
+            turning.loop.call_soon_threadsafe(turning.loop.stop)
+            turning.thread.join()
 
     def __enter__(self) -> SyncQueue:
         self.open()
@@ -76,36 +88,53 @@ class SyncQueue:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, R]) -> R:
-        loop = self._started()
-        if loop is _running():
-            work.close()
-            raise InvalidInput("queue.sync can't be used on its own event loop")
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+        # Handed over under the lock: whatever was handed over before a close is told that it was closed.
+        with self._lock:
+            loop = self._started()
+            if loop is _running():
+                work.close()
+                raise InvalidInput("queue.sync can't be used on its own event loop")
+            answer = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return answer.result()
+        except CancelledError:
+            raise StoreUnavailable("the queue was closed meanwhile") from None
+        except BaseException:
+            answer.cancel()  # Ctrl-C while waiting; without effect on an answer that is there
+            raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_turn, args=(self._loop,), name="treadle-sync", daemon=True).start()
-            return self._loop
+        # A fork has the loop but not the thread that turns it.
+        if self._turning is None or self._turning.pid != os.getpid():
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=_turn, args=(loop,), name="treadle-sync", daemon=True)
+            thread.start()
+            self._turning = _Turning(loop, thread, os.getpid())
+        return self._turning.loop
 
     def _here(self, method: Callable[..., Coroutine[Any, Any, R]], args: Any, kwargs: Any) -> R:
         """On the caller's own connection, so in the caller's own thread.
 
         Everything that needs the store is fetched first; what is left then never really awaits.
         """
-        joined = _Joined(self._queue, self._run(self._queue._session()))
-        topic = args[0] if args else kwargs.get("topic")
-        if isinstance(topic, str):
-            self._run(self._queue._template(joined.session, topic))
-        work = method(joined, *args, **kwargs)
+        if _asynchronous(kwargs["connection"]):
+            raise InvalidInput(
+                "connection: queue.sync needs a blocking one; use await queue.enqueue(…) with an async one",
+                field="connection",
+            )
+        work = method(_Joined(self._queue, self._run(self._prepared())), *args, **kwargs)
         try:
             work.send(None)
         except StopIteration as stop:
             result: R = stop.value
             return result
         work.close()
-        raise InvalidInput("queue.sync needs a blocking connection; use await queue.enqueue(…) with an async one")
+        raise AssertionError("a blocking connection had to be awaited")
+
+    async def _prepared(self) -> Any:
+        session = await self._queue._session()
+        await self._queue._read_templates(session)
+        return session
 
 
 class _Joined(Queue):
@@ -113,16 +142,22 @@ class _Joined(Queue):
 
     def __init__(self, queue: Queue, session: Any) -> None:
         self.__dict__.update(queue.__dict__)
+        self.queue = queue
         self.session = session
+
+    def _bind(self, job: Job) -> Job:
+        return self.queue._bind(job)
 
     async def _session(self) -> Any:
         return self.session
 
-    async def _template(self, session: Any, topic: str) -> Any:
-        handler = self.handlers.get(topic)
-        from treadle.template import Template
+    async def _read_templates(self, session: Any) -> None:
+        """They were read on the way here."""
 
-        return handler.template if handler else session.templates.get(topic) or Template(topic)
+
+def _asynchronous(connection: Any) -> bool:
+    execute = getattr(connection, "execute", None)
+    return execute is not None and inspect.iscoroutinefunction(inspect.unwrap(execute))
 
 
 def _running() -> asyncio.AbstractEventLoop | None:
@@ -135,6 +170,10 @@ def _running() -> asyncio.AbstractEventLoop | None:
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.close()
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from treadle.errors import InvalidInput
 from treadle.job import checked_topic
-from treadle.policy import Duration, Priority, Retry, duration_ms, priority_value
+from treadle.policy import INT32, Duration, Priority, Retry, checked_count, duration_ms, priority_value
 
 ConcurrencyPolicy = Literal["allow", "reject_same_scope", "queue_same_scope", "replace_same_scope"]
 _POLICIES = ("allow", "reject_same_scope", "queue_same_scope", "replace_same_scope")
@@ -28,9 +28,11 @@ class Concurrency:
 
     def __post_init__(self) -> None:
         if self.policy not in _POLICIES:
-            raise InvalidInput(f"concurrency: {self.policy!r} is not one of {', '.join(_POLICIES)}")
-        if isinstance(self.limit, bool) or not 1 <= self.limit <= 1_000_000:
-            raise InvalidInput(f"concurrency: a limit of {self.limit} is not between 1 and 1,000,000")
+            raise InvalidInput(
+                f"concurrency: {self.policy!r} is not one of {', '.join(_POLICIES)}", field="concurrency"
+            )
+        checked_expressions(self.keys, "concurrency")
+        checked_count(self.limit, "concurrency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,9 @@ class Rate:
     per: Duration
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not 1 <= self.n <= 1_000_000:
-            raise InvalidInput(f"rate: {self.n} is not between 1 and 1,000,000")
+        checked_count(self.n, "rate")
         if duration_ms(self.per, "rate") < 1:
-            raise InvalidInput("rate: the window must be longer than nothing")
+            raise InvalidInput("rate: the window must be longer than nothing", field="rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class CancelPolicy:
     grace: Duration = "30s"
 
     def __post_init__(self) -> None:
+        if self.mode not in ("cooperative", "kill"):
+            raise InvalidInput(f"cancel.mode: {self.mode!r} is not cooperative or kill", field="cancel.mode")
         duration_ms(self.grace, "cancel.grace")
 
 
@@ -86,11 +89,11 @@ class Template:
             raise InvalidInput("timeout: must be longer than nothing", field="timeout")
         if self.expires is not None:
             duration_ms(self.expires, "expires")
-        for expression in (*self.dedupe_keys, *([self.idempotency_key] if self.idempotency_key else [])):
-            checked_expression(expression)
-        if self.concurrency:
-            for expression in self.concurrency.keys:
-                checked_expression(expression)
+        if self.version is not None:
+            checked_count(self.version, "version", INT32)
+        checked_expressions(self.dedupe_keys, "dedupe_keys")
+        if self.idempotency_key is not None:
+            checked_expression(self.idempotency_key)
         if not self.repeatable and not self.dedupe_keys:
             raise InvalidInput("repeatable=False needs dedupe_keys: they say which jobs are the same")
         checked_capability(self.capability)
@@ -175,6 +178,13 @@ def checked_expression(expression: str) -> str:
     if not parts or not all(part.isidentifier() for part in parts):
         raise InvalidInput(f"key: {str(expression)[:60]!r} is not an expression like input.payment_id")
     return expression
+
+
+def checked_expressions(expressions: Sequence[str], field: str) -> None:
+    if isinstance(expressions, str):  # a sequence of one-letter expressions, and never meant
+        raise InvalidInput(f"{field}: write a list, [{expressions[:60]!r}]", field=field)
+    for expression in expressions:
+        checked_expression(expression)
 
 
 def evaluate_key(expression: str, payload: dict[str, Any], scope: str | None, scope_id: str | None) -> Any:

@@ -301,7 +301,8 @@ class Store(Protocol):
     async def delete(self, ids: Sequence[str], force: bool = False) -> list[str | Refusal]: ...
 
     # -- looking -------------------------------------------------------------------------------
-    async def get(self, ids: Sequence[str]) -> list[Job | None]: ...
+    async def get(self, ids: Sequence[str], *, connection: Any = None) -> list[Job | None]:
+        """`connection`: as the transaction that is open there sees them."""
 
     async def list(self, listing: Listing) -> list[Job]: ...
 

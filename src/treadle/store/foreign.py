@@ -3,18 +3,21 @@
 The scripts do no I/O, so joining a transaction only takes a way to run one statement on it:
 sqlite3, asyncpg, psycopg (sync and async), SQLAlchemy (sync and async connections and sessions)
 and Django. The commit stays the caller's; if it rolls back, the jobs were never there.
+
+A connection in autocommit mode has no transaction to join: there the call is one of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
 from treadle.errors import InvalidInput, Refused
-from treadle.store import scripts
+from treadle.store import hints, scripts
 from treadle.store.base import Inserted, NewJob
 from treadle.store.queries import Query
 from treadle.store.scripts import Script
@@ -30,21 +33,62 @@ _SUPPORTED = (
 )
 
 
+class Foreign(NamedTuple):
+    """The caller's connection, as far as we use it."""
+
+    dialect: str
+    execute: Execute
+    alone: Callable[[], bool]
+    """Each statement would commit by itself. Asked after the first one, because some begin at it."""
+
+
 async def insert_with(
     connection: Any, dialect: str, queries: dict[str, Query], jobs: Sequence[NewJob], atomic: bool
 ) -> list[Inserted | Refused]:
     """Insert on the caller's connection; on PostgreSQL the wake-up is sent by the commit itself."""
-    execute, finish = _join(connection, dialect)
+    joined = await _join(connection, dialect)
+    undo, done = await _begin(joined, certain=all(job.plain for job in jobs))
     try:
-        answers = await _drive(execute, queries, scripts.insert(jobs, atomic))
+        answers = await _drive(joined.execute, queries, scripts.insert(jobs, atomic))
         if dialect == "postgres":
-            hint = "later" if any(job.delay_ms or job.run_at for job in jobs) else "ready"
-            await _maybe(execute(f"SELECT pg_notify('treadle', '{hint}')", None))
+            hint = hints.LATER if any(job.delay_ms or job.run_at for job in jobs) else hints.READY
+            await _run(joined, f"SELECT pg_notify('treadle', '{hint}')")
     except BaseException:
-        finish(False)
+        with contextlib.suppress(Exception):
+            await _run(joined, *undo)
         raise
-    finish(True)
+    await _run(joined, *done)
     return answers
+
+
+async def query_with(connection: Any, dialect: str, sql: str, document: str) -> list[Any]:
+    """Read on the caller's connection: what its transaction has not committed yet is seen there only."""
+    joined = await _join(connection, dialect)
+    rows: list[Any] = await _maybe(joined.execute(sql, document))
+    return rows
+
+
+async def _begin(joined: Foreign, certain: bool) -> tuple[list[str], list[str]]:
+    """Make the insert all or nothing, even if the caller catches its error and commits; how to undo and to end it."""
+    if joined.dialect == "sqlite":
+        await _run(joined, "SELECT 1")
+    if joined.alone():
+        await _run(joined, "BEGIN IMMEDIATE" if joined.dialect == "sqlite" else "BEGIN")
+        return ["ROLLBACK"], ["COMMIT"]
+    if joined.dialect == "sqlite":
+        # Changes nothing but takes the write lock, before anything is read: numbers are chosen by reading, and a
+        # transaction that has read can't write any more once somebody else has written.
+        await _run(joined, "UPDATE treadle_token SET value = value WHERE 0")
+    elif certain:
+        return [], []  # no refusal can happen, and an error ends a PostgreSQL transaction anyway: two round trips saved
+    await _run(joined, "SAVEPOINT treadle_enqueue")
+    done = ["RELEASE SAVEPOINT treadle_enqueue"]
+    return ["ROLLBACK TO SAVEPOINT treadle_enqueue", *done], done
+
+
+async def _run(joined: Foreign, *statements: str) -> None:
+    for statement in statements:
+        await _maybe(joined.execute(statement, None))
 
 
 async def _drive(execute: Execute, queries: dict[str, Query], script: Script[T]) -> T:
@@ -65,87 +109,99 @@ async def _maybe(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _join(connection: Any, dialect: str) -> tuple[Execute, Callable[[bool], None]]:
-    """How to run a statement there, and what to do when all went well or not."""
-    kind = _kind(connection)
-    if kind is None:
+async def _join(connection: Any, dialect: str) -> Foreign:
+    adapter = _adapter(connection)
+    if adapter is None:
         raise InvalidInput(
             f"connection: {type(connection).__module__}.{type(connection).__name__} is not supported; use {_SUPPORTED}",
             field="connection",
         )
-    execute, finish, spoken = _ADAPTERS[kind](connection)
-    if spoken != dialect:
+    joined: Foreign = await _maybe(adapter(connection))
+    if joined.dialect != dialect:
         raise InvalidInput(
-            f"connection: this is a {spoken} connection, but the queue lives in {dialect}", field="connection"
+            f"connection: this is a {joined.dialect} connection, but the queue lives in {dialect}", field="connection"
         )
-    return execute, finish
+    return joined
 
 
-def _kind(connection: Any) -> str | None:
+def _adapter(connection: Any) -> Callable[[Any], Any] | None:
     """By the names of its classes, so that no driver has to be installed or imported."""
     for cls in type(connection).__mro__:
         name = f"{cls.__module__.split('.')[0]}.{cls.__name__}"
         if name in _ADAPTERS:
-            return name
+            return _ADAPTERS[name]
     return None
 
 
-def _nothing(ok: bool) -> None:
-    """The transaction is the caller's to end."""
+# -- sqlite3 ---------------------------------------------------------------------------------------
 
 
-Adapter = Callable[[Any], tuple[Execute, Callable[[bool], None], str]]
-
-
-def _sqlite3(connection: Any) -> tuple[Execute, Callable[[bool], None], str]:
-    # In autocommit mode without a transaction, all the statements together are one.
-    alone = connection.isolation_level is None and not connection.in_transaction
-    if alone:
-        connection.execute("BEGIN IMMEDIATE")
-
+def _sqlite3(connection: Any) -> Foreign:
     def execute(sql: str, document: str | None) -> list[Any]:
-        cursor = connection.execute(sql, () if document is None else (document,))
+        cursor = connection.cursor()
+        cursor.row_factory = None  # whatever the caller has chosen for his own rows
+        cursor.execute(sql, () if document is None else (document,))
         return cursor.fetchall() if cursor.description else []
 
-    def finish(ok: bool) -> None:
-        if alone:
-            connection.execute("COMMIT" if ok else "ROLLBACK")
-
-    return execute, finish, "sqlite"
+    return Foreign("sqlite", execute, lambda: _sqlite_alone(connection))
 
 
-def _asyncpg(connection: Any) -> tuple[Execute, Callable[[bool], None], str]:
+def _sqlite_alone(connection: Any) -> bool:
+    if connection.in_transaction:
+        return False
+    # From Python 3.12 on `autocommit` decides, unless it has its default, which is no bool.
+    autocommit = getattr(connection, "autocommit", None)
+    return autocommit if isinstance(autocommit, bool) else connection.isolation_level is None
+
+
+# -- asyncpg and psycopg ---------------------------------------------------------------------------
+
+
+def _asyncpg(connection: Any) -> Foreign:
     async def execute(sql: str, document: str | None) -> Any:
         return await connection.fetch(sql, *([] if document is None else [document]))
 
-    return execute, _nothing, "postgres"
+    return Foreign("postgres", execute, lambda: not connection.is_in_transaction())
 
 
 def _psycopg_sql(sql: str) -> str:
     return sql.replace("%", "%%").replace("$1", "%(document)s")
 
 
-def _psycopg(connection: Any) -> tuple[Execute, Callable[[bool], None], str]:
+def _psycopg_alone(connection: Any) -> bool:
+    from psycopg.pq import TransactionStatus
+
+    return bool(connection.autocommit) and connection.info.transaction_status == TransactionStatus.IDLE
+
+
+# Cursors of psycopg's own kind, whatever cursors and rows the caller has chosen for himself.
+
+
+def _psycopg(connection: Any) -> Foreign:
+    from psycopg import Cursor
+    from psycopg.rows import tuple_row
+
     def execute(sql: str, document: str | None) -> Any:
-        cursor = connection.execute(_psycopg_sql(sql), {"document": document})
-        return _tuples(cursor.fetchall(), cursor.description) if cursor.description else []
+        cursor = Cursor(connection, row_factory=tuple_row)
+        cursor.execute(_psycopg_sql(sql), {"document": document})
+        return cursor.fetchall() if cursor.description else []
 
-    return execute, _nothing, "postgres"
+    return Foreign("postgres", execute, lambda: _psycopg_alone(connection))
 
 
-def _psycopg_async(connection: Any) -> tuple[Execute, Callable[[bool], None], str]:
+def _psycopg_async(connection: Any) -> Foreign:
+    from psycopg import AsyncCursor
+    from psycopg.rows import tuple_row
+
     async def execute(sql: str, document: str | None) -> Any:
-        cursor = await connection.execute(_psycopg_sql(sql), {"document": document})
-        return _tuples(await cursor.fetchall(), cursor.description) if cursor.description else []
+        cursor = AsyncCursor(connection, row_factory=tuple_row)
+        await cursor.execute(_psycopg_sql(sql), {"document": document})
+        return await cursor.fetchall() if cursor.description else []
 
-    return execute, _nothing, "postgres"
+    return Foreign("postgres", execute, lambda: _psycopg_alone(connection))
 
 
-def _tuples(rows: list[Any], description: Any) -> list[Any]:
-    """The caller may have chosen rows as dicts; scripts want them in order."""
-    if rows and isinstance(rows[0], dict):
-        return [tuple(row[column.name] for column in description) for row in rows]
-    return rows
+# -- SQLAlchemy ------------------------------------------------------------------------------------
 
 
 def _sqlalchemy_statement(sql: str, document: str | None) -> tuple[Any, dict[str, Any]]:
@@ -155,55 +211,74 @@ def _sqlalchemy_statement(sql: str, document: str | None) -> tuple[Any, dict[str
     return text(named), {} if document is None else {"document": document}
 
 
-def _sqlalchemy_dialect(bind: Any) -> str:
-    name: str = bind.dialect.name
+def _sqlalchemy_dialect(connection: Any) -> str:
+    name: str = connection.dialect.name
     return "postgres" if name == "postgresql" else name
 
 
-def _sqlalchemy(connection: Any) -> tuple[Execute, Callable[[bool], None], str]:
+def _sqlalchemy_alone(connection: Any) -> bool:
+    """With the isolation level AUTOCOMMIT, which is the driver's own."""
+    pooled = connection.connection
+    if connection.dialect.name == "sqlite":
+        return _sqlite_alone(pooled.driver_connection)
+    return bool(getattr(pooled.dbapi_connection, "autocommit", False))
+
+
+def _sqlalchemy(connection: Any) -> Foreign:
     def execute(sql: str, document: str | None) -> Any:
         result = connection.execute(*_sqlalchemy_statement(sql, document))
         return result.fetchall() if result.returns_rows else []
 
-    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
-    return execute, _nothing, _sqlalchemy_dialect(bind)
+    return Foreign(_sqlalchemy_dialect(connection), execute, lambda: _sqlalchemy_alone(connection))
 
 
-def _sqlalchemy_async(connection: Any) -> tuple[Execute, Callable[[bool], None], str]:
+def _sqlalchemy_async(connection: Any) -> Foreign:
     async def execute(sql: str, document: str | None) -> Any:
         result = await connection.execute(*_sqlalchemy_statement(sql, document))
         return result.fetchall() if result.returns_rows else []
 
-    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
-    return execute, _nothing, _sqlalchemy_dialect(bind)
+    return Foreign(_sqlalchemy_dialect(connection), execute, lambda: _sqlalchemy_alone(connection.sync_connection))
 
 
-def _django(connection: Any) -> tuple[Execute, Callable[[bool], None], str]:
+def _sqlalchemy_session(session: Any) -> Foreign:
+    return _sqlalchemy(session.connection())
+
+
+async def _sqlalchemy_async_session(session: Any) -> Foreign:
+    return _sqlalchemy_async(await session.connection())
+
+
+# -- Django ----------------------------------------------------------------------------------------
+
+
+def _django(connection: Any) -> Foreign:
     vendor = {"postgresql": "postgres"}.get(connection.vendor, connection.vendor)
+    mark = "$1" if vendor == "postgres" else "?1"
 
     def execute(sql: str, document: str | None) -> Any:
-        # Django numbers no parameters, so one that is used twice is passed twice.
-        mark = "$1" if vendor == "postgres" else "?1"
-        values = [document] * sql.count(mark)
         with connection.cursor() as cursor:
-            cursor.execute(sql.replace("%", "%%").replace(mark, "%s"), values or None)
+            if document is None:
+                cursor.execute(sql)
+            else:
+                # Django numbers no parameters, so one that is used twice is passed twice.
+                cursor.execute(sql.replace("%", "%%").replace(mark, "%s"), [document] * sql.count(mark))
             return cursor.fetchall() if cursor.description else []
 
-    return execute, _nothing, vendor
+    return Foreign(vendor, execute, connection.get_autocommit)
 
 
-_ADAPTERS: dict[str, Adapter] = {
+_ADAPTERS: dict[str, Callable[[Any], Any]] = {
     "sqlite3.Connection": _sqlite3,
     "asyncpg.Connection": _asyncpg,
     "asyncpg.PoolConnectionProxy": _asyncpg,
     "psycopg.Connection": _psycopg,
     "psycopg.AsyncConnection": _psycopg_async,
     "sqlalchemy.Connection": _sqlalchemy,
-    "sqlalchemy.Session": _sqlalchemy,
-    "sqlalchemy.scoped_session": _sqlalchemy,
+    "sqlalchemy.Session": _sqlalchemy_session,
+    "sqlalchemy.scoped_session": _sqlalchemy_session,
     "sqlalchemy.AsyncConnection": _sqlalchemy_async,
-    "sqlalchemy.AsyncSession": _sqlalchemy_async,
-    "sqlalchemy.async_scoped_session": _sqlalchemy_async,
+    "sqlalchemy.AsyncSession": _sqlalchemy_async_session,
+    "sqlalchemy.async_scoped_session": _sqlalchemy_async_session,
     "django.ConnectionProxy": _django,
     "django.BaseDatabaseWrapper": _django,
 }

@@ -52,7 +52,7 @@ class PostgresStore(RelationalStore):
             if migrate:
                 await self.migrate()
             elif waiting := await self.pending_migrations():
-                raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate")
+                raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
         except BaseException:
             await self.link.close()
             raise
@@ -102,6 +102,8 @@ class PostgresStore(RelationalStore):
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
                 if not left:
                     raise StoreUnavailable(f"PostgreSQL gave up on a transaction: {error}") from None
+        if hints.READY in tell:
+            self._marks.clear()  # something may have been put back in front of them
         if tell:
             self.link.tell(tell)
         return answer
@@ -133,6 +135,8 @@ class PostgresStore(RelationalStore):
             return []
         tell = [hints.READY] if all(_due(job) for job in jobs) else [hints.READY, hints.LATER]
         answers = await self._sure_insert(jobs, atomic)
+        if any(job.run_at is not None for job in jobs):
+            self._marks.clear()  # a time in the past belongs in front of them
         self.link.tell(tell)
         return answers
 
@@ -199,7 +203,7 @@ class PostgresStore(RelationalStore):
             raise LeaseLost("the lease has run out")
         jobs = [_claimed(row, lease) for row in rows if row[0] is not None and not row[13]]
         overdue = any(row[13] for row in rows)
-        self._remember(rows, len(jobs) >= limit)
+        self._remember(rows, 0 < limit <= len(jobs))
         if marked and len(jobs) < limit:
             # What lies before the marks has not been looked at yet.
             more = await self.claim(lease, topics, capabilities, limit - len(jobs), max(free - len(jobs), 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from treadle.store import consistency
 from treadle.store.base import Finding
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ async def examine(store: PostgresStore) -> list[Finding]:
         await _bloat(store),
         await _durability(store),
         await _wal(store),
+        *await consistency.examine(store),
     ]
 
 

@@ -233,10 +233,18 @@ def _settings(settings: dict[str, str]) -> str:
 
 def _explained(error: BaseException, url: str) -> BaseException:
     where = url.rsplit("@", 1)[-1].split("?", maxsplit=1)[0]
-    if isinstance(error, asyncpg.InvalidCatalogNameError | asyncpg.InvalidAuthorizationSpecificationError):
+    if isinstance(
+        error,
+        asyncpg.InvalidCatalogNameError
+        | asyncpg.InvalidAuthorizationSpecificationError
+        | asyncpg.exceptions.ClientConfigurationError,
+    ):
         return InvalidInput(f"can't connect to {where}: {error}")
     if isinstance(error, Exception) and passing(error):
         return StoreUnavailable(f"PostgreSQL at {where} can't be used just now: {str(error) or type(error).__name__}")
-    if isinstance(error, ValueError):
-        return InvalidInput(f"not a PostgreSQL URL: {error}")
+    if isinstance(error, ValueError | OverflowError):
+        # Its text may quote a piece of the URL, and with it of the password.
+        return InvalidInput(
+            f"the URL of {where} can't be read; check its port, and write @ : / in a password as %40 %3A %2F"
+        )
     return error

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
+from treadle.errors import WrongState
 from treadle.events import Event
 from treadle.job import Job, is_job_id
 from treadle.lifecycle import Status
@@ -27,6 +28,7 @@ from treadle.store.base import (
     Touch,
     job_from_row,
 )
+from treadle.store.foreign import query_with
 from treadle.store.queries import load
 from treadle.store.scripts import Script
 
@@ -162,21 +164,29 @@ class RelationalStore(ABC):
         for id in ids:
             refusal = answers.get(id) if id in answers else scripts.not_found(id)
             job = jobs.get(id)
-            result.append(refusal or job or scripts.not_found(id))
+            result.append(_with_status(refusal, job) or job or scripts.not_found(id))
         return result
 
     async def delete(self, ids: Sequence[str], force: bool = False) -> list[str | Refusal]:
         known = [id for id in dict.fromkeys(ids) if is_job_id(id)]
         answers = await self.transact(lambda: scripts.delete(known, force), [hints.READY]) if known else {}
-        return [(answers.get(id) or id) if id in answers else scripts.not_found(id) for id in ids]
+        refused = [id for id in known if answers[id]]
+        jobs = dict(zip(refused, await self.get(refused), strict=True))
+        return [
+            (_with_status(answers[id], jobs.get(id)) or id) if id in answers else scripts.not_found(id) for id in ids
+        ]
 
     # -- looking -------------------------------------------------------------------------------
 
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+    async def get(self, ids: Sequence[str], *, connection: Any = None) -> list[Job | None]:
         known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
         if not known:
             return [None] * len(ids)
-        rows = await self.query(listing.by_id(self.queries), [to_json(known).decode()])
+        sql, document = listing.by_id(self.queries), to_json(known).decode()
+        if connection is None:
+            rows = await self.query(sql, [document])
+        else:
+            rows = await query_with(connection, self.dialect, sql, document)
         jobs = {job.id: job for job in map(self._job, rows)}
         return [jobs.get(id) for id in ids]
 
@@ -284,6 +294,13 @@ class RelationalStore(ABC):
 
     async def tidy(self) -> None:
         await self.transact(scripts.tidy)
+
+
+def _with_status(refusal: Refusal | None, job: Job | None) -> Refusal | None:
+    """A refusal for the job's state names that state."""
+    if refusal and job and isinstance(refusal.error, WrongState):
+        refusal.error.data["status"] = str(job.status)
+    return refusal
 
 
 def is_plain(one: Settlement) -> bool:

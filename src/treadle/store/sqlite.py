@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from treadle.errors import Refused, SchemaMismatch
-from treadle.store import hints, scripts
+from treadle.store import hints, scripts, sqlite_hot
 from treadle.store.base import Claim, Finding, Inserted, NewJob, Settlement
 from treadle.store.foreign import insert_with
 from treadle.store.migration import Migration, missing
@@ -20,6 +20,7 @@ from treadle.store.relational import RelationalStore
 from treadle.store.scripts import Script
 from treadle.store.sqlite_engine import Engine
 from treadle.store.sqlite_health import examine
+from treadle.store.sqlite_hot import document
 
 T = TypeVar("T")
 
@@ -36,16 +37,17 @@ class SqliteStore(RelationalStore):
         self.engine = Engine(path, synchronous)
         self.hub = hints.Hub.of(f"sqlite:{path.resolve()}")
         self._last_hints = 0.0
+        self._lanes: sqlite_hot.Lanes = {}
 
     # -- being there ---------------------------------------------------------------------------
 
     async def open(self, migrate: bool = True) -> None:
-        self.engine.open(self._changed)
+        self.engine.open()
         try:
             if migrate:
                 await self.migrate()
             elif waiting := await self.pending_migrations():
-                raise SchemaMismatch(f"{self.path} lacks {', '.join(waiting)}; run treadle migrate")
+                raise SchemaMismatch(f"{self.path} lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
         except BaseException:
             await self.engine.close()
             raise
@@ -78,6 +80,10 @@ class SqliteStore(RelationalStore):
     async def examine(self) -> list[Finding]:
         return await examine(self)
 
+    def subscribe(self, wake: Callable[[str], None]) -> Callable[[], None]:
+        self.engine.watch(self._changed)
+        return super().subscribe(wake)
+
     # -- how scripts and queries run -----------------------------------------------------------
 
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
@@ -102,109 +108,44 @@ class SqliteStore(RelationalStore):
         if not jobs:
             return []
         if all(job.plain for job in jobs):
-            answers = await self.engine.write(lambda db: self._insert_plain(db, jobs))
+            # Lanes are remembered once the transaction that registered them has committed.
+            lanes = self._lanes.copy()
+            at: int = await self.engine.write(lambda db: self._insert_plain(db, jobs, lanes))
+            self._lanes = lanes
+            answers: list[Inserted | Refused] = [Inserted(at)] * len(jobs)
         else:
             answers = await self.engine.write(lambda db: self.run(db, scripts.insert(jobs, atomic)))
         self.hub.publish((hints.READY,) if all(_due(job) for job in jobs) else (hints.READY, hints.LATER))
-        result: list[Inserted | Refused] = answers
-        return result
+        return answers
 
-    def _insert_plain(self, db: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
-        """No keys, gates or deadlines: the rows, then their places by number."""
-        lanes = self.run(db, scripts.register_lanes(jobs))
-        now: int = db.execute(self.queries["clock"].sql).fetchone()[0]
-        for due in (True, False):
-            rows = [
-                (
-                    job.id,
-                    lanes[job.topic, job.capability, job.priority],
-                    job.topic,
-                    run_at,
-                    now,
-                    job.max_attempts,
-                    job.template_version,
-                    job.scope,
-                    job.scope_id,
-                    job.created_by,
-                    job.payload,
-                )
-                for job in jobs
-                if ((run_at := now + job.delay_ms if job.run_at is None else job.run_at) <= now) is due
-            ]
-            if rows:
-                last = db.execute("SELECT coalesce(max(n), 0) FROM treadle_jobs").fetchone()[0]
-                db.executemany(self.queries["insert_alike"].sql, rows)
-                place = "place_alike_ready" if due else "place_alike_later"
-                db.execute(self.queries[place].sql, (last,))
-        return [Inserted(now)] * len(jobs)
+    def _insert_plain(self, db: sqlite3.Connection, jobs: Sequence[NewJob], lanes: sqlite_hot.Lanes) -> int:
+        if any((job.topic, job.capability, job.priority) not in lanes for job in jobs):
+            lanes |= self.run(db, scripts.register_lanes(jobs))
+        if len(jobs) > 1:
+            return sqlite_hot.insert(db, self.queries, jobs, lanes)
+        [job] = jobs
+        return sqlite_hot.insert_one(db, self.queries, job, lanes[job.topic, job.capability, job.priority])
 
     async def claim(
         self, lease: int, topics: Sequence[str], capabilities: Sequence[str], limit: int, free: int
     ) -> Claim:
-        def work(db: sqlite3.Connection) -> Claim:
-            return self.run(db, scripts.claim(lease, topics, capabilities, limit, free))
+        def look(db: sqlite3.Connection) -> Claim | None:
+            nothing = sqlite_hot.nothing_to_claim(db, self.queries, lease, topics, capabilities)
+            return Claim([]) if nothing else None
 
-        claim: Claim = await self.engine.write(work)
+        def work(db: sqlite3.Connection) -> Claim:
+            quick = sqlite_hot.claim(db, self.queries, lease, topics, capabilities, limit, free)
+            return quick or self.run(db, scripts.claim(lease, topics, capabilities, limit, free))
+
+        claim: Claim = await self.engine.write(work, look)
         return claim
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        lost: list[Settlement] = await self.engine.write(lambda db: self._settle_completed(db, lease, settlements))
+        lost: list[Settlement] = await self.engine.write(
+            lambda db: sqlite_hot.settle(db, self.queries, lease, settlements)
+        )
         self.hub.publish((hints.ENDED,))
         return lost
-
-    def _settle_completed(
-        self, db: sqlite3.Connection, lease: int, settlements: Sequence[Settlement]
-    ) -> list[Settlement]:
-        held = db.execute(self.queries["hold_lease"].sql, (_document([{"lease": lease}]),)).fetchone()
-        now = held[1] if held else 0
-        rows = [
-            {
-                "n": one.job.n,
-                "token": one.job.token,
-                "lease": lease,
-                "ran": one.ran_ms,
-                "topic": one.job.topic,
-                "result": one.transition.result,
-                "now": now,
-            }
-            for one in settlements
-        ]
-        settled = 0
-        if held:
-            settled = db.execute(self.queries["settle_completed"].sql, (_document(rows),)).rowcount
-        lost: list[Settlement] = []
-        if settled != len(rows):
-            mine = db.execute(self.queries["settled_by"].sql, (_document(rows),)).fetchall()
-            done = {row[0] for row in mine}
-            lost = [one for one in settlements if one.job.n not in done]
-            # What was settled before, by a call whose answer got lost, is no longer running and not counted again.
-            running = db.execute(self.queries["find_running"].sql, (_document(rows),)).fetchall()
-            fresh = done & {row[0] for row in running}
-            settlements = [one for one in settlements if one.job.n in fresh]
-            rows = [row for row in rows if row["n"] in fresh]
-        if rows:
-            db.execute(self.queries["drop_running"].sql, (_document(rows),))
-            self._tally_completed(db, lease, settlements, now)
-        return lost
-
-    def _tally_completed(self, db: sqlite3.Connection, lease: int, settlements: Sequence[Settlement], now: int) -> None:
-        counts: dict[str, list[int]] = {}
-        for one in settlements:
-            entry = counts.setdefault(one.job.topic, [0, 0])
-            entry[0] += 1
-            entry[1] += one.ran_ms or 0
-        rows = [
-            {
-                "minute": now // 60_000,
-                "writer": lease,
-                "topic": topic,
-                "status": "completed",
-                "count": c,
-                "run_ms": ms,
-            }
-            for topic, (c, ms) in counts.items()
-        ]
-        db.execute(self.queries["add_tally"].sql, (_document(rows),))
 
 
 def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) -> T:
@@ -213,7 +154,7 @@ def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) ->
         name, rows = next(script)
         while True:
             query = queries[name]
-            cursor = connection.execute(query.sql, (_document(rows),) if "?1" in query.sql else ())
+            cursor = connection.execute(query.sql, (document(rows),) if "?1" in query.sql else ())
             answer = cursor.fetchall() if cursor.description else []
             if query.packed:
                 answer = from_json(answer[0][0])
@@ -221,10 +162,6 @@ def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) ->
     except StopIteration as stop:
         result: T = stop.value
         return result
-
-
-def _document(rows: Any) -> str:
-    return to_json(rows).decode()
 
 
 def _due(job: NewJob) -> bool:

@@ -42,6 +42,7 @@ Work = Callable[[sqlite3.Connection], Any]
 
 class _Request(NamedTuple):
     work: Work
+    look: Work | None
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
 
@@ -64,7 +65,7 @@ class Engine:
 
     # -- opening and closing -------------------------------------------------------------------
 
-    def open(self, on_change: Callable[[], None]) -> None:
+    def open(self) -> None:
         if sqlite3.sqlite_version_info < MIN_VERSION:
             raise InvalidInput(
                 f"SQLite {sqlite3.sqlite_version} is too old: treadle needs {'.'.join(map(str, MIN_VERSION))}"
@@ -75,8 +76,12 @@ class Engine:
         self._lock_file = self._open_lock_file()
         self._writer = threading.Thread(target=self._write, args=(connection,), name="treadle-write", daemon=True)
         self._writer.start()
-        self._watch = threading.Thread(target=self._look, args=(on_change,), name="treadle-watch", daemon=True)
-        self._watch.start()
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Start telling of other connections' commits; once is enough."""
+        if self._watch is None:
+            self._watch = threading.Thread(target=self._look, args=(on_change,), name="treadle-watch", daemon=True)
+            self._watch.start()
 
     def connect(self) -> sqlite3.Connection:
         try:
@@ -133,12 +138,15 @@ class Engine:
 
     # -- writing -------------------------------------------------------------------------------
 
-    async def write(self, work: Work) -> Any:
-        """Run `work` on the writer's connection, inside a transaction that has committed when this returns."""
+    async def write(self, work: Work, look: Work | None = None) -> Any:
+        """Run `work` on the writer's connection, inside a transaction that has committed when this returns.
+
+        `look` runs there first, outside of any transaction; if it has an answer, that is the answer.
+        """
         self._check_process()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._requests.put(_Request(work, future, loop))
+        self._requests.put(_Request(work, look, future, loop))
         return await future
 
     def _check_process(self) -> None:
@@ -157,11 +165,24 @@ class Engine:
                     closing = True
                     break
                 group.append(following)
-            self._commit(connection, group)
+            if group := [one for one in group if not self._looked(connection, one)]:
+                self._commit(connection, group)
             if closing:
                 break
         with self._turn():
             connection.close()
+
+    def _looked(self, connection: sqlite3.Connection, request: _Request) -> bool:
+        """True: a look was enough."""
+        if request.look is None:
+            return False
+        try:
+            answer = request.look(connection)
+        except sqlite3.Error:
+            return False  # busy: the transaction will say so, or work
+        if answer is not None:
+            _deliver([request], [answer])
+        return answer is not None
 
     def _commit(self, connection: sqlite3.Connection, group: Sequence[_Request]) -> None:
         try:

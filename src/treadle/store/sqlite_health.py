@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treadle.store import consistency
 from treadle.store.base import Finding
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ async def examine(store: SqliteStore) -> list[Finding]:
         _file_system(store.path),
         await _clock(store),
         await _integrity(store),
+        *await consistency.examine(store),
     ]
 
 

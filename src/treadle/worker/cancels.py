@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from treadle.store.base import CancelRequest, Store
 from treadle.worker.backoff import jittered
@@ -45,7 +44,6 @@ class CancelWatcher:
             return
         for job in self._executor.inbox.remove(reasons):
             self._executor.acknowledge_cancel(job, reasons[job.n, job.token])
-        now = time.monotonic()
         for slot, run in self._executor.running():
             if (run.job.n, run.job.token) in reasons:
-                slot.interrupt(Interrupt.CANCEL, reasons[run.job.n, run.job.token], now)
+                slot.interrupt(Interrupt.CANCEL, reasons[run.job.n, run.job.token])

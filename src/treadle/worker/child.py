@@ -24,7 +24,7 @@ from typing import Any
 from treadle.context import Context
 from treadle.errors import JobCancelled, LeaseLost
 from treadle.handler import Handler
-from treadle.lifecycle import Completed
+from treadle.lifecycle import Completed, Failed
 from treadle.store.base import Claimed
 from treadle.template import Template
 from treadle.worker import outcomes, wire
@@ -90,6 +90,8 @@ class Link:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _hear(self, message: wire.Message | None) -> bool:
+        if message is None:
+            return False
         match message:
             case {"is": "run", "job": job}:
                 self.attempt = Attempt(Claimed(*job), self)
@@ -99,7 +101,7 @@ class Link:
                     self.attempt.interrupt(cause, reason)
             case {"is": "answer"}:
                 self._answers.put(message)
-        return message is not None
+        return True
 
 
 class Attempt:
@@ -154,15 +156,16 @@ def _work(attempt: Attempt, message: wire.Message) -> wire.Message:
     """One job, from its payload to the message that reports its outcome."""
     try:
         handler = find_handler(message["module"], message["qualname"], attempt.job.topic)
-    except Exception as error:  # noqa: BLE001 - a module of the user's may raise anything
+    except Exception as error:  # a module of the user's may raise anything
         return _raised(outcomes.describe(error))
     try:
         payload = handler.payload(attempt.job.payload)
-    except Exception as error:  # noqa: BLE001 - whatever the payload's type raises
+    except Exception as error:  # whatever the payload's type raises
         return _returned(outcomes.final(error))
+    attempt.link.send({"is": "begun"})
     try:
         result = _call(handler, attempt, payload)
-    except BaseException as error:  # noqa: BLE001 - an exit in a handler ends the job, not the child
+    except BaseException as error:  # an exit in a handler ends the job, not the child
         return _raised(outcomes.describe(error))
     return _returned(outcomes.stored(handler, result))
 
@@ -195,7 +198,7 @@ async def _await(handler: Handler, attempt: Attempt, payload: Any) -> Any:
         attempt.stop = None
 
 
-def _returned(outcome: Completed | outcomes.Failed) -> wire.Message:
+def _returned(outcome: Completed | Failed) -> wire.Message:
     if isinstance(outcome, Completed):
         return {"is": "completed", "result": outcome.result}
     return {"is": "refused", "error": outcome.error, "type": outcome.error_type}
@@ -220,5 +223,3 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._link.send({"is": "log", "level": record.levelno, "message": self.format(record)})
-
-

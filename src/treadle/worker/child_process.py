@@ -30,9 +30,7 @@ class ProcessDied(Exception):
 
 
 class Child:
-    def __init__(
-        self, process: SpawnProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, process: SpawnProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
         self._reader = reader
         self._writer = writer

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from treadle.handler import Handler
-from treadle.worker.background import end, forever
+from treadle.maintenance import Maintenance
+from treadle.worker.background import forever
 from treadle.worker.backoff import Backoff
 from treadle.worker.cancels import CancelWatcher
 from treadle.worker.desk import LoopDesk, ThreadDesk
-from treadle.worker.executor import Executor
+from treadle.worker.executor import Executor, Slot
 from treadle.worker.keeper import LeaseKeeper
 from treadle.worker.lease import Lease
 from treadle.worker.loop import ClaimLoop
 from treadle.worker.metrics import Metrics
 from treadle.worker.options import Options
-from treadle.worker.processes import Processes, check_importable
+from treadle.worker.processes import Processes, check_findable
 from treadle.worker.run import Interrupt, Recipe
 from treadle.worker.settler import Settler
 from treadle.worker.threads import Threads
@@ -39,37 +40,53 @@ class Engine:
         self.options = options
         self.metrics = metrics
         self.started = False
+        self.maintenance: Maintenance | None = None
+        self._lost_lease: Lease | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.unsubscribe: Callable[[], None] = lambda: None
 
     # -- starting ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        for topic in self._topics():
+            check_findable(self.queue.handlers[topic])
         await self.queue.open()
         await self.queue.save_templates()
         self._build(await self._open_lease())
-        self.started = True
-        await self.keeper.start()
-        self.keeper.keep(self.executor.lease)
+        await self._start_keeper()
         self.executor.start({topic: self._recipe(topic) for topic in self._topics()})
         self.unsubscribe = self.store.subscribe(self._hear)
         self.claiming = self._task(self.claims.run())
-        self._task(forever("settling", self.settler.run))
-        self._task(forever("watching the slots", self.watchdog.tick))
-        self._task(forever("writing progress", self.touches.tick))
-        self._task(forever("looking for cancels", self.cancels.tick))
+        for name, step in self._duties():
+            self._task(forever(name, step))
+        self.started = True
+
+    async def _start_keeper(self) -> None:
+        try:
+            await self.keeper.start()
+        except BaseException:
+            self.keeper.abandon()
+            raise
+        self.keeper.keep(self.executor.lease)
+
+    def _duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        return [
+            ("settling", self.settler.run),
+            ("watching the slots", self.watchdog.tick),
+            ("writing progress", self.touches.tick),
+            ("looking for cancels", self.cancels.tick),
+            *(self.maintenance.duties() if self.maintenance else []),
+        ]
 
     def _build(self, lease: Lease) -> None:
         options, store = self.options, self.queue.store
         self.store = store
         self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
-        self.touches = Touches(store)
+        self.touches = Touches(store, self.job_lost)
         self.desk = LoopDesk(self.queue, self.keeper, self.touches)
         self.threads = Threads(ThreadDesk(self.desk))
         self.processes = Processes(self.desk)
-        self.settler = Settler(
-            store, self.metrics, self.touches.write_last, self._written, immediate=options.immediate
-        )
+        self.settler = Settler(store, self.metrics, self.touches.write_last, self._written, immediate=options.immediate)
         self.executor = Executor(options.slots, lease, self.settler, self.desk, self._room)
         self.touches.executor = self.executor
         self.watchdog = Watchdog(self.executor, self.metrics)
@@ -85,6 +102,9 @@ class Engine:
             on_lease_lost=self.lease_lost,
         )
 
+        if options.maintenance:
+            self.maintenance = Maintenance(self.queue, self.name, options.reap_ms)
+
     def _topics(self) -> list[str]:
         return sorted(self.options.topics if self.options.topics is not None else self.queue.handlers)
 
@@ -96,7 +116,6 @@ class Engine:
             case "thread":
                 return Recipe(handler, self.threads.perform)
             case "process":
-                check_importable(handler)
                 return Recipe(handler, self.processes.perform)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -127,19 +146,42 @@ class Engine:
     # -- the lease ---------------------------------------------------------------------------------
 
     async def _open_lease(self) -> Lease:
+        serves = {
+            "topics": self._topics(),
+            "capabilities": list(self.options.capabilities),
+            "slots": self.options.slots,
+        }
         asked = time.monotonic()
-        number = await self.queue.store.open_lease(self.name, self.options.lease_ms)
+        number = await self.queue.store.open_lease(self.name, self.options.lease_ms, serves)
         return Lease(number, asked + self.options.lease_ms / 1000)
 
     def lease_lost(self, lease: Lease) -> None:
         """All that was claimed under it is somebody else's by now: tell the handlers, report nothing."""
-        if lease is not self.executor.lease or self._renewing():
+        if lease is not self.executor.lease or lease is self._lost_lease:
             return
+        self._lost_lease = lease
         lease.lost = True
         waiting = self.executor.inbox.take_all()
         running = list(self.executor.running())
-        self.metrics.lease_losses += len(waiting) + len(running)
+        self.metrics.lease_losses += len(waiting)
         log.warning("the lease is lost, and with it %d jobs", len(waiting) + len(running))
         for slot, _ in running:
-            slot.interrupt(Interrupt.LOST, "the lease is lost", time.monotonic())
-        self._renewal = self._task(self._renew_lease())
+            self.job_lost(slot)
+        self._task(self._renew_lease())
+
+    def job_lost(self, slot: Slot) -> None:
+        if slot.interrupt(Interrupt.LOST, "the lease is lost"):
+            self.metrics.lease_losses += 1
+
+    async def _renew_lease(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                lease = await self._open_lease()
+                break
+            except Exception as error:  # without a lease there is nothing else to do
+                log.warning("no new lease yet: %s", error)
+                await asyncio.sleep(backoff.delay_s())
+        self.executor.lease = lease
+        self.keeper.keep(lease)
+        self.claims.look_again()

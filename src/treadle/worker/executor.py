@@ -8,6 +8,7 @@ take a slot too, which waits for them, so "ten slots" means ten running jobs of 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -21,6 +22,8 @@ from treadle.worker.lease import Lease
 from treadle.worker.run import Interrupt, Recipe, Run
 from treadle.worker.settler import Settler
 
+log = logging.getLogger("treadle.worker")
+
 # How long slots may run without giving the loop a turn: claims and settles need it too.
 TURN_S = 0.001
 
@@ -33,17 +36,21 @@ class Slot:
         self.task: asyncio.Task[None] | None = None
         self.wake: asyncio.Future[None] | None = None
 
-    def interrupt(self, cause: Interrupt, reason: str, now: float) -> None:
-        """Ask the running handler to stop. A thread can't be stopped: it sees the mark at its next checkpoint."""
+    def interrupt(self, cause: Interrupt, reason: str) -> bool:
+        """Ask the running handler to stop; False: it was asked before.
+
+        A thread can't be stopped: it sees the mark at its next checkpoint.
+        """
         run, task = self.run, self.task
-        if run and task and run.mark(cause, reason, now) and run.recipe.handler.kind != "thread":
+        if run is None or task is None or not run.mark(cause, reason, time.monotonic()):
+            return False
+        if run.recipe.handler.kind != "thread":
             task.cancel()
+        return True
 
 
 class Executor:
-    def __init__(
-        self, slots: int, lease: Lease, settler: Settler, desk: Desk, on_room: Callable[[], None]
-    ) -> None:
+    def __init__(self, slots: int, lease: Lease, settler: Settler, desk: Desk, on_room: Callable[[], None]) -> None:
         self.slots = [Slot() for _ in range(slots)]
         self.inbox = Inbox()
         self.lease = lease
@@ -67,7 +74,7 @@ class Executor:
     def start(self, recipes: Mapping[str, Recipe]) -> None:
         self.recipes = recipes
         for number, slot in enumerate(self.slots):
-            slot.task = asyncio.create_task(self._serve(slot), name=f"treadle-slot-{number}")
+            slot.task = asyncio.create_task(self._live(slot), name=f"treadle-slot-{number}")
 
     def feed(self, jobs: Sequence[Claimed]) -> None:
         self.inbox.add(jobs, time.monotonic())
@@ -97,18 +104,32 @@ class Executor:
             run.abandoned = True
             self._record(run.job, Released("the worker stopped"), run.ran_ms(time.monotonic()))
 
-    async def close(self) -> None:
+    def close(self) -> list[asyncio.Task[None]]:
+        """No more jobs; the slots' tasks end, but one whose handler won't."""
         self._closed = True
         tasks = [slot.task for slot in self.slots if slot.task]
         for task in tasks:
             task.cancel()
-        # A handler that swallows its cancel must not keep the worker from leaving.
-        await asyncio.wait(tasks, timeout=0.1)
+        return tasks
 
     # -- a slot ----------------------------------------------------------------------------------
 
+    async def _live(self, slot: Slot) -> None:
+        while not self._closed:
+            try:
+                await self._serve(slot)
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise
+                # Not ours: something that a handler left behind cancelled the task it once ran in.
+                _uncancel(slot.task)
+                if slot in self._parked:
+                    self._parked.remove(slot)
+
     async def _serve(self, slot: Slot) -> None:
         jobs, recipes, clock = self.inbox.jobs, self.recipes, time.monotonic
+        task = slot.task
+        assert task
         while not self._closed:
             if not jobs:
                 await self._park(slot)
@@ -118,12 +139,16 @@ class Executor:
                 self._on_room()
             recipe = recipes[job.topic]
             slot.run = run = Run(job, recipe, self.lease, clock())
-            outcome = await recipe.perform(run)
+            try:
+                outcome = await recipe.perform(run)
+            except Exception as error:  # a retry policy of the user's that raises, or a mistake of ours
+                log.exception("job %s could not be judged", job.id)
+                outcome = outcomes.final(error)
             slot.run = None
             now = clock()
-            if run.interrupt is not None:
-                self._forget_cancel(slot)
             self._report(run, outcome, now)
+            if task.cancelling():
+                await self._absorb_cancel(task)
             if now >= self._turn_ends:
                 await self._next_turn()
 
@@ -132,14 +157,14 @@ class Executor:
         handler = run.recipe.handler
         try:
             payload = handler.payload(run.job.payload)
-        except Exception as error:  # noqa: BLE001 - whatever the payload's type raises
+        except Exception as error:  # whatever the payload's type raises
             return outcomes.final(error)
         try:
             context = Context(run, self._desk, payload) if handler.wants_context else None
             result = await isolated(handler.function(*handler.arguments(context, payload)))
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - cancels and exits of a handler end there
+        except BaseException as error:  # cancels and exits of a handler end there
             if self._closed and isinstance(error, asyncio.CancelledError):
                 raise
             return outcomes.of_error(run, error)
@@ -156,10 +181,14 @@ class Executor:
     def _record(self, job: Claimed, outcome: Outcome, ran_ms: int | None) -> None:
         self._settler.add(Settlement(job, outcomes.transition_for(job, outcome), ran_ms))
 
-    def _forget_cancel(self, slot: Slot) -> None:
-        """Our own cancel has done its work; left on the task, it would confuse the next job's timeouts."""
-        while slot.task and slot.task.cancelling():
-            slot.task.uncancel()
+    async def _absorb_cancel(self, task: asyncio.Task[None]) -> None:
+        """A cancel was for the job that is over, ours or its own; the next one must not feel it."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+        _uncancel(task)
 
     # -- taking turns ----------------------------------------------------------------------------
 
@@ -170,15 +199,7 @@ class Executor:
             self.active.clear()
             self.idle.set()
         self._on_room()
-        try:
-            await slot.wake
-        except asyncio.CancelledError:
-            if self._closed:
-                raise
-            # A handler cancelled its own task and then returned: the slot outlives that.
-            self._forget_cancel(slot)
-            if slot in self._parked:
-                self._parked.remove(slot)
+        await slot.wake
 
     def _wake(self, slot: Slot) -> None:
         if slot.wake and not slot.wake.done():
@@ -194,3 +215,8 @@ class Executor:
     def _begin_turn(self) -> None:
         self._turn_over = False
         self._turn_ends = time.monotonic() + TURN_S
+
+
+def _uncancel(task: asyncio.Task[None] | None) -> None:
+    while task and task.cancelling():
+        task.uncancel()

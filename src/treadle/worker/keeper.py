@@ -90,7 +90,7 @@ class LeaseKeeper:
         self._store = self._new_store()
         try:
             await self._store.open(migrate=False)
-        except BaseException as error:  # noqa: BLE001 - start() raises it where it can be seen
+        except BaseException as error:  # start() raises it where it can be seen
             self._ready.set_exception(error)
             return
         self._ready.set_result(None)
@@ -121,7 +121,7 @@ class LeaseKeeper:
         while not self._stopping:
             try:
                 return await self._extend(lease)
-            except Exception as error:  # noqa: BLE001 - only the end of the lease ends the attempts to keep it
+            except Exception as error:  # only the end of the lease ends the attempts to keep it
                 log.warning("the lease could not be renewed: %s", error)
             if time.monotonic() >= lease.until:
                 return self._lose(lease)

@@ -146,7 +146,7 @@ class ClaimLoop:
             self._may_have_work = True
             self._on_lease_lost(lease)
             return None
-        except Exception as error:  # noqa: BLE001 - it may have happened or not, whatever the error says
+        except Exception as error:  # it may have happened or not, whatever the error says
             await self._give_back_unknown(lease, error)
             return None
         self._backoff.reset()
@@ -174,7 +174,7 @@ class ClaimLoop:
                 await self._store.release_unknown(lease.id, self._known_tokens())
             except LeaseLost:
                 return self._on_lease_lost(lease)
-            except Exception as again:  # noqa: BLE001 - until it is known, nothing may be claimed
+            except Exception as again:  # until it is known, nothing may be claimed
                 await self._store_failed(again)
             else:
                 return self._backoff.reset()

@@ -46,7 +46,7 @@ def stored(handler: Handler, result: Any) -> Completed | Failed:
     """A result that can't be stored now never can: no retry."""
     try:
         return Completed(handler.result_text(result))
-    except Exception as error:  # noqa: BLE001 - a serialiser of the user's may raise anything
+    except Exception as error:  # a serialiser of the user's may raise anything
         return final(error)
 
 

@@ -17,7 +17,7 @@ from treadle.handler import Handler
 from treadle.lifecycle import Completed, Failed, Outcome
 from treadle.policy import Retry
 from treadle.worker import outcomes, wire
-from treadle.worker.child_process import Child, ProcessDied
+from treadle.worker.child_process import START_S, Child, ProcessDied
 from treadle.worker.desk import LoopDesk
 from treadle.worker.outcomes import Raised
 from treadle.worker.run import Interrupt, Run
@@ -25,9 +25,9 @@ from treadle.worker.run import Interrupt, Run
 _STOPPED = Raised("stop", "the process was stopped", "JobCancelled")
 
 
-def check_importable(handler: Handler) -> None:
+def check_findable(handler: Handler) -> None:
     name = handler.function.__qualname__
-    if "<" in name:
+    if handler.kind == "process" and "<" in name:
         raise InvalidInput(
             f"{handler.topic}: {name} can't run in a process, which has to find it by its name; "
             "move it to the top level of its module"
@@ -82,12 +82,12 @@ class Conversation:
 
     async def hold(self) -> Outcome | None:
         run = self._run
+        run.deadline += START_S  # its time counts from when its handler begins, not while modules are imported
         try:
             self._child = child = await self._processes.borrow()
             if run.interrupt is not None:  # while the child was starting
                 self._processes.give_back(child)
                 return outcomes.judge(run, _STOPPED, JobCancelled())
-            run.begin(time.monotonic())
             outcome = await self._listen(child)
         except ProcessDied as died:
             if self._child:
@@ -148,6 +148,8 @@ class Conversation:
 
     async def _hear(self, child: Child, message: wire.Message) -> None:
         match message:
+            case {"is": "begun"}:
+                self._run.begin(time.monotonic())
             case {"is": "progress", "percent": percent, "message": text}:
                 self._run.report(percent, text)
             case {"is": "log", "level": level, "message": text}:
@@ -160,11 +162,12 @@ class Conversation:
     async def _answer(self, message: wire.Message) -> wire.Message:
         try:
             if message["is"] == "heartbeat":
-                return {"is": "answer", "value": await self._desk.heartbeat(self._run)}
+                await self._desk.heartbeat(self._run)
+                return {"is": "answer", "value": None}
             options = wire.enqueue_options(message)
             job = await self._desk.enqueue(message["topic"], message["payload"], options)
             return {"is": "answer", "value": wire.job_message(job)}
-        except (Exception, JobCancelled) as error:  # noqa: BLE001 - it belongs to the handler
+        except (Exception, JobCancelled) as error:  # it belongs to the handler
             return {"is": "answer", "error": wire.error_message(error)}
 
 

@@ -93,7 +93,7 @@ class Settler:
     async def _write(self, batch: list[Settlement]) -> None:
         try:
             self._note(batch, await self._when_available(batch))
-        except Exception as error:  # noqa: BLE001 - drivers name "this value can't be stored" in many ways
+        except Exception as error:  # drivers name "this value can't be stored" in many ways
             log.warning("settling %d jobs at once failed (%s); trying them one by one", len(batch), error)
             for settlement in batch:
                 await self._write_alone(settlement)

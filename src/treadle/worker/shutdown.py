@@ -29,26 +29,26 @@ async def wind_down(engine: Engine, drain_s: float) -> None:
 
 
 async def _finish_jobs(engine: Engine, drain_s: float) -> None:
+    until = time.monotonic() + drain_s
     executor = engine.executor
     engine.claims.stop()
     executor.release(executor.inbox.take_all(), "the worker stopped")
     # A claim under way is never cancelled: what it brings is given back by the claim loop.
     await asyncio.wait({engine.claiming}, timeout=max(drain_s, LAST_WRITES_S))
-    if not await _idle_within(engine, drain_s):
+    if not await _idle_within(engine, until - time.monotonic()):
         await _interrupt_all(engine)
 
 
 async def _idle_within(engine: Engine, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(max(seconds, 0)):
             await engine.executor.idle.wait()
     return engine.executor.idle.is_set()
 
 
 async def _interrupt_all(engine: Engine) -> None:
-    now = time.monotonic()
     for slot, _ in list(engine.executor.running()):
-        slot.interrupt(Interrupt.SHUTDOWN, "the worker stopped", now)
+        slot.interrupt(Interrupt.SHUTDOWN, "the worker stopped")
     await _idle_within(engine, CLEAN_UP_S)
     for _, run in list(engine.executor.running()):
         log.warning("job %s (%s) did not stop and is given back", run.job.id, run.job.topic)
@@ -57,14 +57,17 @@ async def _interrupt_all(engine: Engine) -> None:
 
 async def _say_goodbye(engine: Engine) -> None:
     engine.unsubscribe()
-    await engine.executor.close()
+    # A handler that swallows its cancel must not keep the worker from leaving.
+    await asyncio.wait(engine.executor.close(), timeout=0.1)
     engine.threads.close()
     await engine.processes.close()
     await engine.keeper.stop()
     try:
         await engine.store.close_lease(engine.executor.lease.id)
-    except Exception as error:  # noqa: BLE001 - it runs out by itself
+    except Exception as error:  # it runs out by itself
         log.warning("the lease could not be closed: %s", error)
+    if engine.maintenance:
+        await engine.maintenance.resign()
 
 
 def abandon(engine: Engine) -> None:
@@ -74,8 +77,6 @@ def abandon(engine: Engine) -> None:
         engine.keeper.abandon()
         engine.processes.abandon()
         engine.threads.close()
-        for slot in engine.executor.slots:
-            if slot.task:
-                slot.task.cancel()
+        engine.executor.close()
     for task in engine.tasks:
         task.cancel()

@@ -79,10 +79,10 @@ def call(run: Run, desk: Desk) -> Outcome | None:
     handler = run.recipe.handler
     try:
         payload = handler.payload(run.job.payload)
-    except Exception as error:  # noqa: BLE001 - whatever the payload's type raises
+    except Exception as error:  # whatever the payload's type raises
         return outcomes.final(error)
     try:
         result = handler.function(*handler.arguments(Context(run, desk, payload), payload))
-    except BaseException as error:  # noqa: BLE001 - an exit in a handler ends the job, not the worker
+    except BaseException as error:  # an exit in a handler ends the job, not the worker
         return outcomes.of_error(run, error)
     return outcomes.of_return(run, outcomes.stored(handler, result))

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from treadle.errors import StoreUnavailable
 from treadle.store.base import Store, Touch
 from treadle.worker.outcomes import storable
-from treadle.worker.run import Interrupt, Run
+from treadle.worker.run import Run
 
 if TYPE_CHECKING:
-    from treadle.worker.executor import Executor
+    from treadle.worker.executor import Executor, Slot
 
 log = logging.getLogger("treadle.worker")
 
@@ -23,8 +24,9 @@ MAX_MESSAGE_CHARACTERS = 1000
 
 
 class Touches:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_lost: Callable[[Slot], None]) -> None:
         self._store = store
+        self._on_lost = on_lost
         self._one_at_a_time = asyncio.Lock()
         """News overtaken by older news would turn progress back."""
         self.executor: Executor | None = None
@@ -49,7 +51,7 @@ class Touches:
         """Before the endings of these jobs; that they are lost is found out by those."""
         try:
             await self._send(lease, touches)
-        except Exception as error:  # noqa: BLE001 - progress is not worth an ending
+        except Exception as error:  # progress is not worth an ending
             log.warning("the last progress of %d jobs was not written: %s", len(touches), error)
 
     async def _write(self, runs: list[Run]) -> None:
@@ -77,7 +79,7 @@ class Touches:
             # One that has ended meanwhile is not lost: its ending overtook the news.
             if run.job.n in lost and (slot := current.get(id(run))):
                 log.warning("job %s was taken from this worker", run.job.id)
-                slot.interrupt(Interrupt.LOST, "taken from this worker", time.monotonic())
+                self._on_lost(slot)
 
 
 def _storable(touch: Touch) -> Touch:

@@ -30,7 +30,7 @@ class Watchdog:
             if run.interrupt is not None:
                 self._notice_stuck(run, now)
             elif now >= run.deadline:
-                slot.interrupt(Interrupt.TIMEOUT, f"over its limit of {run.recipe.limit()}", now)
+                slot.interrupt(Interrupt.TIMEOUT, f"over its limit of {run.recipe.limit()}")
         waited = self._executor.inbox.take_older_than(now - WAITS_AT_MOST_S)
         self._executor.release(waited, "claimed too early: no slot was free")
 
@@ -46,5 +46,3 @@ class Watchdog:
             run.recipe.grace_s,
             run.interrupt.value if run.interrupt else "",
         )
-
-

@@ -25,7 +25,8 @@ def insert(jobs: Sequence[NewJob], atomic: bool) -> Script[list[Inserted | Refus
     answers: list[Inserted | Refused] = [Inserted(now)] * len(jobs)
     free, repeats = _first_of_each_key(jobs)
     free = yield from _take_keys(jobs, free, reserved, answers, now)
-    free = yield from _pass_gates(jobs, free, reserved, answers)
+    replaced: dict[str, str] = {}
+    free = yield from _pass_gates(jobs, free, reserved, answers, replaced)
     for i, first, key in repeats:
         answers[i] = _repeat(jobs[i], jobs[first], answers[first], key, now)
     if atomic:
@@ -34,6 +35,8 @@ def insert(jobs: Sequence[NewJob], atomic: bool) -> Script[list[Inserted | Refus
     if rows:
         yield "insert_jobs", rows
         yield from _place_new(rows)
+    for old, by in replaced.items():
+        yield from cancel([old], _replaced_by(by), ())
     return answers
 
 
@@ -216,9 +219,16 @@ def _resolve(job: NewJob, key: _Key, hash_: str | None, existing_id: str, now: i
 
 
 def _pass_gates(
-    jobs: Sequence[NewJob], indexes: list[int], reserved: Sequence[int], answers: list[Inserted | Refused]
+    jobs: Sequence[NewJob],
+    indexes: list[int],
+    reserved: Sequence[int],
+    answers: list[Inserted | Refused],
+    replaced: dict[str, str],
 ) -> Script[list[int]]:
-    """Lock every gate in question and apply `reject` and `replace`; the indexes of the jobs that may be made."""
+    """Lock every gate in question and apply `reject` and `replace`; the indexes of the jobs that may be made.
+
+    Those that a later job of the same batch replaces are put into `replaced`: they must be there to be cancelled.
+    """
     gates = {gate.key: gate for i in indexes if (gate := jobs[i].gate)}
     if not gates:
         return indexes
@@ -241,16 +251,21 @@ def _pass_gates(
             yield "drop_all_keys", numbers([reserved[i]])
             continue
         if gate and gate.policy == "replace_same_scope":
-            yield from _replace(gate.limit, live[gate.key], jobs[i].id)
+            yield from _replace(gate.limit, live[gate.key], jobs[i].id, replaced)
         if gate and gate.key in strict:
             live[gate.key].append((-1, jobs[i].id))
         allowed.append(i)
     return allowed
 
 
-def _replace(limit: int, live: list[tuple[int, str]], by: str) -> Script[None]:
+def _replace(limit: int, live: list[tuple[int, str]], by: str, replaced: dict[str, str]) -> Script[None]:
     """Cancel the oldest until there is room for one more."""
-    surplus = [one for one in live if one[0] >= 0][: max(len(live) - limit + 1, 0)]
-    if surplus:
-        yield from cancel([id_ for _, id_ in surplus], f"replaced by job {by}", ())
-        live[:] = [one for one in live if one not in surplus]
+    surplus = live[: max(len(live) - limit + 1, 0)]
+    del live[: len(surplus)]
+    replaced |= {id_: by for n, id_ in surplus if n < 0}
+    if there := [id_ for n, id_ in surplus if n >= 0]:
+        yield from cancel(there, _replaced_by(by), ())
+
+
+def _replaced_by(id_: str) -> str:
+    return f"replaced by job {id_}"

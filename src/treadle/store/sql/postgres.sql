@@ -67,7 +67,7 @@ WITH me AS MATERIALIZED (
         LIMIT $4) r
 ), chosen AS MATERIALIZED (
     SELECT p.*, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
-        (p.flags & 4) <> 0 AND j.expires_at <= me.now AS overdue
+        (p.flags & 4) <> 0 AND coalesce(j.expires_at <= me.now, false) AS overdue
     FROM me, picked p JOIN {jobs} j ON j.n = p.n
     WHERE p.attempt + 1 < p.max_attempts OR p.place <= $5
 ), gone AS (

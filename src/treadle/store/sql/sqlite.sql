@@ -21,21 +21,52 @@ FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, 
 INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload)
 VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)
 
+-- name: clock_and_last_number
+SELECT {now}, coalesce(max(n), 0) FROM {jobs}
+
+-- name: insert_one
+-- One job, with the clock in the same statement.
+INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload)
+VALUES (?1, ?2, ?3, coalesce(?4, {now} + ?5), {now}, ?6, 0, ?7, ?8, ?9, ?10, ?11)
+RETURNING n, run_at, created_at
+
+-- name: place_one_ready
+INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags) VALUES (?1, ?2, ?3, 0, ?4, 0)
+
+-- name: place_one_later
+INSERT INTO {later} (n, lane, run_at, attempt) VALUES (?1, ?2, ?3, 0)
+
 -- name: place_alike_ready
--- The last jobs that were inserted, by their first number.
+-- The jobs that were inserted after this number.
 INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags)
 SELECT lane, run_at, n, 0, max_attempts, flags FROM {jobs} WHERE n > ?
 
 -- name: place_alike_later
 INSERT INTO {later} (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 FROM {jobs} WHERE n > ?
 
+-- name: peek_heads
+-- The first jobs of a lane as one JSON text, whether any has a deadline or is on its last attempt, and the last one's time.
+SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4)),
+    max(flags & 4), max(attempt + 1 >= max_attempts), max(run_at)
+FROM (SELECT r.n, r.run_at, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id
+    FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.run_at, r.n LIMIT ?2)
+
+-- name: start_heads
+-- Leased: everything of a lane up to (run_at, n).
+INSERT INTO {running} (n, token, lease, attempt, claimed_at)
+SELECT n, ?1, ?2, attempt + 1, ?3 FROM {ready} WHERE lane = ?4 AND (run_at, n) <= (?5, ?6)
+
+-- name: drop_heads
+DELETE FROM {ready} WHERE lane = ?1 AND (run_at, n) <= (?2, ?3)
+
 -- name: settle_completed
--- The everyday ending: append (guarded by token and lease; the caller holds the only write lock and has seen the lease live).
+-- The everyday ending: append, guarded by token and lease (the caller has the only write lock and has seen the lease live).
 INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason, result)
-SELECT r.n, r.token, t.topic, 'completed', r.attempt, t.now, r.claimed_at, t.now - t.ran, r.cancel_at, r.cancel_reason, t.result
-FROM {rows: n bigint, token bigint, lease bigint, ran bigint, topic text, result text, now bigint}
-CROSS JOIN {running} r WHERE r.n = t.n AND r.token = t.token AND r.lease = t.lease
+SELECT r.n, r.token, ?2, 'completed', r.attempt, ?3, r.claimed_at, ?3 - json_extract(value, '$[2]'), r.cancel_at,
+    r.cancel_reason, json_extract(value, '$[3]')
+FROM json_each(?1) CROSS JOIN {running} r
+WHERE r.n = json_extract(value, '$[0]') AND r.token = json_extract(value, '$[1]') AND r.lease = ?4
 
 -- name: drop_running
 -- The other half of settling: what has just been appended leaves `running`.
-DELETE FROM {running} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {running} WHERE n IN (SELECT json_extract(value, '$[0]') FROM json_each(?1))

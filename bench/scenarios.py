@@ -1,0 +1,343 @@
+"""What is measured of Treadle: each scenario takes a fresh database and returns figures by name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from bench.processes import workers
+from bench.work import payload
+from treadle import Queue
+from treadle.lifecycle import Completed, decide
+from treadle.store.base import Settlement, Store
+
+Figures = dict[str, float]
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+async def one_at_a_time(queue: Queue, seconds: float) -> tuple[float, list[float]]:
+    took: list[float] = []
+    started = time.perf_counter()
+    while (t := time.perf_counter()) - started < seconds:
+        await queue.enqueue("noop", payload())
+        took.append(time.perf_counter() - t)
+    return len(took) / (time.perf_counter() - started), took
+
+
+async def enqueue(url: str, seconds: float) -> Figures:
+    """One at a time, a hundred callers at once, and in bulk."""
+    queue = Queue(url)
+    queue.register("noop", _nothing)
+    async with queue:
+        await one_at_a_time(queue, 0.3)
+        rate, took = await one_at_a_time(queue, seconds)
+
+        async def caller(until: float) -> int:
+            done = 0
+            while time.perf_counter() < until:
+                await queue.enqueue("noop", payload())
+                done += 1
+            return done
+
+        started = time.perf_counter()
+        together = sum(await asyncio.gather(*(caller(started + seconds) for _ in range(100))))
+        together_rate = together / (time.perf_counter() - started)
+        bulk, started = 0, time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            await queue.enqueue_many("noop", [payload() for _ in range(1000)])
+            bulk += 1000
+        bulk_rate = bulk / (time.perf_counter() - started)
+    return {
+        "enqueue one /s": rate,
+        "enqueue p50 ms": percentile(took, 0.5) * 1e3,
+        "enqueue p99 ms": percentile(took, 0.99) * 1e3,
+        "enqueue, 100 callers /s": together_rate,
+        "enqueue_many /s": bulk_rate,
+    }
+
+
+async def _nothing(ctx: Any, job: dict[str, Any]) -> None: ...
+
+
+async def load(url: str, jobs: int) -> None:
+    queue = Queue(url)
+    queue.register("noop", _nothing)
+    async with queue:
+        for start in range(0, jobs, 1000):
+            await queue.enqueue_many("noop", [payload() for _ in range(min(1000, jobs - start))])
+        await settle_disk(queue.store)
+
+
+async def settle_disk(store: Store) -> None:
+    """VACUUM and CHECKPOINT, so that no run pays for the loading of another."""
+    if hasattr(store, "link"):
+        async with store.link.acquire() as connection:
+            await connection.execute("VACUUM ANALYZE")
+            await connection.execute("CHECKPOINT")
+    else:
+        await store.query("PRAGMA wal_checkpoint(TRUNCATE)", [])
+
+
+async def remaining(store: Any) -> int:
+    """Jobs in the queue or running; what is due in the future does not count, nor what others left there."""
+    schema = "treadle." if hasattr(store, "link") else "treadle_"
+    rows = await store.query(
+        f"SELECT (SELECT count(*) FROM {schema}ready r JOIN {schema}lanes l ON l.lane = r.lane WHERE l.topic = 'noop')"
+        f" + (SELECT count(*) FROM {schema}running)",
+        [],
+    )
+    return int(rows[0][0])
+
+
+async def drain(
+    url: str, folder: Path, jobs: int, server_cpu: Callable[[], float], limit: float = 60, **options: Any
+) -> Figures:
+    """From the first handler's start until the database shows no unfinished job."""
+    count = options.pop("processes", 1)
+    queue = Queue(url)
+    async with queue:
+        store = queue.store
+        before = server_cpu()
+        with workers(folder, url, count, **options) as group:
+            group.ready()
+            cpu = group.cpu()
+            deadline = time.monotonic() + limit
+            while group.read()[0] < jobs and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+            while await remaining(store) and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+            ended = time.time()
+            done, first, _ = group.read()
+            figures = {
+                "drain /s": done / (ended - first),
+                "worker us/job": (group.cpu() - cpu) / done * 1e6,
+                "server us/job": (server_cpu() - before) / done * 1e6,
+                "worker MB": group.memory(),
+                "left": float(await remaining(store)),
+            }
+    return figures
+
+
+async def pickup(url: str, folder: Path, jobs: int) -> Figures:
+    """An idle worker in another process, one job every 50 ms: from before the call to the handler's start."""
+    queue = Queue(url)
+    queue.register("noop", _nothing)
+    async with queue:
+        with workers(folder, url, 1, latencies=True) as group:
+            group.ready()
+            await asyncio.sleep(1)
+            for _ in range(jobs + 10):
+                await queue.enqueue("noop", payload())
+                await asyncio.sleep(0.05)
+            await _until(lambda: group.read()[0] >= jobs + 10)
+            took = group.latencies()[10:]
+    return {"pick-up p50 ms": percentile(took, 0.5) * 1e3, "pick-up p99 ms": percentile(took, 0.99) * 1e3}
+
+
+async def pickup_here(url: str, jobs: int) -> Figures:
+    """The same inside one process."""
+    took: list[float] = []
+    queue = Queue(url)
+
+    async def noop(ctx: Any, job: dict[str, Any]) -> None:
+        took.append(time.time() - job["t"])
+
+    queue.register("noop", noop)
+    async with queue:
+        from treadle import Worker
+
+        worker = Worker(queue, slots=10)
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(1)
+        for _ in range(jobs + 10):
+            await queue.enqueue("noop", payload())
+            await asyncio.sleep(0.05)
+        await _until(lambda: len(took) >= jobs + 10)
+        worker.stop()
+        await running
+    return {"same process p50 ms": percentile(took[10:], 0.5) * 1e3}
+
+
+async def delayed(url: str, folder: Path, jobs: int) -> Figures:
+    """How late a delayed job starts."""
+    from datetime import UTC, datetime, timedelta
+
+    queue = Queue(url)
+    queue.register("noop", _nothing)
+    async with queue:
+        with workers(folder, url, 1, latencies=True) as group:
+            group.ready()
+            await asyncio.sleep(0.5)
+            for i in range(jobs):
+                due = datetime.now(UTC) + timedelta(seconds=1 + i * 0.01)
+                job = payload()
+                job["t"] = due.timestamp()
+                await queue.enqueue("noop", job, run_at=due)
+            await _until(lambda: group.read()[0] >= jobs)
+            late = group.latencies()
+    return {"delayed start p50 ms": percentile(late, 0.5) * 1e3, "delayed start p99 ms": percentile(late, 0.99) * 1e3}
+
+
+async def _until(done: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise RuntimeError("waited too long")
+        await asyncio.sleep(0.02)
+
+
+async def single_calls(url: str, calls: int) -> Figures:
+    """p99 of one awaited enqueue and of one claim, with whatever waits in the database already."""
+    queue = Queue(url)
+    queue.register("noop", _nothing)
+    async with queue:
+        store = queue.store
+        lease = await store.open_lease("bench", 600_000)
+        enqueues, claims = [], []
+        for i in range(calls + 50):
+            t = time.perf_counter()
+            await queue.enqueue("noop", payload())
+            t, enqueued = time.perf_counter(), time.perf_counter() - t
+            claim = await store.claim(lease, ["noop"], [], 1, 1)
+            claimed = time.perf_counter() - t
+            job = claim.jobs[0]
+            await store.settle([Settlement(job, decide(job, Completed()), 0)])
+            if i >= 50:
+                enqueues.append(enqueued)
+                claims.append(claimed)
+    return {
+        "enqueue p99 ms, 1M waiting": percentile(enqueues, 0.99) * 1e3,
+        "claim p99 ms, 1M waiting": percentile(claims, 0.99) * 1e3,
+    }
+
+
+async def idle(url: str, folder: Path, count: int, seconds: float, server_cpu: Callable[[], float]) -> Figures:
+    """What ten workers cost when there is nothing to do."""
+    async with Queue(url) as queue:
+        with workers(folder, url, count) as group:
+            group.ready()
+            await asyncio.sleep(6)
+            store = queue.store
+            cpu, server, calls = group.cpu(), server_cpu(), await _statements(store)
+            await asyncio.sleep(seconds)
+            used = group.cpu() - cpu + server_cpu() - server
+            figures = {"idle CPU %": used / seconds * 100, "idle worker MB": group.memory()}
+            if calls is not None:
+                figures["idle statements /s"] = ((await _statements(store) or 0) - calls) / seconds
+    return figures
+
+
+async def _statements(store: Store) -> float | None:
+    """Transactions that the database has ended so far (PostgreSQL only)."""
+    if not hasattr(store, "link"):
+        return None
+    await asyncio.sleep(1.1)  # statistics are reported at most once a second
+    rows = await store.query(
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()", []
+    )
+    return float(rows[0][0])
+
+
+async def memory_growth(url: str, folder: Path, few: int, many: int) -> Figures:
+    """One worker's memory after `few` jobs and after `many`."""
+    queue = Queue(url)
+    queue.register("noop", _nothing)
+    async with queue:
+        with workers(folder, url, 1) as group:
+            group.ready()
+            await _until(lambda: group.read()[0] >= few, 120)
+            before = group.memory()
+            for start in range(few, many, 1000):
+                while start - group.read()[0] > 20_000:
+                    await asyncio.sleep(0.01)
+                await queue.enqueue_many("noop", [payload() for _ in range(1000)])
+            await _until(lambda: group.read()[0] >= many, 300)
+            after = group.memory()
+    return {"memory before MB": before, "memory after MB": after, "memory growth %": (after / before - 1) * 100}
+
+
+async def fill(url: str, kind: str, rows: int) -> None:
+    """Rows by SQL, as the engine would have written them: `other` topic, `future`, or `ended`."""
+    async with Queue(url) as queue:
+        await queue.enqueue("filler" if kind != "waiting" else "noop", payload())
+        store = queue.store
+        if hasattr(store, "link"):
+            async with store.link.acquire() as connection:
+                for statement in _fill_postgres(kind, rows):
+                    await connection.execute(statement)
+        else:
+            for statement in _fill_sqlite(kind, rows):
+                await store.engine.write(lambda db, sql=statement: db.execute(sql).rowcount)
+        await settle_disk(store)
+
+
+_BODY = '{"kind":"noop","pad":"' + "x" * 60 + '"}'
+
+
+def _fill_postgres(kind: str, rows: int) -> list[str]:
+    topic = "noop" if kind in ("future", "waiting") else "filler"
+    run_at = "9e12::bigint" if kind == "future" else "1700000000000"
+    jobs = (
+        "WITH j AS (INSERT INTO treadle.jobs (id, lane, topic, run_at, created_at, max_attempts, flags, payload) "
+        f"SELECT gen_random_uuid(), (SELECT lane FROM treadle.lanes LIMIT 1), '{topic}', {run_at}, 1700000000000, "
+        "3, 0, "
+        f"'{_BODY}' FROM generate_series(1, {rows}) RETURNING n, lane, run_at) "
+    )
+    if kind in ("other", "waiting"):
+        return [jobs + "INSERT INTO treadle.ready SELECT lane, run_at, n, 0, 3, 0 FROM j"]
+    if kind == "future":
+        return [jobs + "INSERT INTO treadle.later (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 FROM j"]
+    return [
+        jobs + "INSERT INTO treadle.outcomes (n, token, topic, status, attempt, ended_at) "
+        "SELECT n, 1, 'filler', 'completed', 1, 1700000000000 FROM j"
+    ]
+
+
+def _fill_sqlite(kind: str, rows: int) -> list[str]:
+    topic = "noop" if kind in ("future", "waiting") else "filler"
+    run_at = 9_000_000_000_000 if kind == "future" else 1_700_000_000_000
+    insert = (
+        f"WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < {rows}) "
+        "INSERT INTO treadle_jobs (id, lane, topic, run_at, created_at, max_attempts, flags, payload) "
+        f"SELECT 'fill-' || i, (SELECT lane FROM treadle_lanes LIMIT 1), '{topic}', {run_at}, 1700000000000, 3, 0, "
+        f"'{_BODY}' FROM s"
+    )
+    chosen = "FROM treadle_jobs WHERE id LIKE 'fill-%'"
+    place = {
+        "other": f"INSERT INTO treadle_ready SELECT lane, run_at, n, 0, 3, 0 {chosen}",
+        "waiting": f"INSERT INTO treadle_ready SELECT lane, run_at, n, 0, 3, 0 {chosen}",
+        "future": f"INSERT INTO treadle_later (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 {chosen}",
+        "ended": "INSERT INTO treadle_outcomes (n, token, topic, status, attempt, ended_at) "
+        f"SELECT n, 1, 'filler', 'completed', 1, 1700000000000 {chosen}",
+    }
+    return [insert, place[kind]]
+
+
+@contextlib.asynccontextmanager
+async def old_snapshot(url: str) -> Any:
+    """A session that keeps a snapshot open, as a forgotten transaction does."""
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    transaction = connection.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await connection.fetchval("SELECT count(*) FROM pg_class")
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+        await connection.close()
+
+
+def run(work: Coroutine[Any, Any, Figures]) -> Figures:
+    import uvloop
+
+    return uvloop.run(work)

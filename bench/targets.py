@@ -1,0 +1,84 @@
+"""What Treadle should reach, as bounds on figures and ratios of one run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    label: str
+    store: str
+    figure: str
+    at_least: float | None = None
+    at_most: float | None = None
+    of: str | None = None
+    """Divide by this figure of the same run first."""
+    digits: int = 2
+
+    def value(self, figures: dict[str, float]) -> float | None:
+        value = figures.get(self.figure)
+        if value is None or self.of is None:
+            return value
+        base = figures.get(self.of)
+        return value / base if base else None
+
+    def met(self, figures: dict[str, float]) -> bool | None:
+        value = self.value(figures)
+        if value is None:
+            return None
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    def bound(self) -> str:
+        return f"≥ {self.at_least:,g}" if self.at_least is not None else f"≤ {self.at_most:,g}"
+
+
+BOTH = ("postgres", "sqlite")
+
+
+def _both(label: str, figure: str, **bounds: float | str | None) -> list[Target]:
+    return [Target(label, store, figure, **bounds) for store in BOTH]  # type: ignore[arg-type]
+
+
+TARGETS = [
+    Target("drain, 1 worker, of bare claim 100 + complete 100", "postgres", "drain /s", 0.6, of="bare drain 100 /s"),
+    Target(
+        "drain, 1 worker, of the bare file (claim 100 + complete 100)",
+        "sqlite",
+        "drain /s",
+        0.25,
+        of="bare drain 100 /s",
+    ),
+    Target("2 worker processes, of one", "sqlite", "drain 2 /s", 1.0, of="drain /s"),
+    Target("2 worker processes, of one", "postgres", "drain 2 /s", None, None, of="drain /s"),
+    Target("10 worker processes, jobs/s", "postgres", "drain 10 /s", 20_000, digits=0),
+    Target("10 worker processes, jobs/s", "sqlite", "drain 10 /s", 10_000, digits=0),
+    *_both("sync handlers in threads, jobs/s", "drain threads /s", at_least=8_000, digits=0),
+    *_both("enqueue one at a time, of a bare insert", "enqueue one /s", at_least=0.7, of="bare insert 1 /s"),
+    Target("100 callers at once, of one at a time", "postgres", "enqueue, 100 callers /s", 8, of="enqueue one /s"),
+    Target("100 callers at once, of one at a time", "sqlite", "enqueue, 100 callers /s", 3, of="enqueue one /s"),
+    Target("enqueue_many, of a bare multi-row insert", "postgres", "enqueue_many /s", 0.35, of="bare insert 1000 /s"),
+    Target("enqueue_many, jobs/s", "sqlite", "enqueue_many /s", 80_000, digits=0),
+    Target("pick-up by an idle worker in another process, p50 ms", "postgres", "pick-up p50 ms", at_most=2.5),
+    Target("pick-up by an idle worker in another process, p99 ms", "postgres", "pick-up p99 ms", at_most=6),
+    Target("pick-up by an idle worker in another process, p50 ms", "sqlite", "pick-up p50 ms", at_most=3),
+    Target("pick-up by an idle worker in another process, p99 ms", "sqlite", "pick-up p99 ms", at_most=8),
+    Target("pick-up in the same process, p50 ms", "sqlite", "same process p50 ms", at_most=1),
+    *_both("a delayed job's start after its time, p99 ms", "delayed start p99 ms", at_most=50),
+    *_both(
+        "drain with 1M jobs of another topic, of the empty database", "drain, 1M other /s", at_least=0.9, of="drain /s"
+    ),
+    *_both("drain with 1M future jobs, of the empty database", "drain, 1M future /s", at_least=0.9, of="drain /s"),
+    *_both("drain with ended jobs kept, of the empty database", "drain, ended kept /s", at_least=0.9, of="drain /s"),
+    Target(
+        "drain under an old snapshot, of the quiet database", "postgres", "drain, old snapshot /s", 0.6, of="drain /s"
+    ),
+    Target("server CPU per job, µs", "postgres", "server us/job", at_most=18, digits=1),
+    Target("worker CPU per job, µs", "postgres", "worker us/job", at_most=18, digits=1),
+    Target("CPU per job, µs", "sqlite", "worker us/job", at_most=25, digits=1),
+    *_both("worker memory at rest, MB", "idle worker MB", at_most=80, digits=0),
+    *_both("growth of a worker's memory from 100,000 to 1,000,000 jobs, %", "memory growth %", at_most=5, digits=1),
+    Target("idle, 10 workers, statements/s", "postgres", "idle statements /s", at_most=20, digits=1),
+    *_both("idle, 10 workers, CPU %", "idle CPU %", at_most=2, digits=1),
+    *_both("p99 of one awaited enqueue with 1M jobs waiting, ms", "enqueue p99 ms, 1M waiting", at_most=5),
+    *_both("p99 of one claim with 1M jobs waiting, ms", "claim p99 ms, 1M waiting", at_most=10),
+]

@@ -1,0 +1,76 @@
+"""A worker process for the benchmark: `python -m bench.work URL TALLY OPTIONS-JSON`.
+
+Counts handled jobs in a mapped file that the measuring process reads.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from treadle import Context, Queue
+
+
+class Noop(TypedDict):
+    t: float
+    kind: str
+    user: int
+    pad: str
+
+
+def payload() -> Noop:
+    """About 100 bytes of JSON; `t` is when the caller was about to enqueue."""
+    return {"t": time.time(), "kind": "noop", "user": 123456, "pad": "x" * 40}
+
+
+class Tally:
+    def __init__(self, path: Path, latencies: bool) -> None:
+        path.write_bytes(b"\0" * 24)
+        with path.open("r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 24)
+        self.count, self.first = 0, 0.0
+        self.latencies = path.with_suffix(".latencies").open("w", buffering=1) if latencies else None
+
+    def hit(self, job: Noop) -> None:
+        now = time.time()
+        if not self.count:
+            self.first = now
+        self.count += 1
+        struct.pack_into("qdd", self.map, 0, self.count, self.first, now)
+        if self.latencies:
+            self.latencies.write(f"{now - job['t']:.6f}\n")
+
+
+async def main(url: str, path: Path, options: dict[str, Any]) -> None:
+    queue = Queue(url)
+    tally = Tally(path, options.get("latencies", False))
+    lock = threading.Lock()
+
+    async def noop(ctx: Context, job: Noop) -> dict[str, bool]:
+        tally.hit(job)
+        return {"ok": True}
+
+    def noop_in_thread(ctx: Context, job: Noop) -> dict[str, bool]:
+        with lock:
+            tally.hit(job)
+        return {"ok": True}
+
+    queue.register("noop", noop_in_thread if options.get("threads") else noop)
+    await queue.open()
+    path.with_suffix(".ready").touch()
+    await queue.work(slots=options.get("slots", 50), signals=True, drain="5s")
+    await queue.close()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])))

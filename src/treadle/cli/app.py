@@ -1,0 +1,101 @@
+"""The application: its commands, and what becomes of an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from treadle.cli import demo, doctor, enqueue, jobs, migrate, stats, worker
+from treadle.cli.output import complain
+from treadle.errors import InvalidInput, TreadleError
+
+FAILED = 1
+BAD_USAGE = 2
+INTERRUPTED = 130
+
+# The base of all that typer raises about wrong arguments; it does not export the name.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name="treadle",
+    help="A durable job queue that lives in the database you already have.",
+    epilog="The database is --db, or else TREADLE_DB, db in treadle.toml, or sqlite:///jobs.db.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("worker")(worker.worker)
+app.command("enqueue")(enqueue.enqueue)
+app.add_typer(jobs.app, name="jobs")
+app.command("stats")(stats.stats)
+app.command("doctor")(doctor.doctor)
+app.command("migrate")(migrate.migrate)
+app.command("demo")(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from treadle import __version__
+
+        print(f"treadle {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def treadle(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(BAD_USAGE)
+
+
+def run(argv: Sequence[str]) -> int:
+    """One command, and one line on stderr for whatever goes wrong. `python -X dev -m treadle` shows traces."""
+    try:
+        code = app(list(argv), prog_name="treadle", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _stop_writing()
+        return FAILED
+    except Exception as error:
+        if sys.flags.dev_mode and not isinstance(error, UsageError | TreadleError):
+            raise
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    if isinstance(error, UsageError):
+        message, code = _usage(error), BAD_USAGE
+    elif isinstance(error, InvalidInput):
+        message, code = error.message, BAD_USAGE
+    elif isinstance(error, TreadleError):
+        message, code = error.message, FAILED
+    else:
+        message, code = f"{type(error).__name__}: {error}", FAILED
+    complain(message)
+    return code
+
+
+def _usage(error: Exception) -> str:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "treadle"
+    return f"{message} See {where} --help." if message.endswith((".", "?")) else f"{message}; see {where} --help"
+
+
+def _stop_writing() -> None:
+    """Nobody reads stdout any more; without this the interpreter would complain when it flushes it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

@@ -1,0 +1,125 @@
+"""`treadle enqueue`: make a job by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.database import writable
+from treadle.cli.output import print_json, relative, say
+
+if TYPE_CHECKING:
+    from treadle.job import Job
+
+
+def enqueue(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What kind of job.", show_default=False)],
+    payload: Annotated[
+        str,
+        typer.Argument(metavar="[PAYLOAD]", help="A JSON object; - reads it from stdin.", show_default=False),
+    ] = "{}",
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="TIME", help='Run it after this time, such as "15m".')
+    ] = None,
+    run_at: Annotated[
+        str | None, typer.Option("--run-at", metavar="TIME", help="Run it at 2026-12-24T18:00:00Z.")
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option("--priority", metavar="P", help="critical, high, normal, low, background, or an integer."),
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", help="Give up after so many failures.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Idempotency key: the same key makes no second job."),
+    ] = None,
+    scope: Annotated[
+        str | None, typer.Option("--scope", metavar="SCOPE", help="Whose job it is, such as user.")
+    ] = None,
+    scope_id: Annotated[
+        str | None, typer.Option("--scope-id", metavar="ID", help="Which one, such as 42.")
+    ] = None,
+    capability: Annotated[
+        str | None,
+        typer.Option("--capability", metavar="NAME", help="Only a worker with this capability may run it."),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit with 1 if it does not complete.")
+    ] = False,
+    db: options.Db = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make a job.
+
+    It is stored when the command has returned, and runs as soon as a worker serves its topic.
+    """
+    chosen = {
+        "delay": delay,
+        "run_at": None if run_at is None else options.instant(run_at, "--run-at"),
+        "priority": options.priority(priority),
+        "max_attempts": max_attempts,
+        "idempotency_key": key,
+        "scope": scope,
+        "scope_id": scope_id,
+        "capability": capability,
+    }
+    job = asyncio.run(_enqueue(db, topic, _parsed(payload), chosen, wait, quiet=as_json))
+    if as_json:
+        print_json({**job.as_json(), "deduplicated": job.deduplicated})
+    elif wait:
+        _say_ending(job)
+    if wait and job.status != "completed":
+        raise typer.Exit(1)
+
+
+def _parsed(text: str) -> Any:
+    from treadle.payload import loads
+
+    return loads(sys.stdin.buffer.read() if text == "-" else text)
+
+
+async def _enqueue(
+    db: str | None, topic: str, payload: Any, chosen: dict[str, Any], wait: bool, quiet: bool
+) -> Job:
+    from treadle.errors import JobFailed
+
+    async with writable(db) as queue:
+        job = await queue.enqueue(topic, payload, **chosen)
+        if not quiet:
+            _say_made(job)
+        if not wait:
+            return job
+        sys.stdout.flush()
+        try:
+            await queue.result(job.id)
+        except JobFailed:
+            pass
+        ended = await queue.get(job.id)
+        ended.deduplicated = job.deduplicated
+        return ended
+
+
+def _say_made(job: Job) -> None:
+    if job.deduplicated:
+        say(f"job {job.id} is there already, {job.status}")
+    elif job.run_at > job.created_at:
+        say(f"enqueued job {job.id}, due {relative(job.run_at)}")
+    else:
+        say(f"enqueued job {job.id}")
+
+
+def _say_ending(job: Job) -> None:
+    from pydantic_core import to_json
+
+    if job.status == "completed":
+        say(f"completed: {to_json(job.result_value).decode()}")
+    else:
+        from treadle.lifecycle import first_line
+
+        say(f"{job.status}: {first_line(job.last_error or job.cancel_reason or '')}".rstrip(": "))

@@ -1,0 +1,288 @@
+"""`treadle jobs …`: look at jobs and steer them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.database import existing
+from treadle.cli.output import (
+    Column,
+    complain,
+    listed,
+    print_facts,
+    print_heading,
+    print_json,
+    print_table,
+    relative,
+    safe,
+    say,
+    status,
+)
+from treadle.errors import TreadleError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rich.text import Text
+
+    from treadle.events import Event
+    from treadle.job import Job
+    from treadle.queue import Queue
+
+app = typer.Typer(help="Look at jobs and steer them.", rich_markup_mode=None)
+
+Force = Annotated[bool, typer.Option("--force", help="Also a job that has completed.")]
+
+
+@app.command("list")
+def list_jobs(
+    topic: options.Topic = None,
+    wanted_status: Annotated[
+        str | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="pending, processing, waiting, cancelling, completed, failed, cancelled, expired or stale.",
+        ),
+    ] = None,
+    scope: Annotated[str | None, typer.Option("--scope", metavar="SCOPE", help="Only jobs of this scope.")] = None,
+    scope_id: Annotated[
+        str | None, typer.Option("--scope-id", metavar="ID", help="Only jobs with this scope id.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, clamp=True, help="How many.")] = 30,
+    offset: Annotated[
+        int, typer.Option("--offset", metavar="N", min=0, clamp=True, help="How many to skip.")
+    ] = 0,
+    db: options.Db = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    chosen = {"topic": topic, "status": wanted_status, "scope": scope, "scope_id": scope_id}
+
+    async def read() -> tuple[Sequence[Job], int]:
+        async with existing(db) as queue:
+            return await queue.list(**chosen, limit=limit, offset=offset), await queue.count(**chosen)
+
+    found, total = asyncio.run(read())
+    if as_json:
+        capped = total > EXACT_TOTAL
+        total = min(total, EXACT_TOTAL)
+        print_json(
+            listed((job.as_json() for job in found), totalItems=total, totalCapped=capped, limit=limit, offset=offset)
+        )
+        return
+    if found:
+        print_table(_COLUMNS, [_row(job) for job in found])
+    _say_total(len(found), offset, total)
+
+
+# Totals are exact up to here; see Queue.count.
+EXACT_TOTAL = 10_000
+_COLUMNS = (
+    Column("id"),
+    Column("topic"),
+    Column("status"),
+    Column("attempt", number=True),
+    Column("created", number=True),
+    Column("note", flexible=True),
+)
+
+
+def _row(job: Job) -> list[Text | str]:
+    return [
+        job.id,
+        job.topic,
+        status(job.status),
+        f"{job.attempt}/{job.max_attempts}",
+        relative(job.created_at),
+        note(job),
+    ]
+
+
+def note(job: Job) -> str:
+    """The one thing worth knowing beside the status."""
+    from treadle.lifecycle import first_line
+
+    if job.status == "pending":
+        return _waits_for(job)
+    if job.status in ("processing", "cancelling"):
+        return f"{job.progress} % {job.progress_message or ''}".rstrip()
+    return "" if job.status == "completed" else first_line(job.last_error or job.cancel_reason or "")
+
+
+def _waits_for(job: Job) -> str:
+    from treadle.lifecycle import first_line
+
+    needs = [f"needs {job.capability}"] if job.capability else []
+    due = [f"due {relative(job.run_at)}"] if job.attempt or job.run_at > job.created_at else []
+    return ", ".join([*needs, *due, *([first_line(job.last_error)] if job.last_error else [])])
+
+
+def _say_total(shown: int, offset: int, total: int) -> None:
+    many = f"more than {EXACT_TOTAL:,}" if total > EXACT_TOTAL else f"{total:,}"
+    if not total:
+        say("no jobs")
+    elif shown == total:
+        say(f"{many} {'job' if total == 1 else 'jobs'}")
+    elif offset + shown < total:
+        say(f"{shown} of {many} jobs; go on with --offset {offset + shown}")
+    else:
+        say(f"{shown} of {many} jobs")
+
+
+@app.command()
+def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = False) -> None:
+    """Show everything about a job, with its history."""
+
+    async def read() -> tuple[Job, Sequence[Event]]:
+        async with existing(db) as queue:
+            return await queue.get(job_id), await queue.events(job_id)
+
+    job, events = asyncio.run(read())
+    if as_json:
+        from treadle.insights import event_as_json
+
+        print_json({**job.as_json(), "events": [event_as_json(event) for event in events]})
+        return
+    print_facts(_facts(job))
+    if job.last_error:
+        print_heading("\nerror" if job.status == "failed" else "\nlast error")
+        print(safe(job.last_error.rstrip()))
+    print_heading("\nhistory")
+    print_table(
+        (Column("at"), Column("event"), Column("status"), Column("message", flexible=True)),
+        [_event_row(event) for event in events],
+    )
+
+
+def _facts(job: Job) -> dict[str, Text | str]:
+    from treadle.policy import PRIORITIES
+
+    names = {value: name for name, value in PRIORITIES.items()}
+    facts: dict[str, Text | str | None] = {
+        "id": job.id,
+        "topic": job.topic,
+        "status": status(job.status),
+        "stale": _time(job.stale_at),
+        "attempt": f"{job.attempt} of {job.max_attempts}",
+        "priority": names.get(job.priority, str(job.priority)),
+        "progress": f"{job.progress} % {job.progress_message or ''}".rstrip(),
+        "payload": _json(job.payload),
+        "result": None if job.result_value is None else _json(job.result_value),
+        "scope": " ".join(part for part in (job.scope, job.scope_id) if part) or None,
+        "created by": job.created_by,
+        "idempotency key": job.idempotency_key,
+        "capability": job.capability,
+        "created": _time(job.created_at),
+        "due": _time(job.run_at),
+        "expires": _time(job.expires_at),
+        "started": _time(job.started_at),
+        "completed": _time(job.completed_at),
+        "failed": _time(job.failed_at),
+        "cancel asked": _time(job.cancel_requested_at),
+        "cancelled": _time(job.cancelled_at),
+        "reason": job.cancel_reason,
+        "worker": job.locked_by,
+        "lease until": _time(job.locked_until),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _time(when: datetime | None) -> str | None:
+    from treadle.job import rfc3339
+
+    return None if when is None else f"{rfc3339(when)} ({relative(when)})"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _event_row(event: Event) -> list[Text | str]:
+    from treadle.job import from_ms, rfc3339
+
+    name = event.type.removeprefix("job:")
+    return [rfc3339(from_ms(event.created_at)) or "", name, status(event.to_status or ""), event.message]
+
+
+@app.command()
+def why(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = False) -> None:
+    """Say why a job is not running."""
+
+    async def read() -> tuple[Job, Sequence[str]]:
+        async with existing(db) as queue:
+            return await queue.get(job_id), await queue.why(job_id)
+
+    job, reasons = asyncio.run(read())
+    if as_json:
+        print_json({"id": job.id, "status": str(job.status), "reasons": list(reasons)})
+    elif reasons:
+        for reason in reasons:
+            say(reason)
+    else:
+        say(f"it is {job.status}" if job.status != "pending" else "nothing stands in its way")
+
+
+@app.command()
+def requeue(job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False) -> None:
+    """Put ended jobs back with all their attempts."""
+    _steer("requeued", job_ids, lambda queue, job_id: queue.requeue(job_id, force=force), db, as_json)
+
+
+@app.command()
+def cancel(
+    job_ids: options.JobIds,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the job.")] = "",
+    db: options.Db = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Stop jobs: pending ones at once, running ones at their next checkpoint."""
+    _steer("", job_ids, lambda queue, job_id: queue.cancel(job_id, reason), db, as_json)
+
+
+@app.command()
+def delete(job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False) -> None:
+    """Delete jobs that are pending, failed, cancelled or expired."""
+    _steer("deleted", job_ids, lambda queue, job_id: queue.delete(job_id, force=force), db, as_json)
+
+
+Action = Callable[["Queue", str], Awaitable["Job | None"]]
+
+
+def _steer(done: str, job_ids: Sequence[str], action: Action, db: str | None, as_json: bool) -> None:
+    """The same for each job; one that refuses is told on stderr and does not keep the others."""
+    answers = asyncio.run(_each(job_ids, action, db))
+    refused = {job_id: answer for job_id, answer in answers.items() if isinstance(answer, TreadleError)}
+    if as_json:
+        changed = [(job_id, answer) for job_id, answer in answers.items() if job_id not in refused]
+        print_json(
+            listed(
+                (answer.as_json() if answer is not None and not isinstance(answer, TreadleError) else {"id": job_id})
+                for job_id, answer in changed
+            )
+            | {"errors": [{"id": i, "code": error.code, "message": error.message} for i, error in refused.items()]}
+        )
+    for job_id, answer in answers.items():
+        if isinstance(answer, TreadleError):
+            complain(f"{job_id}: {answer.message}" if job_id not in answer.message else answer.message)
+        elif not as_json:
+            say(f"{job_id} {done or (answer.status if answer else '')}")
+    if refused:
+        raise typer.Exit(1)
+
+
+async def _each(job_ids: Sequence[str], action: Action, db: str | None) -> dict[str, Job | TreadleError | None]:
+    answers: dict[str, Job | TreadleError | None] = {}
+    async with existing(db) as queue:
+        for job_id in dict.fromkeys(job_ids):
+            try:
+                answers[job_id] = await action(queue, job_id)
+            except TreadleError as error:
+                answers[job_id] = error
+    return answers

@@ -1,0 +1,75 @@
+"""From `module:queue` to the queue in the user's code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from treadle.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
+
+
+def load_queue(target: str) -> Queue:
+    """Import the module from the current folder or the path, and take the queue out of it."""
+    from treadle.queue import Queue
+
+    module_name, _, path = target.partition(":")
+    words = (*module_name.split("."), *path.split("."))
+    if not all(word.isidentifier() for word in words) or module_name.endswith(".py"):
+        raise InvalidInput(f"{target!r} does not name a queue; write module:queue{_hint(target)}")
+    module = _import(module_name)
+    found: object = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise InvalidInput(f"module {module_name} has no {path!r}{_queues_in(module)}")
+        found = getattr(found, name)
+    if not isinstance(found, Queue):
+        raise InvalidInput(f"{target} is of type {type(found).__name__}, not a treadle.Queue{_queues_in(module)}")
+    return found
+
+
+def _hint(target: str) -> str:
+    """For `app.py`, `app.py:queue`, `pkg/app.py:queue` and `app`."""
+    file, _, name = target.partition(":")
+    module = file.removesuffix(".py").strip("./").replace("/", ".")
+    return f", such as {module}:{name or 'queue'}" if module.replace(".", "_").isidentifier() else ""
+
+
+def _import(name: str) -> object:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise InvalidInput(f"there is no module {error.name!r} here or on the path") from None
+        raise InvalidInput(f"module {name} can't be imported: {error}{_place(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(f"module {name} can't be imported: {_told(error)}{_place(error)}") from None
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({os.path.basename(error.filename or '?')}, line {error.lineno})"
+    return f"{type(error).__name__}: {error}"
+
+
+def _place(error: BaseException) -> str:
+    """Where the user's code raised it: the last line of the trace that is not Treadle's or a library's."""
+    if isinstance(error, SyntaxError):
+        return ""
+    here = os.getcwd() + os.sep
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(here)]
+    return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+
+
+def _queues_in(module: object) -> str:
+    from treadle.queue import Queue
+
+    names = [name for name, value in vars(module).items() if isinstance(value, Queue)]
+    return f"; it has {', '.join(names)}" if names else "; make one with queue = Queue(…)"

@@ -1,0 +1,71 @@
+"""`treadle stats`: how many jobs there are, and how well it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.database import existing
+from treadle.cli.output import Column, print_json, print_table, say, span
+
+if TYPE_CHECKING:
+    from treadle.insights import QueueStats
+
+
+def stats(
+    topic: options.Topic = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Count endings since an age (1h, 7d) or 2026-12-24T18:00:00Z."),
+    ] = None,
+    db: options.Db = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Count jobs by topic and status, with success rate and run time.
+
+    Pending and running jobs are counted as they are now. Endings are counted by the minute.
+    """
+    start = options.since(since)
+
+    async def read() -> QueueStats:
+        async with existing(db) as queue:
+            return await queue.stats(topic=topic, since=start)
+
+    found = asyncio.run(read())
+    if as_json:
+        print_json(found.as_json())
+    elif not found.topics:
+        say("no jobs")
+    else:
+        _print(found)
+
+
+def _print(found: QueueStats) -> None:
+    from treadle.lifecycle import Status
+
+    total = {status.value: getattr(found, status.value) for status in Status}
+    shown = [name for name, count in total.items() if count or name in ("pending", "completed", "failed")]
+    columns = [Column("topic"), *(Column(name, number=True) for name in shown)]
+    rows = [[topic, *_cells(counts, shown)] for topic, counts in sorted(found.topics.items())]
+    if len(rows) > 1:
+        rows.append(["all", *_cells(total, shown)])
+    print_table(columns, rows)
+    if found.success_rate is not None:
+        say(f"success rate {found.success_rate:.1%}")
+    if found.avg_execution_time is not None:
+        say(f"average run time {_milliseconds(found.avg_execution_time)}")
+
+
+def _cells(counts: Mapping[str, int], shown: Sequence[str]) -> list[str]:
+    """Nothing for nothing: what is there stands out."""
+    return [f"{counts[name]:,}" if counts[name] else "" for name in shown]
+
+
+def _milliseconds(value: float) -> str:
+    from datetime import timedelta
+
+    return f"{value:.0f} ms" if value < 1000 else span(timedelta(milliseconds=value))

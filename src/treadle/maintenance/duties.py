@@ -1,0 +1,57 @@
+"""The leader's duties and how often each is done."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from treadle.maintenance.leader import Leader
+from treadle.maintenance.reaper import Reaper
+from treadle.maintenance.retention import Retention
+from treadle.worker.backoff import jittered
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
+
+log = logging.getLogger("treadle.maintenance")
+
+TIDY_EVERY_S = 60.0
+LEAST_TERM_MS = 500
+
+
+class Maintenance:
+    """One worker's part in the maintenance: it stands for election, and serves while it leads."""
+
+    def __init__(self, queue: Queue, name: str, reap_every_ms: int) -> None:
+        store, settings = queue.store, queue.settings
+        self._reap_every_s = reap_every_ms / 1000
+        self._prune_every_s = settings.retention_interval_ms / 1000
+        self._store = store
+        self._leader = Leader(store, name, max(3 * reap_every_ms, LEAST_TERM_MS))
+        self._reaper = Reaper(store)
+        self._retention = Retention(store, settings.stale_after_ms + settings.delete_after_ms)
+
+    def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Names and steps, each to be repeated for ever."""
+        while_leading = functools.partial
+        return [
+            ("the election", self._leader.tick),
+            ("the reaper", while_leading(self._serve, self._reaper.sweep, self._reap_every_s)),
+            ("retention", while_leading(self._serve, self._retention.prune, self._prune_every_s)),
+            ("tidying", while_leading(self._serve, self._store.tidy, TIDY_EVERY_S)),
+        ]
+
+    async def resign(self) -> None:
+        try:
+            await self._leader.resign()
+        except Exception as error:  # the term is over soon anyway
+            log.warning("could not resign: %s", error)
+
+    async def _serve(self, duty: Callable[[], Awaitable[None]], every_s: float) -> None:
+        await self._leader.elected()
+        if self._leader.leads:
+            await duty()
+        await asyncio.sleep(jittered(every_s, 0.1))

@@ -1,0 +1,28 @@
+"""Deletes jobs that ended long ago, in small batches that each commit on their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from treadle.store.base import Store
+
+log = logging.getLogger("treadle.maintenance")
+
+BATCH = 1000
+# Between two batches: whoever enqueues meanwhile should not notice.
+PAUSE_S = 0.05
+
+
+class Retention:
+    def __init__(self, store: Store, keep_ms: int) -> None:
+        self._store = store
+        self._keep_ms = keep_ms
+
+    async def prune(self) -> None:
+        total = 0
+        while deleted := await self._store.prune(self._keep_ms, BATCH):
+            total += deleted
+            await asyncio.sleep(PAUSE_S)
+        if total:
+            log.info("deleted %d jobs that ended long ago", total)

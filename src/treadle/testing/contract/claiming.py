@@ -1,0 +1,424 @@
+"""Claims: whose turn it is, and who has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from treadle.errors import LeaseLost
+from treadle.lifecycle import Completed, Failed, Released, Status
+from treadle.store.base import NewJob
+from treadle.testing.contract.suite import ContractPart
+from treadle.testing.contract.workbench import (
+    ENDED,
+    HOUR,
+    MINUTE,
+    SECOND,
+    TOPIC,
+    Workbench,
+    eventually,
+    new_job,
+    settlement,
+)
+
+
+class ClaimContract(ContractPart):
+    async def test_a_claim_says_all_that_a_worker_needs(self, bench: Workbench) -> None:
+        lease = await bench.lease()
+        id = await bench.enqueue_one(
+            payload='{"a":1}', max_attempts=4, scope="user", scope_id="u1", created_by="ann", expires_in_ms=HOUR
+        )
+        (job,) = await bench.claim(lease=lease)
+        assert (job.id, job.topic, job.payload, job.lease) == (id, TOPIC, '{"a":1}', lease)
+        assert (job.attempt, job.max_attempts) == (1, 4)
+        assert (job.created_by, job.scope, job.scope_id) == ("ann", "user", "u1")
+        assert job.status is Status.PROCESSING
+
+    async def test_a_claimed_job_is_processing_and_locked(self, bench: Workbench) -> None:
+        id = await bench.make("processing")
+        seen = await bench.job(id)
+        assert (seen.status, seen.attempt, seen.locked_by) == (Status.PROCESSING, 1, "w1")
+        assert seen.claimed_at is not None
+        assert seen.locked_until is not None
+        assert seen.last_heartbeat_at is not None
+        assert seen.started_at is None
+
+    async def test_an_empty_queue(self, bench: Workbench) -> None:
+        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 10, 10)
+        assert (claim.jobs, claim.next_at_ms, claim.overdue) == ([], None, False)
+
+    async def test_a_claimed_job_is_not_claimed_again(self, bench: Workbench) -> None:
+        await bench.enqueue(3)
+        first = await bench.claim(2)
+        second = await bench.claim(2)
+        assert len(first) == 2
+        assert len(second) == 1
+        assert await bench.claim(2) == []
+
+    @pytest.mark.parametrize("limit", [0, 1, 2, 5, 6, 100])
+    async def test_no_more_than_the_limit(self, bench: Workbench, limit: int) -> None:
+        ids = await bench.enqueue(5)
+        assert [job.id for job in await bench.claim(limit)] == ids[:limit]
+        assert await bench.claimable() == ids[limit:]
+
+    async def test_a_claim_without_topics_brings_nothing(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        assert await bench.claim(5, topics=[]) == []
+
+    @pytest.mark.parametrize("state", ["delayed", "retrying", "held", "processing", "cancelling", *ENDED])
+    async def test_only_what_is_ready_is_claimed(self, bench: Workbench, state: str) -> None:
+        await bench.make(state)
+        assert await bench.claim(5) == []
+
+    async def test_without_a_live_lease_nothing_is_claimed(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(2)
+        lease = await bench.lease(MINUTE)
+        await bench.pass_time(HOUR)
+        for _ in range(2):
+            with pytest.raises(LeaseLost):
+                await bench.claim(5, lease=lease)
+        assert await bench.claimable() == ids
+
+    async def test_a_lost_lease_is_told_even_when_there_is_nothing_to_claim(self, bench: Workbench) -> None:
+        lease = await bench.lease()
+        await bench.store.close_lease(lease)
+        with pytest.raises(LeaseLost):
+            await bench.claim(5, lease=lease)
+
+    async def test_two_stores_share_one_queue(self, bench: Workbench) -> None:
+        other = await bench.another()
+        (here,) = await bench.enqueue(1)
+        (there,) = await bench.enqueue(1, store=other)
+        assert [job.id for job in await bench.claim(5, store=other)] == [here, there]
+        assert await bench.claim(5) == []
+
+
+class ClaimOrderContract(ContractPart):
+    async def test_highest_priority_first(self, bench: Workbench) -> None:
+        ids = {p: await bench.enqueue_one(priority=p) for p in (50, 0, 100, -7, 75, 51)}
+        assert [job.id for job in await bench.claim(10)] == [ids[p] for p in (100, 75, 51, 50, 0, -7)]
+
+    async def test_priority_counts_across_topics(self, bench: Workbench) -> None:
+        low = await bench.enqueue_one(topic="a", priority=10)
+        high = await bench.enqueue_one(topic="b", priority=20)
+        assert [job.id for job in await bench.claim(10, topics=["a", "b"])] == [high, low]
+
+    async def test_then_the_oldest_by_its_time(self, bench: Workbench) -> None:
+        now = await bench.store.now()
+        minutes = [3, 1, 2, 5, 4]
+        ids = {m: await bench.enqueue_one(run_at=now - m * MINUTE) for m in minutes}
+        assert [job.id for job in await bench.claim(10)] == [ids[m] for m in sorted(minutes, reverse=True)]
+
+    async def test_then_the_first_to_come(self, bench: Workbench) -> None:
+        at = await bench.store.now() - MINUTE
+        ids = [await bench.enqueue_one(run_at=at) for _ in range(5)]
+        assert [job.id for job in await bench.claim(10)] == ids
+
+    async def test_one_at_a_time_the_oldest_of_all_topics_comes_first(self, bench: Workbench) -> None:
+        now = await bench.store.now()
+        times = random.Random(7).sample(range(60), 30)
+        ids = {m: await bench.enqueue_one(topic=f"t{m % 3}", run_at=now - m * MINUTE) for m in times}
+        claimed = [await bench.claim_one(topics=["t0", "t1", "t2"]) for _ in times]
+        assert [job.id for job in claimed] == [ids[m] for m in sorted(times, reverse=True)]
+
+    async def test_of_equal_topics_the_one_with_the_oldest_job_comes_first(self, bench: Workbench) -> None:
+        now = await bench.store.now()
+        young = await bench.enqueue(2, topic="a", run_at=now - 2 * MINUTE)
+        old = await bench.enqueue(2, topic="b", run_at=now - 3 * MINUTE)
+        assert [job.id for job in await bench.claim(3, topics=["a", "b"])] == [*old, young[0]]
+
+    async def test_only_the_topics_asked_for(self, bench: Workbench) -> None:
+        mine = await bench.enqueue(2, topic="mine")
+        await bench.enqueue(2, topic="other", priority=100)
+        await bench.enqueue(2, topic="mine.too")
+        assert [job.id for job in await bench.claim(10, topics=["mine", "nobodys"])] == mine
+
+    async def test_only_the_capabilities_that_a_worker_has(self, bench: Workbench) -> None:
+        anybodys = await bench.enqueue_one()
+        media = await bench.enqueue_one(capability="media", priority=60)
+        gpu = await bench.enqueue_one(capability="gpu", priority=70)
+        assert [job.id for job in await bench.claim(10, capabilities=["print"])] == [anybodys]
+        assert [job.id for job in await bench.claim(10, capabilities=["print", "media"])] == [media]
+        assert [job.id for job in await bench.claim(10, capabilities=["gpu", "media"])] == [gpu]
+
+    async def test_a_released_job_keeps_its_place(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(4)
+        first, second = await bench.claim(2)
+        assert await bench.settle(second, Released("shutdown"))
+        assert await bench.settle(first, Released("shutdown"))
+        assert [job.id for job in await bench.claim(4)] == ids
+
+    async def test_a_released_urgent_job_still_comes_first(self, bench: Workbench) -> None:
+        urgent = await bench.enqueue_one(priority=100)
+        await bench.enqueue(3)
+        job = await bench.claim_one()
+        assert job.id == urgent
+        assert await bench.settle(job, Released())
+        assert (await bench.claim_one()).id == urgent
+
+    async def test_a_job_released_by_hand_still_comes_first(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(3)
+        job = await bench.claim_one()
+        await bench.store.release([job.id])
+        assert (await bench.claim_one()).id == ids[0]
+
+    async def test_a_late_job_with_an_older_time_comes_first(self, bench: Workbench) -> None:
+        await bench.enqueue(3)
+        await bench.claim_one()
+        older = await bench.enqueue_one(run_at=await bench.store.now() - HOUR)
+        assert (await bench.claim_one()).id == older
+
+    async def test_a_late_urgent_job_comes_first(self, bench: Workbench) -> None:
+        await bench.enqueue(3)
+        await bench.claim_one()
+        urgent = await bench.enqueue_one(priority=100)
+        assert (await bench.claim_one()).id == urgent
+
+    async def test_a_retried_job_queues_by_its_new_time(self, bench: Workbench) -> None:
+        first, *others = await bench.enqueue(3)
+        job = await bench.claim_one()
+        assert await bench.settle(job, Failed("Boom", "Boom", retry_in_ms=1))
+        await eventually(bench.promoted)
+        late = await bench.enqueue_one()
+        assert [job.id for job in await bench.claim(10)] == [*others, first, late]
+
+    async def test_a_job_with_a_new_priority_takes_its_new_place(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(3)
+        await bench.store.reschedule(ids[2], run_at=None, priority=90, max_attempts=None)
+        assert [job.id for job in await bench.claim(10)] == [ids[2], ids[0], ids[1]]
+
+    async def test_jobs_dated_in_the_future_do_not_stand_in_the_way(self, bench: Workbench) -> None:
+        await bench.enqueue(20, delay_ms=HOUR, priority=100)
+        ids = await bench.enqueue(2)
+        assert [job.id for job in await bench.claim(10)] == ids
+
+    async def test_any_mix_comes_in_its_order(self, bench: Workbench) -> None:
+        """Lane by lane: priority, then the topic with the oldest head; inside a lane by time and arrival."""
+        dice = random.Random(11)
+        now = await bench.store.now()
+        jobs = [
+            new_job(topic=dice.choice("abc"), priority=dice.choice([10, 20, 30]), run_at=now - seconds * SECOND)
+            for seconds in dice.sample(range(1000), 120)
+        ]
+        await bench.store.insert(jobs)
+        left = jobs
+        while left:
+            limit = dice.choice([1, 7, 25])
+            expected = _in_order(left)[:limit]
+            assert [job.id for job in await bench.claim(limit, topics=["a", "b", "c"])] == expected
+            left = [job for job in left if job.id not in expected]
+
+
+def _in_order(jobs: Sequence[NewJob]) -> list[str]:
+    lanes: dict[tuple[int, str], list[NewJob]] = {}
+    for job in sorted(jobs, key=_due):
+        lanes.setdefault((-job.priority, job.topic), []).append(job)
+    ordered = sorted(lanes.items(), key=lambda lane: (lane[0][0], _due(lane[1][0])))
+    return [job.id for _, lane in ordered for job in lane]
+
+
+def _due(job: NewJob) -> int:
+    return job.run_at or 0
+
+
+class LastAttemptContract(ContractPart):
+    """A job on its last attempt is only claimed into a free slot, so a poison job can't use up its neighbours."""
+
+    async def test_beyond_the_free_slots_no_last_attempt(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(5, max_attempts=1)
+        assert [job.id for job in await bench.claim(5, free=2)] == ids[:2]
+
+    async def test_without_a_free_slot_only_jobs_that_have_another_try(self, bench: Workbench) -> None:
+        await bench.enqueue(2, max_attempts=1)
+        assert await bench.claim(5, free=0) == []
+        ids = await bench.enqueue(3, priority=60)
+        assert [job.id for job in await bench.claim(3, free=0)] == ids
+
+    async def test_the_first_slots_take_anything(self, bench: Workbench) -> None:
+        last = await bench.enqueue_one(max_attempts=1)
+        plain = await bench.enqueue(2)
+        too_much = await bench.enqueue_one(max_attempts=1)
+        assert [job.id for job in await bench.claim(4, free=1)] == [last, *plain]
+        assert [job.id for job in await bench.claim(4, free=1)] == [too_much]
+
+    async def test_a_retried_job_comes_to_its_last_attempt(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one(max_attempts=2)
+        job = await bench.claim_one(free=0)
+        await bench.settle(job, Failed("Boom", "Boom", retry_in_ms=1))
+        await bench.pass_time(SECOND)
+        await bench.store.promote()
+        assert await bench.claim(1, free=0) == []
+        assert [job.id for job in await bench.claim(1, free=1)] == [id]
+
+
+class DeadlineContract(ContractPart):
+    """A job that was not started in time expires; one that was claimed in time runs on."""
+
+    @pytest.mark.parametrize("option", ["expires_at", "expires_in_ms"])
+    async def test_an_overdue_job_is_not_claimed(self, bench: Workbench, option: str) -> None:
+        value = HOUR if option == "expires_in_ms" else await bench.store.now() + HOUR
+        id = await bench.enqueue_one(**{option: value})
+        await bench.pass_time(2 * HOUR)
+        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 5, 5)
+        assert claim.jobs == []
+        assert claim.overdue
+        (moved,) = await bench.store.expire_overdue()
+        assert (moved.id, moved.topic, moved.status, moved.event) == (id, TOPIC, Status.EXPIRED, "job:expired")
+        seen = await bench.job(id)
+        assert (seen.status, seen.error_type, seen.attempt) == (Status.EXPIRED, "DeadlinePassed", 0)
+        assert await bench.history(id) == ["expired"]
+
+    async def test_the_jobs_behind_it_are_claimed(self, bench: Workbench) -> None:
+        await bench.enqueue(2, expires_in_ms=MINUTE)
+        await bench.pass_time(HOUR)
+        ids = await bench.enqueue(2)
+        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 5, 5)
+        assert [job.id for job in claim.jobs] == ids
+        assert claim.overdue
+
+    async def test_a_deadline_that_passed_before_the_enqueue(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one(expires_at=await bench.store.now() - SECOND)
+        assert await bench.claim(5) == []
+        assert [moved.id for moved in await bench.store.expire_overdue()] == [id]
+
+    @pytest.mark.parametrize("state", ["delayed", "retrying", "held"])
+    async def test_every_pending_job_expires(self, bench: Workbench, state: str) -> None:
+        id = await bench.make(state, expires_in_ms=MINUTE, delay_ms=30 * MINUTE if state == "delayed" else 0)
+        await bench.pass_time(2 * MINUTE)
+        assert id in [moved.id for moved in await bench.store.expire_overdue()]
+        assert await bench.status(id) is Status.EXPIRED
+
+    @pytest.mark.parametrize("state", ["processing", "cancelling"])
+    async def test_a_job_claimed_in_time_runs_on(self, bench: Workbench, state: str) -> None:
+        id = await bench.make(state, expires_in_ms=MINUTE)
+        await bench.pass_time(2 * MINUTE)
+        assert await bench.store.expire_overdue() == []
+        assert await bench.status(id) is Status(state)
+
+    async def test_it_may_complete_late(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one(expires_in_ms=MINUTE)
+        job = await bench.claim_one()
+        await bench.pass_time(2 * MINUTE)
+        assert await bench.settle(job, Completed())
+        assert await bench.status(id) is Status.COMPLETED
+        assert await bench.store.expire_overdue() == []
+
+    async def test_nothing_expires_early(self, bench: Workbench) -> None:
+        await bench.enqueue(3, expires_in_ms=HOUR)
+        assert await bench.store.expire_overdue() == []
+
+    async def test_no_more_than_the_limit_at_once(self, bench: Workbench) -> None:
+        await bench.enqueue(5, expires_in_ms=MINUTE)
+        await bench.pass_time(HOUR)
+        assert [len(await bench.store.expire_overdue(limit=2)) for _ in range(4)] == [2, 2, 1, 0]
+
+    async def test_a_requeued_job_gets_all_the_time_it_needs(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one(expires_in_ms=MINUTE)
+        await bench.pass_time(HOUR)
+        await bench.store.expire_overdue()
+        await bench.store.requeue([id])
+        assert (await bench.job(id)).expires_at is None
+        assert await bench.store.expire_overdue() == []
+        job = await bench.claim_one()
+        assert job.id == id
+        assert await bench.status(id) is Status.PROCESSING
+        assert await bench.settle(job, Completed())
+        assert await bench.status(id) is Status.COMPLETED
+
+
+class PauseContract(ContractPart):
+    async def test_a_paused_topic_is_not_claimed(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(2)
+        other = await bench.enqueue_one(topic="other")
+        await bench.store.pause(TOPIC)
+        assert [job.id for job in await bench.claim(5, topics=[TOPIC, "other"])] == [other]
+        await bench.store.resume(TOPIC)
+        assert [job.id for job in await bench.claim(5)] == ids
+
+    async def test_a_paused_topic_still_takes_jobs(self, bench: Workbench) -> None:
+        await bench.store.pause(TOPIC)
+        id = await bench.enqueue_one()
+        assert await bench.claim(5) == []
+        assert await bench.status(id) is Status.PENDING
+
+    async def test_a_pause_ends_by_itself(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(1)
+        await bench.store.pause(TOPIC, await bench.store.now() + HOUR)
+        assert await bench.claim(5) == []
+        await bench.pass_time(2 * HOUR)
+        assert [job.id for job in await bench.claim(5)] == ids
+
+    async def test_a_pause_of_a_topic_that_nobody_has_used(self, bench: Workbench) -> None:
+        await bench.store.pause("later.used")
+        assert [(topic.topic, topic.paused_until is not None) for topic in await bench.store.topics()] == [
+            ("later.used", True)
+        ]
+        await bench.enqueue(1, topic="later.used")
+        assert await bench.claim(1, topics=["later.used"]) == []
+
+    async def test_what_runs_is_not_stopped_by_a_pause(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        job = await bench.claim_one()
+        await bench.store.pause(TOPIC)
+        assert await bench.settle(job, Completed())
+
+    async def test_pausing_again_changes_the_time(self, bench: Workbench) -> None:
+        now = await bench.store.now()
+        await bench.store.pause(TOPIC)
+        await bench.store.pause(TOPIC, now + HOUR)
+        assert [topic.paused_until for topic in await bench.store.topics()] == [now + HOUR]
+
+    async def test_resuming_what_was_not_paused_changes_nothing(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(1)
+        await bench.store.resume(TOPIC)
+        await bench.store.resume("unknown")
+        assert [job.id for job in await bench.claim(5)] == ids
+
+
+class ManyClaimersContract(ContractPart):
+    async def test_a_hundred_claimers_share_the_jobs_without_a_double(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(4)]
+        ids = await bench.enqueue(300)
+        claims = await asyncio.gather(*(bench.claim(3, store=stores[i % 5]) for i in range(100)))
+        claimed = [job.id for jobs in claims for job in jobs]
+        assert len(set(claimed)) == len(claimed), "a job was claimed twice"
+        left = [job.id for job in await bench.claim(1000)]
+        assert sorted(claimed + left) == sorted(ids)
+
+    async def test_a_queue_is_drained_once_by_many(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        ids = await bench.enqueue(400)
+        done: list[str] = []
+
+        async def drain(i: int) -> None:
+            store = stores[i % len(stores)]
+            lease = await bench.lease(store=store)
+            while jobs := await bench.claim(7, lease=lease, store=store):
+                assert await store.settle([settlement(job, Completed()) for job in jobs]) == []
+                done.extend(job.id for job in jobs)
+
+        await asyncio.gather(*(drain(i) for i in range(12)))
+        # A claim may come back empty while another still holds the last rows: finish what is left.
+        await drain(0)
+        assert sorted(done) == sorted(ids)
+        assert (await bench.store.stats()).counts["completed"] == 400
+
+    async def test_tokens_rise_with_every_claim(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        await bench.enqueue(50)
+        seen: dict[str, list[int]] = {}
+
+        async def pass_around(i: int) -> None:
+            lease = await bench.lease(store=stores[i])
+            for _ in range(15):
+                jobs = await bench.claim(3, lease=lease, store=stores[i])
+                for job in jobs:
+                    seen.setdefault(job.id, []).append(job.token)
+                await stores[i].settle([settlement(job, Released()) for job in jobs])
+
+        await asyncio.gather(*(pass_around(i) for i in range(4)))
+        assert all(tokens == sorted(set(tokens)) for tokens in seen.values())
+        assert max(map(len, seen.values())) > 1

@@ -1,0 +1,205 @@
+"""What a contract test works with: one database, stores on it, and jobs in any state."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from uuid_utils import uuid7
+
+from treadle.job import Job
+from treadle.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Status, decide
+from treadle.store.base import Claimed, Gate, Inserted, NewJob, RowState, Settlement, Store
+
+TOPIC = "mail"
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+# Every state that a job can be in, in more detail than its status tells.
+PENDING = ("pending", "delayed", "retrying", "held")
+RUNNING = ("processing", "cancelling")
+ENDED = ("completed", "failed", "cancelled", "expired")
+STATES = PENDING + RUNNING + ENDED
+
+
+class Database(ABC):
+    """One fresh database. Who writes a store says how to open it, how time passes in it, what can be wrong in it."""
+
+    @abstractmethod
+    def make_store(self) -> Store:
+        """One more unopened store on this database, with `stale_after_ms` of seven days."""
+
+    @abstractmethod
+    async def pass_time(self, ms: int) -> None:
+        """Make everything that is stored `ms` older, as if that time had passed."""
+
+    @abstractmethod
+    async def problems(self) -> Sequence[str]:
+        """What is wrong in it: a job in no place or in two, a count that drifted, a row that hangs on nothing."""
+
+
+class Workbench:
+    """A database with one open store (and more on demand), and short words for what tests do with them."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.store: Store = database.make_store()
+        self._stores: list[Store] = []
+
+    async def open(self) -> None:
+        await self.store.open()
+        self._stores.append(self.store)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(store.close() for store in self._stores), return_exceptions=True)
+
+    async def another(self) -> Store:
+        """A second store on the same database, as another process would have it."""
+        store = self.database.make_store()
+        await store.open()
+        self._stores.append(store)
+        return store
+
+    async def others(self, count: int) -> list[Store]:
+        return list(await asyncio.gather(*(self.another() for _ in range(count))))
+
+    async def pass_time(self, ms: int) -> None:
+        await self.database.pass_time(ms)
+
+    # -- doing ---------------------------------------------------------------------------------
+
+    async def enqueue(self, count: int = 1, store: Store | None = None, **options: Any) -> list[str]:
+        """So many jobs alike, one call; their ids."""
+        jobs = [new_job(**options) for _ in range(count)]
+        answers = await (store or self.store).insert(jobs)
+        assert all(isinstance(answer, Inserted) and answer.existing_id is None for answer in answers), answers
+        return [job.id for job in jobs]
+
+    async def enqueue_one(self, **options: Any) -> str:
+        return (await self.enqueue(1, **options))[0]
+
+    async def lease(self, ms: int = HOUR, store: Store | None = None, worker: str = "w1") -> int:
+        return await (store or self.store).open_lease(worker, ms)
+
+    async def claim(
+        self,
+        limit: int = 1,
+        *,
+        topics: Sequence[str] = (TOPIC,),
+        capabilities: Sequence[str] = (),
+        free: int | None = None,
+        lease: int | None = None,
+        store: Store | None = None,
+    ) -> list[Claimed]:
+        """Claim into free slots, under a new lease of an hour unless one is given."""
+        store = store or self.store
+        lease = await self.lease(store=store) if lease is None else lease
+        return (await store.claim(lease, topics, capabilities, limit, limit if free is None else free)).jobs
+
+    async def claim_one(self, **options: Any) -> Claimed:
+        jobs = await self.claim(1, **options)
+        assert len(jobs) == 1, "there was nothing to claim"
+        return jobs[0]
+
+    async def settle(self, job: Claimed, outcome: Outcome, store: Store | None = None, ran_ms: int | None = 5) -> bool:
+        """Whether the ending was accepted."""
+        return not await (store or self.store).settle([settlement(job, outcome, ran_ms)])
+
+    async def promoted(self) -> bool:
+        """Whether a job's time has come just now."""
+        return (await self.store.promote())[0] > 0
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def job(self, id: str) -> Job:
+        job = (await self.store.get([id]))[0]
+        assert job is not None, f"job {id} is gone"
+        return job
+
+    async def status(self, id: str) -> Status:
+        return (await self.job(id)).status
+
+    async def statuses(self, ids: Sequence[str]) -> list[Status | None]:
+        return [job and job.status for job in await self.store.get(ids)]
+
+    async def history(self, id: str) -> list[str]:
+        events = await self.store.events(id)
+        assert events is not None, f"job {id} is gone"
+        return [event.type.removeprefix("job:") for event in events]
+
+    async def claimable(self, topics: Sequence[str] = (TOPIC,)) -> list[str]:
+        """The ids of the jobs that a worker could claim now, in its order; nothing stays claimed."""
+        jobs = await self.claim(1000, topics=topics)
+        await self.store.release([job.id for job in jobs])
+        return [job.id for job in jobs]
+
+    # -- a job in any state --------------------------------------------------------------------
+
+    async def make(self, state: str, **options: Any) -> str:
+        """A job in this state. One that has run must be made before others of its topic wait to be claimed."""
+        match state:
+            case "pending":
+                return await self.enqueue_one(**options)
+            case "delayed":
+                return await self.enqueue_one(**{"delay_ms": HOUR, **options})
+            case "held":
+                gate = Gate(f"held-{uuid7()}", "queue_same_scope", 1)
+                await self.enqueue_one(**{**options, "gate": gate, "topic": "in.front", "dedupe_key": None})
+                return await self.enqueue_one(**{**options, "gate": gate})
+            case "expired":
+                return await self._expired(options)
+        id = await self.enqueue_one(**options)
+        if state == "cancelled":
+            await self.store.cancel([id], "not wanted")
+            return id
+        job = await self.claim_one(topics=[options.get("topic", TOPIC)], capabilities=[options.get("capability", "")])
+        assert job.id == id, "an older job of the same topic was claimed instead; make this one first"
+        await self._lead_on(state, job)
+        return id
+
+    async def _lead_on(self, state: str, job: Claimed) -> None:
+        match state:
+            case "processing":
+                return
+            case "cancelling":
+                await self.store.cancel([job.id], "not wanted")
+            case "retrying":
+                assert await self.settle(job, Failed("Boom: again", "Boom", retry_in_ms=HOUR))
+            case "completed":
+                assert await self.settle(job, Completed('{"sent": 1}'))
+            case "failed":
+                assert await self.settle(job, Failed("Boom: no more", "Boom"))
+            case _:
+                raise ValueError(f"{state!r} is not one of {STATES}")
+
+    async def _expired(self, options: dict[str, Any]) -> str:
+        id = await self.enqueue_one(**{"max_attempts": 1, **options})
+        job = await self.claim_one(topics=[options.get("topic", TOPIC)])
+        assert job.id == id, "an older job of the same topic was claimed instead; make this one first"
+        await self.store.close_lease(job.lease)
+        await self.store.reclaim()
+        return id
+
+
+def new_job(**options: Any) -> NewJob:
+    return NewJob(**{"id": str(uuid7()), "topic": TOPIC, "payload": '{"to": "ann"}', **options})
+
+
+def settlement(job: Claimed, outcome: Outcome, ran_ms: int | None = 5) -> Settlement:
+    """As a worker reports it: it believes the job to be processing, unless it was told of the cancel."""
+    status = Status.CANCELLING if isinstance(outcome, CancelAcknowledged) else Status.PROCESSING
+    state = RowState(status, job.attempt, job.max_attempts)
+    return Settlement(job, decide(state, outcome), ran_ms)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until it holds; the poll is quick, and time only runs out when something is wrong."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if await answer if isinstance(answer, Awaitable) else answer:
+            return
+        assert time.monotonic() < deadline, f"waited for {seconds} s"
+        await asyncio.sleep(0.002)

@@ -1,0 +1,53 @@
+"""What tests of the command line work with."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+
+APP = '''
+import asyncio
+from treadle import Context, Fail, Queue
+
+queue = Queue("sqlite:///in-code.db")
+
+@queue.job
+async def greet(payload: dict) -> str:
+    return f"Hello, {payload['name']}!"
+
+@queue.job
+def refuse() -> None:
+    raise Fail("no \\x1b[31mway")
+
+@queue.job
+async def sleep(ctx: Context, payload: dict) -> str:
+    await ctx.progress(10, "asleep")
+    await asyncio.sleep(payload.get("seconds", 60))
+    return "awake"
+
+@queue.job(process=True)
+def compute(payload: dict) -> int:
+    return payload["a"] * payload["b"]
+'''
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Command:
+    """The command in an empty folder, with no database named."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return Command(folder)
+
+
+@pytest.fixture
+def treadle(alone: Command, url: str) -> Command:
+    """The command with an empty database, once on each store."""
+    return Command(alone.folder, url)
+
+
+@pytest.fixture
+def app(treadle: Command) -> Command:
+    """The same beside an app.py with handlers."""
+    treadle.module("app", APP)
+    return treadle

@@ -1,0 +1,219 @@
+"""`treadle worker`."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cli.command import SECONDS, Command
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def status(treadle: Command, job_id: str) -> Any:
+    return treadle("jobs", "show", job_id, "--json").done().json["status"]
+
+
+def started(treadle: Command, payload: str = "{}") -> Any:
+    """A job of the topic sleep, once it runs."""
+    job = treadle("enqueue", "sleep", payload, "--json").done().json
+    until(lambda: status(treadle, job["id"]) == "processing")
+    return job
+
+
+# -- what it runs --------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_jobs_of_every_kind_and_db_wins_over_the_code(app: Command) -> None:
+    with app.worker() as worker:
+        assert app("enqueue", "greet", '{"name": "Ada"}', "--wait", "--json").done().json["result"] == "Hello, Ada!"
+        assert app("enqueue", "compute", '{"a": 6, "b": 7}', "--wait", "--json").done().json["result"] == 42
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(SECONDS) == 0
+    assert not (app.folder / "in-code.db").exists()
+
+
+def test_the_url_in_the_code_counts_without_db(alone: Command) -> None:
+    from tests.cli.conftest import APP
+
+    alone.module("app", APP)
+    with alone.worker() as worker:
+        answer = alone.bare("enqueue", "greet", '{"name": "Ada"}', "--wait", "--db", "sqlite:///in-code.db").done()
+        assert 'completed: "Hello, Ada!"' in answer.out
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(SECONDS) == 0
+
+
+def test_only_the_chosen_topics_and_capabilities(app: Command) -> None:
+    with app.worker("--topics", "greet, refuse", "--capabilities", "media,gpu", "--name", "ann", "--slots", "3"):
+        app("enqueue", "greet", '{"name": "Ada"}', "--capability", "gpu", "--wait").done()
+        other = app("enqueue", "sleep", "--json").done().json
+        app("enqueue", "greet", '{"name": "Bob"}', "--wait").done()
+        assert status(app, other["id"]) == "pending"
+        assert "no live worker serves topic sleep" in app("jobs", "why", other["id"]).done().out
+
+
+def test_log_lines_name_what_runs_and_can_be_json(app: Command) -> None:
+    assert app.database
+    words = ["worker", "app:queue", "--topics", "greet", "--name", "ann", "--slots", "3", "--db", app.database]
+    with app.started(*words, TREADLE_LOG_FORMAT="json") as worker:
+        assert worker.stderr
+        line = json.loads(worker.stderr.readline())
+        assert line["level"] == "info"
+        assert line["logger"] == "treadle.worker"
+        assert line["message"].startswith("ann runs greet from ")
+        assert line["message"].endswith(", 3 at a time")
+        worker.send_signal(signal.SIGTERM)
+        assert all(json.loads(line) for line in worker.stderr)
+
+
+# -- how it stops --------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_lets_a_running_job_finish(app: Command) -> None:
+    with app.worker() as worker:
+        job = started(app, '{"seconds": 2}')
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(SECONDS) == 0
+        assert status(app, job["id"]) == "completed"
+
+
+def test_after_the_drain_the_job_is_given_back_unspent(app: Command) -> None:
+    with app.worker("--drain", "100ms") as worker:
+        job = started(app)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(SECONDS) == 0
+    left = app("jobs", "show", job["id"], "--json").done().json
+    assert (left["status"], left["attempt"]) == ("pending", 0)
+
+
+def test_a_second_signal_leaves_at_once_and_the_job_is_recovered(app: Command) -> None:
+    with app.worker("--lease", "2s") as worker:
+        job = started(app)
+        worker.send_signal(signal.SIGTERM)
+        time.sleep(0.2)  # two signals at the same instant are one
+        asked = time.monotonic()
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(SECONDS)
+        assert time.monotonic() - asked < 10
+    with app.worker("--lease", "2s"):
+        until(lambda: app("jobs", "show", job["id"], "--json").done().json["attempt"] == 2)
+
+
+# -- several processes ---------------------------------------------------------------------------------------------
+
+
+def test_several_processes_are_kept_running_and_stopped_together(app: Command) -> None:
+    with app.worker("--processes", "2", "--lease", "5s") as supervisor:
+        family = psutil.Process(supervisor.pid)
+        until(lambda: len(family.children()) == 2)
+        first = family.children()[0].pid
+        assert not [word for word in family.children()[0].cmdline() if word.startswith("--processes")]
+        os.kill(first, signal.SIGKILL)
+        until(lambda: len({child.pid for child in family.children()} - {first}) == 2)
+        app("enqueue", "greet", '{"name": "Ada"}', "--wait").done()
+        children = family.children(recursive=True)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(SECONDS) in (0, 1)
+        until(lambda: not any(child.is_running() for child in children))
+
+
+def test_several_processes_give_up_together_on_a_bad_module(alone: Command) -> None:
+    ran = alone.bare("worker", "nowhere:queue", "--processes=3")
+    assert ran.code == 2
+    assert "there is no module 'nowhere'" in ran.err
+
+
+# -- modules that can't be used ------------------------------------------------------------------------------------
+
+MODULES = {
+    "empty": "",
+    "unrelated": "queue = 3",
+    "two": "from treadle import Queue\nmails = Queue('sqlite:///a.db')\nreports = Queue('sqlite:///b.db')",
+    "idle": "from treadle import Queue\nqueue = Queue('sqlite:///a.db')",
+    "needy": "import json, no_such_library",
+    "typo": "def f(:\n    pass",
+    "angry": "def connect():\n    raise RuntimeError('no\\nnetwork')\n\nconnect()",
+    "quitting": "import sys\nsys.exit('bye')",
+    "mistaken": "from treadle import Queue\nqueue = Queue('sqlite:///a.db')\n@queue.job(timeout='soon')\ndef f(): pass",
+    "homeless": "from treadle import Queue\nqueue = Queue('mysql://ann:s3cr3t@x/y')",
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("empty", "'empty' does not name a queue; write module:queue, such as empty:queue"),
+        ("empty.py", "such as empty:queue"),
+        ("empty.py:queue", "such as empty:queue"),
+        ("./pkg/empty.py:tasks", "such as pkg.empty:tasks"),
+        (":queue", "write module:queue"),
+        ("empty:", "such as empty:queue"),
+        ("../x:queue", "write module:queue"),
+        ("nowhere:queue", "there is no module 'nowhere' here or on the path"),
+        ("nowhere.at.all:queue", "there is no module 'nowhere'"),
+        ("empty:queue", "module empty has no 'queue'; make one with queue = Queue(…)"),
+        ("two:queue", "module two has no 'queue'; it has mails, reports"),
+        ("unrelated:queue", "unrelated:queue is of type int, not a treadle.Queue"),
+        ("idle:queue", "idle:queue has no handlers"),
+        ("needy:queue", "module needy can't be imported: No module named 'no_such_library' (needy.py, line 1)"),
+        ("typo:queue", "(typo.py, line 1)"),
+        ("angry:queue", "module angry can't be imported: RuntimeError: no network (angry.py, line 2)"),
+        ("quitting:queue", "SystemExit: bye"),
+        ("mistaken:queue", "timeout: 'soon' is not a duration"),
+        ("homeless:queue", "'mysql://ann:…@x/y' is not a database URL"),
+    ],
+)
+def test_a_module_that_cannot_be_used(alone: Command, target: str, told: str) -> None:
+    for name, code in MODULES.items():
+        alone.module(name, code)
+    assert told in alone.bare("worker", target).refused(2)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--topics", "nope"], "no handler is registered for nope"),
+        (["--slots", "0"], "slots: 0 is not between"),
+        (["--lease", "soon"], "lease: 'soon' is not a duration"),
+        (["--drain", "soon"], "drain: 'soon' is not a duration"),
+        (["--db", "mysql://x"], "is not a database URL"),
+    ],
+)
+def test_bad_options(alone: Command, words: list[str], told: str) -> None:
+    from tests.cli.conftest import APP
+
+    alone.module("app", APP)
+    assert told in alone.bare("worker", "app:queue", *words).refused(2)
+
+
+def test_a_database_newer_than_the_code(app: Command) -> None:
+    from tests.cli.test_usage import pretend_newer
+
+    assert app.database
+    app("migrate").done()
+    pretend_newer(app)
+    done = app("worker", "app:queue")
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith("treadle: the database has migration 9999")
+    assert "Traceback" not in done.err
+
+
+def test_it_runs_without_uvloop(app: Command) -> None:
+    app.module("uvloop", "raise ImportError('not here')")
+    with app.worker() as worker:
+        app("enqueue", "greet", '{"name": "Ada"}', "--wait").done()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(SECONDS) == 0
+    assert isinstance(worker, subprocess.Popen)

@@ -1,0 +1,12 @@
+"""The contract's `database`, once on each store."""
+
+import pytest
+
+pytest.register_assert_rewrite("treadle.testing.contract")
+
+from tests.contract.relational import RelationalDatabase
+
+
+@pytest.fixture
+def database(url: str) -> RelationalDatabase:
+    return RelationalDatabase(url)

@@ -1,0 +1,161 @@
+"""A database of one of the two SQL stores, seen from outside: how time passes in it and what can be wrong in it."""
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from treadle.connect import make_store
+from treadle.store.base import Store
+from treadle.store.queries import TABLES, load
+from treadle.testing.contract import DAY, Database
+
+# What can't be true of a healthy database: (what is wrong, a query that shows it).
+PROBLEMS = [
+    (
+        "a row in a place without a job",
+        " UNION ALL ".join(
+            f"SELECT '{place}', p.n FROM {{{place}}} p WHERE NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = p.n)"
+            for place in "ready later held running outcomes keys members deadlines notes events".split()
+        ),
+    ),
+    (
+        "a place that disagrees with its job",
+        "SELECT r.n FROM {ready} r JOIN {jobs} j ON j.n = r.n "
+        "WHERE (r.lane, r.run_at, r.max_attempts, r.flags) <> (j.lane, j.run_at, j.max_attempts, j.flags)"
+        " UNION ALL SELECT l.n FROM {later} l JOIN {jobs} j ON j.n = l.n WHERE (l.lane, l.run_at) <> (j.lane, j.run_at)"
+        " UNION ALL SELECT h.n FROM {held} h JOIN {jobs} j ON j.n = h.n WHERE (h.lane, h.gate) <> (j.lane, j.gate)"
+        " UNION ALL SELECT o.n FROM {outcomes} o JOIN {jobs} j ON j.n = o.n WHERE o.topic <> j.topic",
+    ),
+    (
+        "an attempt out of bounds (n, attempt, maximum)",
+        " UNION ALL ".join(
+            f"SELECT p.n, p.attempt, j.max_attempts FROM {{{place}}} p JOIN {{jobs}} j ON j.n = p.n "
+            f"WHERE p.attempt < {least} OR p.attempt > j.max_attempts - {room}"
+            for place, least, room in [("ready", 0, 1), ("later", 0, 1), ("held", 0, 1), ("running", 1, 0)]
+        )
+        + " UNION ALL SELECT p.n, p.attempt, j.max_attempts FROM {outcomes} p JOIN {jobs} j ON j.n = p.n "
+        "WHERE p.attempt < 0 OR p.attempt > j.max_attempts",
+    ),
+    (
+        "a running job whose lease is gone: nobody would ever reclaim it",
+        "SELECT r.n, r.lease FROM {running} r WHERE NOT EXISTS (SELECT 1 FROM {leases} l WHERE l.id = r.lease)",
+    ),
+    (
+        "a tally that is not what ended (topic, status, tally, outcomes)",
+        "SELECT topic, status, sum(counted), sum(ended) FROM ("
+        "SELECT topic, status, count AS counted, 0 AS ended FROM {tally} "
+        "UNION ALL SELECT topic, status, 0, 1 FROM {outcomes}) x GROUP BY 1, 2 HAVING sum(counted) <> sum(ended)",
+    ),
+    ("a gate above its limit", "SELECT gate, used, max FROM {gates} WHERE used > max OR used < 0"),
+    (
+        "a job held at a gate that is not there",
+        "SELECT n, gate FROM {held} WHERE gate NOT IN (SELECT gate FROM {gates})",
+    ),
+    (
+        "a job held at a gate that has room",
+        "SELECT h.n, g.gate, g.used, g.max FROM {held} h JOIN {gates} g ON g.gate = h.gate WHERE g.used < g.max",
+    ),
+    (
+        "a live gated job that its gate does not know",
+        "SELECT j.n, j.gate FROM {jobs} j WHERE j.gate IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n) "
+        "AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.n = j.n AND m.gate = j.gate)",
+    ),
+    (
+        "something that an ended job still holds",
+        "SELECT 'member', m.n FROM {members} m JOIN {outcomes} o ON o.n = m.n "
+        "UNION ALL SELECT 'dedupe', k.n FROM {keys} k JOIN {outcomes} o ON o.n = k.n WHERE k.kind = 'dedupe' "
+        "UNION ALL SELECT 'deadline', d.n FROM {deadlines} d JOIN {outcomes} o ON o.n = d.n",
+    ),
+    (
+        "a live job without the dedupe key or the deadline that it should have",
+        "SELECT 'dedupe', j.n FROM {jobs} j WHERE j.dedupe_key IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n) "
+        "AND NOT EXISTS (SELECT 1 FROM {keys} k WHERE k.kind = 'dedupe' AND k.key = j.dedupe_key AND k.n = j.n) "
+        "UNION ALL SELECT 'deadline', j.n FROM {jobs} j WHERE j.expires_at IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n) "
+        "AND NOT EXISTS (SELECT 1 FROM {deadlines} d WHERE d.n = j.n)",
+    ),
+    (
+        "a job whose idempotency key is not kept",
+        "SELECT j.n FROM {jobs} j WHERE j.idempotency_key IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM {keys} k WHERE k.kind = 'idempotency' AND k.n = j.n)",
+    ),
+]
+
+# Jobs that are ready stay where they are: they are due already, and claims remember how far they came.
+TIMES = {
+    "jobs": ["created_at", "expires_at"],
+    "later": ["run_at"],
+    "leases": ["until", "renewed_at"],
+    "running": ["claimed_at", "started_at", "cancel_at"],
+    "outcomes": ["ended_at", "claimed_at", "started_at", "cancel_at"],
+    "deadlines": ["expires_at"],
+    "starts": ["at"],
+    "events": ["created_at"],
+    "leaders": ["until"],
+    "topics": ["paused_until"],
+}
+
+
+class RelationalDatabase(Database):
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.dialect = "sqlite" if url.startswith("sqlite") else "postgres"
+
+    def make_store(self) -> Store:
+        return make_store(self.url, stale_after_ms=7 * DAY)
+
+    async def pass_time(self, ms: int) -> None:
+        statements = ["UPDATE {jobs} SET run_at = run_at - %d WHERE n IN (SELECT n FROM {later})" % ms]
+        for table, columns in TIMES.items():
+            changes = ", ".join(f"{column} = {column} - {ms}" for column in columns)
+            statements.append(f"UPDATE {{{table}}} SET {changes}")
+        statements.append("UPDATE {tally} SET minute = -minute")  # in one step two minutes could meet
+        statements.append(f"UPDATE {{tally}} SET minute = -minute - {ms // 60_000}")
+        await self.execute(*statements)
+
+    async def problems(self) -> list[str]:
+        return await asyncio.to_thread(self._problems)
+
+    def _problems(self) -> list[str]:
+        queries = load(self.dialect)
+        misplaced, drift, *others = self._run(
+            [queries["misplaced"].sql, queries["gate_drift"].sql, *(statement for _, statement in PROBLEMS)]
+        )
+        found = [f"a job in no place or in two: {row}" for row in misplaced]
+        found += [f"a gate that counts wrong (gate, used, really): {row}" for row in drift if row[1] != row[2]]
+        for (what, _), rows in zip(PROBLEMS, others, strict=True):
+            found += [f"{what}: {row}" for row in rows[:10]]
+        return found
+
+    async def execute(self, *statements: str) -> list[Any]:
+        """Run statements with {table} names in one transaction of our own; the rows of the last."""
+        answers = await asyncio.to_thread(self._run, statements)
+        return answers[-1]
+
+    def _run(self, statements: Sequence[str]) -> list[list[Any]]:
+        names = {table: self._name(table) for table in TABLES}
+        texts = [statement.format(**names) if "{" in statement else statement for statement in statements]
+        return self._run_sqlite(texts) if self.dialect == "sqlite" else self._run_postgres(texts)
+
+    def _name(self, table: str) -> str:
+        return f"treadle.{table}" if self.dialect == "postgres" else f"treadle_{table}"
+
+    def _run_sqlite(self, statements: Sequence[str]) -> list[list[Any]]:
+        path = Path(self.url.removeprefix("sqlite:///"))
+        with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            answers = [connection.execute(statement).fetchall() for statement in statements]
+            connection.execute("COMMIT")
+            return answers
+
+    def _run_postgres(self, statements: Sequence[str]) -> list[list[Any]]:
+        with psycopg.connect(self.url, prepare_threshold=None) as connection:
+            cursors = [connection.execute(statement.encode()) for statement in statements]
+            return [cursor.fetchall() if cursor.description else [] for cursor in cursors]

@@ -1,0 +1,15 @@
+"""Leases, and what is done under them."""
+
+from treadle.testing import contract
+
+
+class TestLease(contract.LeaseContract): ...
+
+
+class TestTouch(contract.TouchContract): ...
+
+
+class TestCancelRequest(contract.CancelRequestContract): ...
+
+
+class TestLostClaim(contract.LostClaimContract): ...

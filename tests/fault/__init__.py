@@ -1,0 +1,1 @@
+"""Real processes, real signals, real servers: what must hold when things go wrong (RELIABILITY.md)."""

@@ -1,0 +1,192 @@
+"""Handlers of every kind, each writing down what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from typing import Any
+
+from tests.fault.crash import die
+from tests.fault.journal import Pen
+from treadle import Concurrency, Context, Queue, Retry, Snooze
+from treadle.errors import LeaseLost
+from treadle.lifecycle import Completed, decide
+from treadle.store.base import Settlement, Touch
+
+AGAIN_SOON = Retry(50, backoff="fixed", delay="50ms")
+
+TOPICS = "quick threaded slow shaky gated parent child snoozer".split()
+"""Those that end by themselves, whatever happens to their workers."""
+
+
+def make_queue(url: str, pen: Pen, **options: Any) -> Queue:
+    queue = Queue(url, **options)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def quick(ctx: Context) -> str:
+        pen.write("start", ctx)
+        pen.write("done", ctx)
+        return ctx.job_id
+
+    @queue.job(retry=AGAIN_SOON)
+    def threaded(ctx: Context, payload: dict[str, Any]) -> None:
+        pen.write("start", ctx)
+        time.sleep(payload.get("ms", 2) / 1000)
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def slow(ctx: Context, payload: dict[str, Any]) -> None:
+        pen.write("start", ctx)
+        ctx.progress(10, "begun")
+        await asyncio.sleep(payload.get("ms", 30) / 1000)
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def shaky(ctx: Context) -> None:
+        pen.write("start", ctx)
+        if _unlucky(ctx):
+            raise RuntimeError("shaky, as told")
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON, concurrency=Concurrency("queue_same_scope", keys=("input.key",), limit=2))
+    async def gated(ctx: Context) -> None:
+        pen.write("start", ctx)
+        await asyncio.sleep(0.002)
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def parent(ctx: Context) -> None:
+        pen.write("start", ctx)
+        await ctx.enqueue("child", {}, idempotency_key=ctx.job_id, max_attempts=50)
+        pen.write("done", ctx)
+
+    queue.register("child", quick.handler.function, retry=AGAIN_SOON)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def snoozer(ctx: Context) -> None:
+        pen.write("start", ctx)
+        if _unlucky(ctx):
+            raise Snooze("30ms")
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def deadly(ctx: Context, payload: dict[str, Any]) -> None:
+        """Kills its worker, halfway or after its effect, on its first `attempts` attempts."""
+        pen.write("start", ctx)
+        fatal = ctx.attempt <= payload.get("attempts", 1)
+        if fatal and payload.get("when") == "midway":
+            die()
+        pen.write("effect", ctx)
+        if fatal:
+            die()
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def doomed(ctx: Context) -> None:
+        """Fails on its first attempt."""
+        pen.write("start", ctx)
+        if ctx.attempt == 1:
+            raise RuntimeError("doomed, as told")
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def blocking(ctx: Context, payload: dict[str, Any]) -> None:
+        """What no coroutine should do."""
+        pen.write("start", ctx)
+        time.sleep(payload["ms"] / 1000)
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def beating(ctx: Context, payload: dict[str, Any]) -> None:
+        pen.write("start", ctx)
+        until = time.monotonic() + payload["ms"] / 1000
+        while time.monotonic() < until:
+            await ctx.heartbeat()
+            await asyncio.sleep(0.02)
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def patient(ctx: Context) -> None:
+        """Waits on its first attempt until somebody stops it."""
+        pen.write("start", ctx)
+        try:
+            if ctx.attempt == 1:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pen.write("told", ctx)
+            raise
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    async def stubborn(ctx: Context) -> None:
+        """Waits without end on its first attempt and won't be stopped."""
+        pen.write("start", ctx)
+        while ctx.attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pen.write("told", ctx)
+        pen.write("done", ctx)
+
+    @queue.job(retry=AGAIN_SOON)
+    def frozen(ctx: Context, payload: dict[str, Any]) -> None:
+        """On its first attempt: waits until time has jumped, then tries every write of an owner."""
+        pen.write("start", ctx)
+        if ctx.attempt == 1:
+            _until_time_jumps(payload["lease_ms"] / 1000)
+            _write_as_if_still_owner(ctx, pen)
+            _until_told(ctx, pen)
+        pen.write("done", ctx)
+
+    def _write_as_if_still_owner(ctx: Context, pen: Pen) -> None:
+        job, store = ctx._attempt.job, queue.store_of_worker  # type: ignore[attr-defined]
+        ending = Settlement(job, decide(job, Completed('"stale"')), 1)
+        if ask(store.settle([ending])) == [ending]:
+            pen.write("refused_ending", ctx)
+        if ask(store.touch(job.lease, [Touch(job.n, job.token, 1, 50, "stale")])) == [job.n]:
+            pen.write("refused_progress", ctx)
+        if not ask(store.extend(job.lease, 60_000)):
+            pen.write("refused_renewal", ctx)
+
+    def ask(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, queue.loop_of_worker).result(30)  # type: ignore[attr-defined]
+
+    return queue
+
+
+def _unlucky(ctx: Context) -> bool:
+    """Now and then, and another time not: a token is new with each claim."""
+    return random.Random(ctx._attempt.job.token).random() < 0.4
+
+
+def _until_time_jumps(seconds: float) -> None:
+    last = time.monotonic()
+    while (now := time.monotonic()) - last < seconds:
+        last = now
+        time.sleep(0.002)
+
+
+def _until_told(ctx: Context, pen: Pen) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            ctx.check_cancelled()
+        except LeaseLost:
+            pen.write("told", ctx)
+            raise
+        time.sleep(0.002)
+
+
+def in_own_process(ctx: Context, payload: dict[str, Any]) -> None:
+    """For `process=True`: found by its name in a process of its own."""
+    pen = Pen(payload["journal"], f"child-of-{os.getppid()}")
+    pen.write("start", ctx)
+    if payload.get("die") and ctx.attempt <= payload["die"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while ctx.attempt == 1 and payload.get("linger"):
+        pen.write("alive", ctx)
+        time.sleep(0.02)
+    pen.write("done", ctx)

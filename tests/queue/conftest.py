@@ -1,0 +1,19 @@
+"""What tests of the queue work with: an open queue on each store, and a pair of hands that does a worker's part."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.queue.hands import Hands
+from treadle import Queue
+
+
+@pytest.fixture
+async def queue(url: str) -> AsyncIterator[Queue]:
+    async with Queue(url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def hands(queue: Queue) -> Hands:
+    return Hands(queue)

@@ -1,0 +1,76 @@
+"""A worker without a loop: it claims and settles one job at a time, when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic_core import to_json
+
+from treadle import Job, Queue
+from treadle.lifecycle import Completed, Failed, Outcome, Status, decide
+from treadle.store.base import Claimed, RowState, Settlement
+
+HOUR_MS = 3_600_000
+
+
+class Hands:
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._lease: int | None = None
+        self._claimed_at = time.monotonic()
+
+    async def claim(self, *topics: str, limit: int = 100, capabilities: tuple[str, ...] = ()) -> list[Claimed]:
+        lease = self._lease or await self.arrive(*topics, capabilities=capabilities)
+        jobs = (await self.queue.store.claim(lease, topics, capabilities, limit, limit)).jobs
+        self._claimed_at = time.monotonic()
+        return jobs
+
+    async def arrive(self, *topics: str, capabilities: tuple[str, ...] = ()) -> int:
+        """Be there as a live worker that serves these topics."""
+        serves = {"topics": list(topics), "capabilities": list(capabilities), "slots": 10}
+        self._lease = await self.queue.store.open_lease("hands", HOUR_MS, serves)
+        return self._lease
+
+    async def claim_one(self, topic: str) -> Claimed:
+        (job,) = await self.claim(topic, limit=1)
+        return job
+
+    async def claimable(self, *topics: str) -> list[str]:
+        """The ids that a worker would get, in its order; nothing stays claimed."""
+        jobs = await self.claim(*topics)
+        await self.queue.store.release([job.id for job in jobs])
+        return [job.id for job in jobs]
+
+    async def settle(self, job: Claimed, outcome: Outcome) -> bool:
+        state = RowState(Status.PROCESSING, job.attempt, job.max_attempts)
+        return not await self.queue.store.settle([Settlement(job, decide(state, outcome), self.ran_ms())])
+
+    def ran_ms(self) -> int:
+        return round((time.monotonic() - self._claimed_at) * 1000)
+
+    async def complete(self, job: Claimed, result: Any = None) -> None:
+        text = None if result is None else to_json(result).decode()
+        assert await self.settle(job, Completed(text))
+
+    async def fail(self, job: Claimed, error: str = "Boom: no more", *, retry_in_ms: int | None = None) -> None:
+        assert await self.settle(job, Failed(error, "Boom", retry_in_ms))
+
+    async def do(self, job: Job, result: Any = None) -> None:
+        """Claim and complete this very job, which must be the first of its topic."""
+        claimed = await self.claim_one(job.topic)
+        assert claimed.id == job.id
+        await self.complete(claimed, result)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 20) -> None:
+    """Wait until it holds; time only runs out when something is wrong."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if await answer if isinstance(answer, Awaitable) else answer:
+            return
+        assert time.monotonic() < deadline, f"waited for {seconds} s"
+        await asyncio.sleep(0.002)

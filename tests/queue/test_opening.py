@@ -1,0 +1,250 @@
+"""Opening and closing, several event loops, several threads, several processes."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.queue.hands import Hands
+from treadle import InvalidInput, Job, Queue, SchemaMismatch, Status, StoreUnavailable
+
+
+async def test_a_queue_opens_by_itself_at_the_first_use(url: str) -> None:
+    queue = Queue(url)
+    job = await queue.enqueue("mail")
+    assert (await queue.get(job.id)).status is Status.PENDING
+    await queue.close()
+
+
+async def test_the_context_manager_opens_and_closes(url: str) -> None:
+    async with Queue(url) as queue:
+        store = queue.store
+        await queue.enqueue("mail")
+    with pytest.raises(StoreUnavailable, match="open"):
+        await store.now()
+    with pytest.raises(InvalidInput, match="not open here"):
+        _ = queue.store
+
+
+async def test_opening_twice_and_closing_twice_do_nothing_more(url: str) -> None:
+    queue = Queue(url)
+    assert await queue.open() is queue
+    store = queue.store
+    await asyncio.gather(*(queue.open() for _ in range(5)))
+    assert queue.store is store
+    await queue.close()
+    await queue.close()
+
+
+async def test_a_queue_that_was_closed_opens_again_at_the_next_use(url: str) -> None:
+    queue = Queue(url)
+    job = await queue.enqueue("mail")
+    await queue.close()
+    assert (await queue.get(job.id)).id == job.id
+    await queue.close()
+
+
+async def test_closing_waits_for_what_was_enqueued(url: str) -> None:
+    async with Queue(url) as queue:
+        waiting = [asyncio.create_task(queue.enqueue("mail", {"n": n})) for n in range(50)]
+        await asyncio.sleep(0)
+        jobs = await asyncio.gather(*waiting)
+    async with Queue(url) as queue:
+        assert await queue.count() == len(jobs) == 50
+
+
+async def test_what_is_under_way_when_the_queue_closes_is_told(url: str) -> None:
+    queue = await Queue(url).open()
+    waiting = [asyncio.create_task(queue.enqueue("mail", {"n": n})) for n in range(200)]
+    await asyncio.sleep(0)
+    await queue.close()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    made = {answer.id for answer in answers if isinstance(answer, Job)}
+    assert all(isinstance(answer, Job | StoreUnavailable) for answer in answers)
+    async with Queue(url) as queue:
+        stored = {job.id for job in await queue.list(limit=1000)}
+    assert made <= stored
+    await queue.close()
+
+
+@pytest.mark.parametrize("url", ["", "jobs.db", "mysql://localhost/x", "sqlite://jobs.db", "sqlite:///", "nonsense"])
+def test_a_bad_url_shows_at_once(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        Queue(url)
+
+
+def test_a_bad_setting_shows_at_once() -> None:
+    with pytest.raises(InvalidInput, match="'slot' is not a setting"):
+        Queue("sqlite:///jobs.db", slot=5)
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.db"
+    file.write_text("this is not a database" * 100)
+    with pytest.raises(InvalidInput, match="is not a SQLite database"):
+        await Queue(f"sqlite:///{file}").open()
+
+
+async def test_a_database_that_can_not_be_reached_is_said_and_can_be_tried_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(url)
+    reachable = queue.new_store
+    monkeypatch.setattr(queue, "new_store", Queue("postgresql://nobody@127.0.0.1:1/none").new_store)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
+            await queue.enqueue("mail")
+    monkeypatch.setattr(queue, "new_store", reachable)
+    assert (await queue.enqueue("mail")).status is Status.PENDING
+    await queue.close()
+
+
+async def test_without_migrating_an_empty_database_is_refused(url: str) -> None:
+    with pytest.raises(SchemaMismatch, match="run treadle migrate"):
+        await Queue(url, migrate=False).open()
+
+
+async def test_migrate_says_what_it_applied(url: str) -> None:
+    queue = Queue(url, migrate=False)
+    assert await queue.migrate() == ["0001_engine"]
+    assert await queue.migrate() == []
+    async with queue:
+        await queue.enqueue("mail")
+
+
+async def test_another_database_may_be_chosen_before_the_first_use(tmp_path: Path, url: str) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/other.db")
+    queue.use(url)
+    async with queue:
+        await queue.enqueue("mail")
+        with pytest.raises(InvalidInput, match="open already"):
+            queue.use(url)
+    async with Queue(url) as same:
+        assert await same.count() == 1
+
+
+# -- event loops and threads -------------------------------------------------------------------------------------
+
+
+def test_one_queue_in_several_event_loops_one_after_the_other(url: str) -> None:
+    queue = Queue(url)
+
+    async def one(n: int) -> str:
+        try:
+            return (await queue.enqueue("mail", {"n": n})).id
+        finally:
+            await queue.close()
+
+    ids = [asyncio.run(one(n)) for n in range(4)]
+
+    async def look() -> list[str]:
+        async with queue:
+            return [job.id for job in await queue.list()]
+
+    assert asyncio.run(look()) == ids[::-1]
+
+
+def test_what_a_loop_left_open_is_closed_by_the_next(sqlite_url: str) -> None:
+    queue = Queue(sqlite_url)
+
+    async def forget_to_close() -> None:
+        await queue.enqueue("mail")
+        await queue.count()
+
+    def threads() -> int:
+        return sum(thread.name.startswith("treadle") for thread in threading.enumerate())
+
+    asyncio.run(forget_to_close())
+    left = threads()
+    for _ in range(3):
+        asyncio.run(forget_to_close())
+        assert threads() == left
+    asyncio.run(queue.close())
+    assert threads() == 0
+
+
+def test_one_queue_in_several_threads_each_with_its_loop(url: str) -> None:
+    queue = Queue(url)
+
+    async def many(n: int) -> list[str]:
+        try:
+            return [job.id for job in await asyncio.gather(*(queue.enqueue("mail", {"n": n}) for _ in range(25)))]
+        finally:
+            await queue.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        ids = [id for some in threads.map(lambda n: asyncio.run(many(n)), range(8)) for id in some]
+    assert len(set(ids)) == 200
+
+    async def look() -> int:
+        async with queue:
+            return await queue.count()
+
+    assert asyncio.run(look()) == 200
+
+
+async def test_a_job_made_in_another_thread_wakes_a_waiting_result_here(url: str) -> None:
+    async with Queue(url) as queue:
+        job = await queue.enqueue("mail")
+        waiting = asyncio.create_task(job.result(timeout="20s"))
+
+        async def elsewhere() -> None:
+            async with queue:
+                await Hands(queue).do(await queue.get(job.id), "done elsewhere")
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        assert await waiting == "done elsewhere"
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+ENQUEUE = """
+import asyncio, sys
+from treadle import Queue
+
+async def main():
+    async with Queue(sys.argv[1]) as queue:
+        await asyncio.gather(*(queue.enqueue("mail", {"n": n}) for n in range(25)))
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_start_at_once_on_an_empty_database_all_work(url: str) -> None:
+    command = [sys.executable, "-c", ENQUEUE, url]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    async with Queue(url) as queue:
+        assert await queue.count() == 100
+        assert len(await Hands(queue).claim("mail", limit=200)) == 100
+
+
+FORK = """
+import os, sys, warnings
+from treadle import Queue
+
+warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads: that is what happens here
+queue = Queue(sys.argv[1])
+queue.sync.enqueue("mail", {"who": "parent"})
+child = os.fork()
+queue.sync.enqueue("mail", {"who": "parent again" if child else "child"})
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    queue.sync.close()
+os._exit(0)
+"""
+
+
+async def test_a_fork_after_the_first_use_opens_its_own(url: str) -> None:
+    command = [sys.executable, "-c", FORK, url]
+    done = await asyncio.to_thread(subprocess.run, command, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    async with Queue(url) as queue:
+        who = sorted(job.payload["who"] for job in await queue.list())
+    assert who == ["child", "parent", "parent again"]

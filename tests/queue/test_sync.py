@@ -1,0 +1,261 @@
+"""`queue.sync`: the same methods, blocking, from any thread."""
+
+import asyncio
+import inspect
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.queue.hands import Hands
+from treadle import (
+    InvalidInput,
+    InvalidPayload,
+    Job,
+    JobFailed,
+    JobNotFound,
+    JobRequest,
+    Queue,
+    ResultTimeout,
+    Status,
+    StoreUnavailable,
+    WrongState,
+)
+from treadle.sync import FORWARDED, SyncQueue
+
+NOT_FORWARDED = {"close"}  # ends the thread too, so it is written by hand
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[Queue]:
+    queue = Queue(url)
+    yield queue
+    queue.sync.close()
+
+
+def work_one(queue: Queue, result: Any = None, fail: bool = False) -> str:
+    """Claim the next job of `mail` and end it, on the loop of `queue.sync`."""
+
+    async def work() -> str:
+        hands = Hands(queue)
+        claimed = await hands.claim_one("mail")
+        await (hands.fail(claimed) if fail else hands.complete(claimed, result))
+        return claimed.id
+
+    return queue.sync._run(work())
+
+
+# -- the same face -----------------------------------------------------------------------------------------------
+
+
+def public_coroutines() -> set[str]:
+    return {name for name, method in inspect.getmembers(Queue, inspect.iscoroutinefunction) if not name.startswith("_")}
+
+
+def test_every_method_is_there() -> None:
+    assert set(FORWARDED) | NOT_FORWARDED == public_coroutines()
+
+
+@pytest.mark.parametrize("name", sorted(public_coroutines()))
+def test_signatures_and_documentation_are_the_same(name: str) -> None:
+    blocking, coroutine = getattr(SyncQueue, name), getattr(Queue, name)
+    assert not inspect.iscoroutinefunction(blocking)
+    expected, actual = inspect.signature(coroutine), inspect.signature(blocking)
+    assert list(actual.parameters.values())[1:] == list(expected.parameters.values())[1:]
+    assert actual.return_annotation == expected.return_annotation
+    if name not in NOT_FORWARDED:
+        assert blocking.__doc__ == coroutine.__doc__
+
+
+# -- every method --------------------------------------------------------------------------------------------------
+
+
+def test_enqueue_and_look(queue: Queue) -> None:
+    job = queue.sync.enqueue("mail", {"n": 1}, priority="high", scope="user", scope_id="u")
+    assert isinstance(job, Job)
+    assert queue.sync.get(job.id).priority == 75
+    many = queue.sync.enqueue_many("mail", [{"n": n} for n in range(3)])
+    mixed = queue.sync.enqueue_many([JobRequest("mail"), JobRequest("report")])
+    assert [one.topic for one in mixed] == ["mail", "report"]
+    assert len(queue.sync.list()) == queue.sync.count() == 6
+    assert [one.id for one in queue.sync.list(topic="mail", scope="user")] == [job.id]
+    assert queue.sync.stats(topic="mail").pending == 5
+    assert [event.type for event in queue.sync.events(job.id)] == ["job:enqueued"]
+    assert queue.sync.why(many[0].id) == ["no live worker serves topic mail"]
+    assert [topic.topic for topic in queue.sync.topics()] == ["mail", "report"]
+
+
+def test_steer(queue: Queue) -> None:
+    job = queue.sync.enqueue("mail")
+    assert queue.sync.cancel(job.id, "enough").status is Status.CANCELLED
+    assert queue.sync.requeue(job.id).status is Status.PENDING
+    when = datetime.now(UTC) + timedelta(hours=1)
+    assert queue.sync.reschedule(job.id, run_at=when, priority=1).priority == 1
+    with pytest.raises(WrongState):
+        queue.sync.release(job.id)
+    queue.sync.pause("mail")
+    queue.sync.resume("mail")
+    queue.sync.delete(job.id)
+    with pytest.raises(JobNotFound):
+        queue.sync.get(job.id)
+
+
+def test_results(queue: Queue) -> None:
+    job = queue.sync.enqueue("mail")
+    with pytest.raises(ResultTimeout):
+        queue.sync.result(job.id, timeout="20ms")
+    work_one(queue, {"sent": 1})
+    assert queue.sync.result(job.id) == {"sent": 1}
+    failed = queue.sync.enqueue("mail")
+    work_one(queue, fail=True)
+    with pytest.raises(JobFailed):
+        queue.sync.result(failed.id)
+
+
+def test_migrate_open_and_save_templates(queue: Queue) -> None:
+    assert queue.sync.migrate() == ["0001_engine"]
+    assert queue.sync.open() is queue
+    queue.register("mail", lambda: None)
+    queue.sync.save_templates()
+    assert [topic.topic for topic in queue.sync.topics()] == ["mail"]
+
+
+def test_errors_are_the_same(queue: Queue) -> None:
+    with pytest.raises(InvalidPayload):
+        queue.sync.enqueue("mail", [1])
+    with pytest.raises(InvalidInput, match="topic"):
+        queue.sync.enqueue("No Topic")
+    with pytest.raises(TypeError):
+        queue.sync.enqueue()  # type: ignore[call-arg]
+
+
+# -- threads, loops, closing -----------------------------------------------------------------------------------------
+
+
+def test_any_number_of_threads(queue: Queue) -> None:
+    def many(n: int) -> list[str]:
+        return [queue.sync.enqueue("mail", {"n": n}).id for _ in range(10)]
+
+    with ThreadPoolExecutor(16) as threads:
+        ids = {id for some in threads.map(many, range(16)) for id in some}
+    assert len(ids) == queue.sync.count() == 160
+
+
+def test_one_thread_waits_while_others_work(queue: Queue) -> None:
+    job = queue.sync.enqueue("mail")
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(queue.sync.result, job.id, "20s")
+        work_one(queue, 5)
+        assert waiting.result(timeout=20) == 5
+
+
+def test_the_context_manager_and_use_after_closing(url: str) -> None:
+    queue = Queue(url)
+    with queue.sync as sync:
+        job = sync.enqueue("mail")
+    assert not [thread for thread in threading.enumerate() if thread.name == "treadle-sync"]
+    assert queue.sync.get(job.id).id == job.id
+    queue.sync.close()
+    queue.sync.close()
+
+
+def test_a_thread_that_waits_when_the_queue_closes_is_told(queue: Queue) -> None:
+    job = queue.sync.enqueue("mail")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(queue.sync.result, job.id)
+        while queue.sync._run(tasks()) < 2:
+            pass
+        queue.sync.close()
+        with pytest.raises(StoreUnavailable, match="closed meanwhile"):
+            waiting.result(timeout=20)
+
+
+async def tasks() -> int:
+    return len(asyncio.all_tasks())
+
+
+async def test_beside_an_event_loop(url: str) -> None:
+    """An async program may call blocking code that uses `queue.sync`: both faces, one queue."""
+    async with Queue(url) as queue:
+        first = await asyncio.to_thread(queue.sync.enqueue, "mail", {"n": 1})
+        second = queue.sync.enqueue("mail", {"n": 2})
+        assert [job.id for job in await queue.list()] == [second.id, first.id]
+        assert (await second.refresh()).payload == {"n": 2}
+        queue.sync.close()
+
+
+def test_not_on_its_own_loop(queue: Queue) -> None:
+    async def inside() -> None:
+        queue.sync.count()
+
+    with pytest.raises(InvalidInput, match="can't be used on its own event loop"):
+        queue.sync._run(inside())
+
+
+def test_a_job_from_the_sync_face_can_be_awaited_on(url: str) -> None:
+    queue = Queue(url)
+    job = queue.sync.enqueue("mail")
+
+    async def look() -> Job:
+        try:
+            return await job.refresh()
+        finally:
+            await queue.close()
+
+    assert asyncio.run(look()).id == job.id
+    queue.sync.close()
+
+
+# -- the caller's connection (every kind of driver is in test_transactions.py) ---------------------------------
+
+
+def test_a_blocking_connection_is_used_in_the_callers_thread(sqlite_url: str) -> None:
+    """sqlite3 objects may only be used in the thread that made them: the best proof of where it runs."""
+    queue = Queue(sqlite_url)
+    queue.sync.open()
+    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
+    job = queue.sync.enqueue("mail", {"n": 1}, connection=connection)
+    many = queue.sync.enqueue_many("mail", [{"n": 2}, {"n": 3}], connection=connection)
+    assert queue.sync.count() == 0
+    connection.commit()
+    connection.close()
+    assert {one.id for one in queue.sync.list()} == {job.id, *(one.id for one in many)}
+    queue.sync.close()
+
+
+def test_policies_hold_there_too(sqlite_url: str) -> None:
+    author = Queue(sqlite_url)
+    author.register("mail", lambda: None, dedupe_keys=["user"], priority="high")
+    author.sync.open()
+    other = Queue(sqlite_url)
+    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
+    jobs = other.sync.enqueue_many(
+        [JobRequest("mail", {"user": 1}), JobRequest("mail", {"user": 1})], connection=connection
+    )
+    again = other.sync.enqueue("mail", {"user": 1}, connection=connection)
+    assert {job.id for job in [*jobs, again]} == {jobs[0].id}
+    assert (jobs[0].priority, again.deduplicated) == (75, True)
+    connection.commit()
+    connection.close()
+    assert other.sync.count() == 1
+    author.sync.close()
+    other.sync.close()
+
+
+def test_a_job_made_there_belongs_to_the_queue(sqlite_url: str) -> None:
+    queue = Queue(sqlite_url)
+    queue.sync.open()
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as connection:
+        job = queue.sync.enqueue("mail", connection=connection)
+    connection.close()
+
+    async def look() -> Job:
+        async with queue:
+            return await job.refresh()
+
+    assert asyncio.run(look()).id == job.id
+    queue.sync.close()

@@ -1,0 +1,290 @@
+"""Templates: made by the decorator, saved and versioned, obeyed by processes that have no handler code."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import treadle.queue
+from tests.queue.hands import Hands
+from treadle import (
+    CancelPolicy,
+    Concurrency,
+    Context,
+    InvalidInput,
+    JobRequest,
+    Queue,
+    Rate,
+    Retry,
+    Status,
+    Task,
+    TemplateDisabled,
+)
+
+
+async def saved(queue: Queue) -> dict[str, tuple[dict[str, Any], int]]:
+    return {topic: (json.loads(text), version) for topic, (text, version) in (await queue.store.templates()).items()}
+
+
+# -- decorator forms -------------------------------------------------------------------------------------------
+
+
+async def test_the_decorator_without_and_with_options(queue: Queue) -> None:
+    @queue.job
+    async def plain() -> None: ...
+
+    @queue.job()
+    async def empty() -> None: ...
+
+    @queue.job(topic="mail.digest", priority="high")
+    async def named() -> None: ...
+
+    registered = queue.register("mail_digest", lambda: None)
+    topics = ["plain", "empty", "mail.digest", "mail_digest"]
+    assert [task.topic for task in (plain, empty, named, registered)] == topics
+    assert list(queue.handlers) == topics
+    assert (await named.enqueue()).priority == 75
+
+
+async def test_one_decorator_for_two_functions(queue: Queue) -> None:
+    urgent = queue.job(topic="first", priority="high")
+    urgent(lambda: None)
+    urgent(lambda: None)
+    assert set(queue.handlers) == {"first"}
+
+
+async def test_a_task_is_still_the_function(queue: Queue) -> None:
+    @queue.job
+    def add(payload: dict[str, int]) -> int:
+        """Adds."""
+        return payload["a"] + payload["b"]
+
+    assert isinstance(add, Task)
+    assert add({"a": 1, "b": 2}) == 3
+    assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)
+    assert repr(add) == "<Task add>"
+
+
+async def test_an_async_task_is_awaited_as_before(queue: Queue) -> None:
+    @queue.job
+    async def double(payload: dict[str, int]) -> int:
+        return payload["n"] * 2
+
+    assert await double({"n": 4}) == 8
+
+
+async def test_a_task_is_enqueued_with_the_options_of_enqueue(queue: Queue) -> None:
+    @queue.job
+    async def mail(payload: dict[str, int]) -> None: ...
+
+    job = await mail.enqueue({"n": 1}, delay="15m", idempotency_key="k", priority="low")
+    assert (job.topic, job.payload, job.idempotency_key, job.priority) == ("mail", {"n": 1}, "k", 25)
+    many = await mail.enqueue_many([{"n": n} for n in range(3)], scope_id="s")
+    assert [(one.payload["n"], one.scope_id) for one in many] == [(0, "s"), (1, "s"), (2, "s")]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": "0s"}, "timeout"),
+        ({"timeout": "long"}, "timeout"),
+        ({"priority": "urgent"}, "priority"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"capability": ""}, "capability"),
+        ({"idempotency_key": "input[0]"}, "key"),
+        ({"dedupe_keys": ["a b"]}, "key"),
+        ({"rate": (0, "1s")}, "rate"),
+        ({"rate": (1, "0s")}, "rate"),
+        ({"repeatable": False}, "repeatable=False needs dedupe_keys"),
+        ({"expires": "later"}, "expires"),
+        ({"worker_capability": "media"}, "worker_capability"),
+    ],
+)
+def test_a_bad_option_is_refused_where_it_is_written(tmp_path: Any, options: dict[str, Any], words: str) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    with pytest.raises(InvalidInput, match=words):
+        queue.job(topic="mail", **options)(lambda: None)
+    assert queue.handlers == {}
+
+
+def test_bad_policies_are_refused_where_they_are_written() -> None:
+    with pytest.raises(InvalidInput, match="concurrency: 'deny' is not one of"):
+        Concurrency("deny")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="concurrency"):
+        Concurrency(limit=0)
+    with pytest.raises(InvalidInput, match="1x"):
+        Concurrency(keys=["1x"])
+    with pytest.raises(InvalidInput, match=r"cancel\.grace"):
+        CancelPolicy(grace="soon")
+
+
+async def test_a_bad_topic_or_function_is_refused_where_it_is_written(queue: Queue) -> None:
+    with pytest.raises(InvalidInput, match="topic"):
+        queue.register("Mail Digest", lambda: None)
+    with pytest.raises(InvalidInput, match="takes"):
+        queue.register("mail", lambda ctx, payload, more: None)
+    with pytest.raises(InvalidInput, match="takes"):
+        queue.register("mail", lambda *payloads: None)
+
+    def backwards(payload: dict[str, Any], ctx: Context) -> None: ...
+
+    with pytest.raises(InvalidInput, match="the context comes once, before the payload"):
+        queue.register("mail", backwards)
+
+
+# -- saving ----------------------------------------------------------------------------------------------------
+
+
+def with_everything(queue: Queue) -> None:
+    class Mail(BaseModel):
+        account_id: int
+
+    @queue.job(
+        name="Mail digest",
+        description="Sends one",
+        timeout="30m",
+        priority="high",
+        retry=Retry(5, backoff="exponential", max_delay="10m"),
+        capability="media",
+        idempotency_key="input.account_id",
+        concurrency=Concurrency("reject_same_scope", ["input.account_id"], 2),
+        rate=(5, "1m"),
+        dedupe_keys=["scope_id", "account_id"],
+        repeatable=False,
+        cancel=CancelPolicy(mode="kill", grace="5s"),
+        expires="1d",
+    )
+    async def mail(ctx: Context, payload: Mail) -> None: ...
+
+
+async def test_templates_are_saved_when_the_queue_opens(url: str) -> None:
+    queue = Queue(url)
+    with_everything(queue)
+    async with queue:
+        template, version = (await saved(queue))["mail"]
+        assert version == 1
+        schema = template.pop("payloadSchema")
+        assert schema["required"] == ["account_id"]
+        assert template == {
+            "topic": "mail",
+            "name": "Mail digest",
+            "description": "Sends one",
+            "enabled": True,
+            "repeatable": False,
+            "concurrencyPolicy": "reject_same_scope",
+            "concurrencyKeys": ["input.account_id"],
+            "concurrencyLimit": 2,
+            "rate": {"n": 5, "perSeconds": 60.0},
+            "dedupeKeys": ["scope_id", "account_id"],
+            "idempotencyKey": "input.account_id",
+            "capability": "media",
+            "priority": 75,
+            "timeoutSeconds": 1800.0,
+            "expiresSeconds": 86400.0,
+            "cancelPolicy": {"supported": True, "mode": "kill", "graceSeconds": 5.0},
+            "retryPolicy": {"maxAttempts": 5, "backoffSeconds": [1.0, 2.0, 4.0, 8.0]},
+            "steps": [],
+            "schedulable": True,
+        }
+
+
+async def test_a_template_gets_a_version_more_when_it_changes_and_only_then(url: str) -> None:
+    for priority, version in (("normal", 1), ("normal", 1), ("high", 2), ("high", 2), ("normal", 3)):
+        queue = Queue(url)
+        queue.register("mail", lambda: None, priority=priority)
+        async with queue:
+            assert (await saved(queue))["mail"][1] == version
+            assert (await queue.enqueue("mail")).template_version == version
+
+
+async def test_an_author_may_fix_the_version(url: str) -> None:
+    for fixed in (7, 7, 8):
+        queue = Queue(url)
+        queue.register("mail", lambda: None, version=fixed)
+        async with queue:
+            assert (await saved(queue))["mail"][1] == fixed
+
+
+async def test_many_processes_that_save_the_same_template_make_one_version(url: str) -> None:
+    async def start() -> None:
+        queue = Queue(url)
+        queue.register("mail", lambda: None, priority="high")
+        async with queue:
+            pass
+
+    async with Queue(url) as queue:
+        await asyncio.gather(*(start() for _ in range(8)))
+        assert (await saved(queue))["mail"][1] == 1
+
+
+async def test_handlers_that_come_later_are_saved_on_demand(queue: Queue) -> None:
+    queue.register("mail", lambda: None)
+    assert await saved(queue) == {}
+    await queue.save_templates()
+    assert set(await saved(queue)) == {"mail"}
+
+
+async def test_templates_of_topics_without_a_handler_here_stay(url: str) -> None:
+    first = Queue(url)
+    first.register("mail", lambda: None)
+    second = Queue(url)
+    second.register("report", lambda: None)
+    async with first, second:
+        assert set(await saved(first)) == {"mail", "report"}
+
+
+# -- a process without handler code -----------------------------------------------------------------------------
+
+
+async def test_defaults_of_a_template_hold_for_a_process_without_the_handler(url: str) -> None:
+    author = Queue(url)
+    author.register("mail", lambda: None, priority="high", capability="media", max_attempts=7, expires="1h")
+    async with author, Queue(url) as other:
+        job = await other.enqueue("mail")
+        assert (job.priority, job.capability, job.max_attempts, job.template_version) == (75, "media", 7, 1)
+        assert job.expires_at is not None
+        given = await other.enqueue("mail", priority="low", capability="gpu", max_attempts=2)
+        assert (given.priority, given.capability, given.max_attempts) == (25, "gpu", 2)
+        many = await other.enqueue_many([JobRequest("mail"), JobRequest("unknown")])
+        assert [job.priority for job in many] == [75, 50]
+
+
+async def test_policies_hold_for_the_very_first_enqueues_of_a_process(url: str) -> None:
+    """A hundred at once, before the templates have been read: each must know them."""
+    author = Queue(url)
+    author.register("mail", lambda: None, dedupe_keys=["user"], priority="high")
+    async with author, Queue(url) as other:
+        jobs = await asyncio.gather(*(other.enqueue("mail", {"user": 1, "n": n}) for n in range(100)))
+        assert len({job.id for job in jobs}) == 1
+        assert await other.count() == 1
+
+
+async def test_a_template_that_is_switched_off_refuses_new_jobs_everywhere(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(treadle.queue, "TEMPLATES_SECONDS", 0.0)
+    first = Queue(url)
+    first.register("mail", lambda: None)
+    async with first, Queue(url) as other:
+        waiting = await other.enqueue("mail")
+        second = Queue(url)
+        second.register("mail", lambda: None, enabled=False)
+        async with second:
+            for queue in (second, other):
+                with pytest.raises(TemplateDisabled, match="the template of mail is disabled"):
+                    await queue.enqueue("mail")
+            # What is there already is done.
+            assert await Hands(second).claimable("mail") == [waiting.id]
+            assert (await other.get(waiting.id)).status is Status.PENDING
+
+
+async def test_a_rate_is_obeyed_by_a_worker_that_never_saw_the_template(url: str) -> None:
+    author = Queue(url)
+    author.register("mail", lambda: None, rate=Rate(2, "1h"))
+    async with author, Queue(url) as other:
+        await other.enqueue_many("mail", [{}] * 5)
+        hands = Hands(other)
+        assert len(await hands.claim("mail")) == 2
+        assert await hands.claim("mail") == []

@@ -1,0 +1,23 @@
+"""Names of events."""
+
+from treadle import events
+from treadle.events import Event
+
+# Word for word from the design, §7: `job:enqueued started progress …`.
+DESIGN = (
+    "enqueued started progress step:completed completed failed retrying snoozed released reclaimed waiting cancelling "
+    "cancelled expired requeued stale deleted webhook:delivered webhook:failed"
+)
+
+
+def test_the_events_are_those_of_the_design() -> None:
+    assert {f"job:{name}" for name in DESIGN.split()} == events.NAMES
+
+
+def test_the_plain_path_is_among_them() -> None:
+    assert (events.ENQUEUED, events.STARTED, events.COMPLETED) == ("job:enqueued", "job:started", "job:completed")
+
+
+def test_an_event_of_the_plain_path_has_no_id() -> None:
+    event = Event(None, "a", events.ENQUEUED, None, "pending", "", {}, 0)
+    assert (event.id, event.job_id, event.to_status) == (None, "a", "pending")

@@ -1,0 +1,124 @@
+"""Enqueues that wait at the same time share one transaction."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from treadle.errors import ConcurrencyRejected, Refused, StoreUnavailable
+from treadle.intake import MOST, Intake
+from treadle.store.base import Inserted, NewJob, Store
+
+
+class SlowStore:
+    """Inserts when it is told to, and remembers how many came together."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.error: BaseException | None = None
+
+    async def insert(self, jobs: Sequence[NewJob], *, atomic: bool = True) -> list[Inserted | Refused]:
+        assert not atomic, "one caller's refusal must not be another's"
+        self.groups.append([job.id for job in jobs])
+        await self.gate.wait()
+        if self.error:
+            raise self.error
+        return [ConcurrencyRejected("no") if job.topic == "refused" else Inserted(int(job.id)) for job in jobs]
+
+
+@pytest.fixture
+def store() -> SlowStore:
+    return SlowStore()
+
+
+@pytest.fixture
+def intake(store: SlowStore) -> Intake:
+    return Intake(cast(Store, store))
+
+
+def job(number: int, topic: str = "mail") -> NewJob:
+    return NewJob(str(number), topic, "{}")
+
+
+def add(intake: Intake, *jobs: NewJob) -> list[asyncio.Task[Inserted]]:
+    return [asyncio.create_task(intake.add(one)) for one in jobs]
+
+
+async def turns(count: int = 5) -> None:
+    """Let every task run as far as it gets."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def answers(tasks: Sequence[asyncio.Task[Inserted]]) -> list[Any]:
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_lone_caller_never_waits_for_company(intake: Intake, store: SlowStore) -> None:
+    store.gate.set()
+    assert await intake.add(job(1)) == Inserted(1)
+    assert await intake.add(job(2)) == Inserted(2)
+    assert store.groups == [["1"], ["2"]]
+
+
+async def test_those_who_come_while_one_is_on_its_way_go_together(intake: Intake, store: SlowStore) -> None:
+    tasks = add(intake, *map(job, range(100)))
+    await turns()
+    store.gate.set()
+    assert await answers(tasks) == [Inserted(n) for n in range(100)]
+    assert [len(group) for group in store.groups] == [1, 99]
+
+
+async def test_a_group_has_its_limit(intake: Intake, store: SlowStore) -> None:
+    tasks = add(intake, *map(job, range(MOST * 2 + 2)))
+    await turns()
+    store.gate.set()
+    assert await answers(tasks) == [Inserted(n) for n in range(MOST * 2 + 2)]
+    assert [len(group) for group in store.groups] == [1, MOST, MOST, 1]
+
+
+async def test_a_refusal_concerns_only_its_own_caller(intake: Intake, store: SlowStore) -> None:
+    tasks = add(intake, job(1, "refused"), job(2), job(3, "refused"), job(4))
+    await turns()
+    store.gate.set()
+    refused, made, refused_too, made_too = await answers(tasks)
+    assert isinstance(refused, ConcurrencyRejected)
+    assert isinstance(refused_too, ConcurrencyRejected)
+    assert (made, made_too) == (Inserted(2), Inserted(4))
+
+
+async def test_an_error_reaches_everybody_in_its_group_and_the_next_can_come(intake: Intake, store: SlowStore) -> None:
+    store.error = StoreUnavailable("away")
+    tasks = add(intake, job(1), job(2), job(3))
+    await turns()
+    store.gate.set()
+    assert [type(answer) for answer in await answers(tasks)] == [StoreUnavailable] * 3
+    store.error = None
+    assert await intake.add(job(4)) == Inserted(4)
+
+
+@pytest.mark.parametrize("error", [None, StoreUnavailable("away")])
+async def test_a_caller_who_gave_up_keeps_nobody_waiting(
+    intake: Intake, store: SlowStore, error: BaseException | None
+) -> None:
+    store.error = error
+    first, second, third = add(intake, job(1), job(2), job(3))
+    await turns()
+    second.cancel()
+    await turns()
+    store.gate.set()
+    _, cancelled, answer = await answers([first, second, third])
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert answer is error or answer == Inserted(3)
+
+
+async def test_the_first_caller_giving_up_lets_those_behind_go(intake: Intake, store: SlowStore) -> None:
+    first, second = add(intake, job(1), job(2))
+    await turns()
+    first.cancel()
+    await turns()
+    store.gate.set()
+    assert await second == Inserted(2)
+    assert await intake.add(job(3)) == Inserted(3)

@@ -1,0 +1,86 @@
+"""A queue on each store, and workers that are stopped when their test is over."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import Queue, Worker
+
+Start = Callable[..., Awaitable[Worker]]
+
+
+@pytest.fixture
+async def queue(url: str) -> AsyncIterator[Queue]:
+    async with Queue(url) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Start a worker; it runs until `worker.stop()` or the end of the test."""
+    running: list[tuple[Worker, asyncio.Task[None]]] = []
+
+    async def start(queue: Queue, **options: Any) -> Worker:
+        worker = Worker(queue, **{"drain": "5s", **options})
+        task = asyncio.create_task(worker.run())
+        running.append((worker, task))
+        worker.done = task  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        return worker
+
+    yield start
+    for worker, task in running:
+        if not task.done():
+            worker.stop()
+            await asyncio.wait({task}, timeout=10)
+        if not task.done():
+            worker.stop()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+
+
+class Program:
+    """A worker process started by a test."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def exit_code(self, seconds: float = 20) -> int:
+        return await asyncio.to_thread(self.process.wait, seconds)
+
+
+StartProgram = Callable[..., Program]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Paths through which a test and a handler in another process talk."""
+    return {name: str(tmp_path / name) for name in ("started", "gate", "told", "cleaned")}
+
+
+@pytest.fixture
+def program(url: str) -> Iterator[StartProgram]:
+    """Start `tests.worker.program` on the same database; killed when the test is over."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def program(**options: Any) -> Program:
+        command = [sys.executable, "-m", "tests.worker.program", url, json.dumps(options)]
+        running.append(subprocess.Popen(command))
+        return Program(running[-1])
+
+    yield program
+    for process in running:
+        process.kill()
+        process.wait()

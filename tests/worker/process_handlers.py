@@ -1,0 +1,148 @@
+"""Handlers for the tests of processes, which have to find them by name."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from treadle import Context, Fail, InvalidInput, JobCancelled, Queue, RetryAfter, Snooze
+
+queue = Queue("sqlite:///never-opened.db")
+
+
+class Picture(BaseModel):
+    width: int
+    height: int
+
+
+class Flaky(Exception):
+    pass
+
+
+@queue.job(process=True)
+def decorated(ctx: Context, picture: Picture) -> dict[str, Any]:
+    return {"pid": os.getpid(), "area": picture.width * picture.height, "topic": ctx.topic}
+
+
+def plain(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"pid": os.getpid(), **payload}
+
+
+async def coroutine(ctx: Context) -> int:
+    await ctx.progress(10, "begun")
+    await ctx.heartbeat()
+    await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+def report(ctx: Context, payload: dict[str, Any]) -> dict[str, Any]:
+    ctx.progress(42, "working")
+    ctx.log.warning("a line from %s", "the child")
+    ctx.heartbeat()
+    job = ctx.enqueue("plain", {"x": 1}, delay=3600)
+    wait_for(payload["gate"])
+    return {"made": job.id, "auth": ctx.auth, "status": str(job.status)}
+
+
+def enqueue_wrongly(ctx: Context) -> str:
+    try:
+        ctx.enqueue("plain", {"x": 1}, delay=-1)
+    except InvalidInput as error:
+        return str(error)
+    return "?"
+
+
+def raises(ctx: Context, payload: dict[str, Any]) -> int:
+    if ctx.attempt == 1:
+        match payload["what"]:
+            case "flaky":
+                raise Flaky("once")
+            case "fail":
+                raise Fail("never")
+            case "retry":
+                raise RetryAfter("20ms")
+            case "snooze":
+                raise Snooze("20ms")
+            case "exit":
+                sys.exit(4)
+    return ctx.attempt
+
+
+def unstorable() -> Any:
+    return object()
+
+
+def dies(payload: dict[str, Any]) -> None:
+    match payload["by"]:
+        case "exit":
+            os._exit(7)
+        case name:
+            os.kill(os.getpid(), signal.Signals[name])
+            time.sleep(60)
+
+
+def stops_when_told(ctx: Context, payload: dict[str, Any]) -> None:
+    Path(payload["started"]).touch()
+    try:
+        while True:
+            ctx.check_cancelled()
+            time.sleep(0.005)
+    except JobCancelled:
+        Path(payload["cleaned"]).touch()
+        raise
+
+
+async def waits(payload: dict[str, Any]) -> None:
+    Path(payload["started"]).touch()
+    try:
+        await asyncio.sleep(60)
+    finally:
+        Path(payload["cleaned"]).touch()
+
+
+def sleeps(payload: dict[str, Any]) -> None:
+    """Does not look, but is stopped by SIGTERM and cleans up."""
+    Path(payload["started"]).write_text(str(os.getpid()))
+    try:
+        time.sleep(60)
+    finally:
+        Path(payload["cleaned"]).touch()
+
+
+def deaf(payload: dict[str, Any]) -> None:
+    """Not even SIGTERM stops it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(payload["started"]).write_text(str(os.getpid()))
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(60)
+
+
+def with_family(payload: dict[str, Any]) -> None:
+    """Has a process of its own, and never looks."""
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    Path(payload["started"]).write_text(f"{os.getpid()} {grandchild.pid}")
+    time.sleep(60)
+
+
+def forks_and_dies(payload: dict[str, Any]) -> None:
+    """A fork holds the line to the worker open after its parent is gone."""
+    grandchild = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    grandchild.start()
+    Path(payload["started"]).write_text(str(grandchild.pid))
+    os._exit(9)
+
+
+def wait_for(path: str) -> None:
+    deadline = time.monotonic() + 15
+    while not Path(path).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

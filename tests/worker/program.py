@@ -1,0 +1,79 @@
+"""A worker in a process of its own, for tests that stop, kill or block it: arguments are URL and options."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.worker import process_handlers
+from treadle import Context, LeaseLost, Queue, Worker
+
+queue = Queue(sys.argv[1] if __name__ == "__main__" else "sqlite:///never-opened.db")
+
+
+@queue.job
+async def echo(payload: dict[str, Any]) -> dict[str, Any]:
+    return {**payload, "pid": os.getpid()}
+
+
+@queue.job
+async def block(payload: dict[str, Any]) -> None:
+    Path(payload["started"]).touch()
+    time.sleep(payload["seconds"])
+
+
+@queue.job
+async def wait(ctx: Context, payload: dict[str, Any]) -> str:
+    """Waits for a file; says that it was told to stop."""
+    Path(payload["started"]).write_text(str(ctx.attempt))
+    try:
+        while not Path(payload["gate"]).exists():
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        Path(payload["told"]).touch()
+        raise
+    return f"attempt {ctx.attempt}"
+
+
+@queue.job
+def wait_in_thread(ctx: Context, payload: dict[str, Any]) -> str:
+    Path(payload["started"]).write_text(str(ctx.attempt))
+    try:
+        while not Path(payload["gate"]).exists():
+            ctx.check_cancelled()
+            time.sleep(0.01)
+    except LeaseLost:
+        Path(payload["told"]).touch()
+        raise
+    return f"attempt {ctx.attempt}"
+
+
+@queue.job
+def deaf(payload: dict[str, Any]) -> None:
+    Path(payload["started"]).touch()
+    time.sleep(60)
+
+
+@queue.job(max_attempts=2)
+async def poison(payload: dict[str, Any]) -> None:
+    os._exit(66)
+
+
+@queue.job(process=True)
+def in_main_module(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"module": __name__, "pid": os.getpid(), "parent": os.getppid()}
+
+
+queue.register("sleeps_in_process", process_handlers.sleeps, process=True)
+
+
+def main() -> None:
+    options = json.loads(sys.argv[2])
+    asyncio.run(Worker(queue, **options).run(signals=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Cancels: of what waits, of what runs, and against a handler that is done first."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, event_types, in_status, until
+from treadle import CancelPolicy, Context, JobCancelled, Queue
+from treadle.worker import watchdog
+
+
+async def test_a_running_coroutine_is_cancelled_at_its_await(queue: Queue, start: Start) -> None:
+    cleaned_up = asyncio.Event()
+
+    @queue.job
+    async def long(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if ctx.cancelled:
+                cleaned_up.set()
+            raise
+
+    worker = await start(queue)
+    job = await long.enqueue()
+    await in_status(queue, job, "processing")
+    await job.cancel("no longer needed")
+    job = await ended(queue, job)
+    assert (job.status, job.cancel_reason) == ("cancelled", "no longer needed")
+    assert cleaned_up.is_set()
+    await until(lambda: worker.metrics.cancelled == 1)
+    assert (await event_types(queue, job))[-2:] == ["job:cancelling", "job:cancelled"]
+
+
+async def test_a_coroutine_that_finishes_anyway_is_completed(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "done all the same"
+        return "?"
+
+    await start(queue)
+    job = await stubborn.enqueue()
+    await in_status(queue, job, "processing")
+    await job.cancel()
+    assert await job.result("15s") == "done all the same"
+
+
+async def test_a_handler_that_fails_after_its_cancel_is_cancelled(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def clumsy() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ValueError("while cleaning up") from None
+
+    await start(queue)
+    job = await clumsy.enqueue()
+    await in_status(queue, job, "processing")
+    await job.cancel()
+    job = await ended(queue, job)
+    assert (job.status, job.error_type) == ("cancelled", "ValueError")
+
+
+async def test_a_coroutine_that_swallowed_its_cancel_hears_of_it_again_at_a_checkpoint(
+    queue: Queue, start: Start
+) -> None:
+    @queue.job
+    async def forgetful(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+        with pytest.raises(JobCancelled):
+            await ctx.heartbeat()
+        await ctx.check_cancelled()
+
+    await start(queue)
+    job = await forgetful.enqueue()
+    await in_status(queue, job, "processing")
+    await job.cancel()
+    assert (await ended(queue, job)).status == "cancelled"
+
+
+async def test_a_job_cancelled_while_it_waits_in_the_worker_never_runs(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "WAITS_AT_MOST_S", 60)
+    let_go = asyncio.Event()
+    ran: list[str] = []
+
+    @queue.job
+    async def quick(payload: dict[str, Any]) -> None: ...
+
+    @queue.job
+    async def work(payload: dict[str, Any]) -> None:
+        ran.append(payload["name"])
+        await let_go.wait()
+
+    worker = await start(queue, slots=1)
+    await _warm_up(worker, quick)
+    first, *others = await work.enqueue_many([{"name": name} for name in "abcd"])
+    await in_status(queue, first, "processing")
+    waiting = [await in_status(queue, job, "processing") for job in others[:1]]
+    await waiting[0].cancel("changed my mind")
+    job = await ended(queue, waiting[0])
+    assert (job.status, job.started_at) == ("cancelled", None)
+    let_go.set()
+    await ended(queue, others[-1])
+    assert "b" not in ran
+
+
+async def _warm_up(worker: Any, quick: Any) -> None:
+    """Until the worker believes that jobs are over in no time, and claims ahead."""
+    done = worker.metrics.completed
+    await quick.enqueue_many([{}] * 500)
+    await until(lambda: worker.metrics.completed >= done + 500)
+
+
+async def test_a_cancel_without_a_hint_is_found_at_the_renewal_of_the_lease(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler, where there are no notifications."""
+    monkeypatch.setattr(queue.store, "subscribe", lambda wake: lambda: None)
+    started = asyncio.Event()
+
+    @queue.job
+    async def long() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    await start(queue, lease="600ms", poll_interval="50ms")
+    job = await long.enqueue()
+    await asyncio.wait_for(started.wait(), 15)
+    await queue.store.cancel([job.id], "quietly")
+    assert (await ended(queue, job)).status == "cancelled"
+
+
+async def test_a_handler_that_ignores_its_cancel_is_ended_by_the_reaper_and_its_later_word_is_refused(
+    queue: Queue, start: Start
+) -> None:
+    let_go = asyncio.Event()
+
+    @queue.job(cancel=CancelPolicy(grace="200ms"))
+    async def deaf() -> str:
+        while not let_go.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    worker = await start(queue, reap_interval="50ms")
+    job = await deaf.enqueue()
+    await in_status(queue, job, "processing")
+    await job.cancel()
+    job = await ended(queue, job)
+    assert job.status == "cancelled"
+    await until(lambda: worker.metrics.stuck == 1)
+    let_go.set()
+    await until(lambda: worker.metrics.lease_losses == 1)
+    job = await job.refresh()
+    assert (job.status, job.result_value) == ("cancelled", None)

@@ -1,0 +1,312 @@
+"""The claim loop: how much it asks for, when it asks, and what it does when the answer is lost."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, event_types, in_status, until
+from treadle import Context, Job, Queue, StoreUnavailable
+from treadle.store.base import Claim
+
+
+class Asked(NamedTuple):
+    limit: int
+    free: int
+    came: int
+
+
+@pytest.fixture
+async def asked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """Every claim that workers make here."""
+    claims: list[Asked] = []
+    original = queue.store.claim
+
+    async def claim(lease: int, topics: Any, capabilities: Any, limit: int, free: int) -> Claim:
+        answer = await original(lease, topics, capabilities, limit, free)
+        claims.append(Asked(limit, free, len(answer.jobs)))
+        return answer
+
+    monkeypatch.setattr(queue.store, "claim", claim)
+    return claims
+
+
+@pytest.fixture
+async def no_hints(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue.store, "subscribe", lambda wake: lambda: None)
+
+
+async def test_long_jobs_are_only_claimed_into_free_slots(queue: Queue, start: Start, asked: list[Asked]) -> None:
+    running, let_go = asyncio.Semaphore(0), asyncio.Event()
+
+    @queue.job
+    async def long() -> None:
+        running.release()
+        await let_go.wait()
+
+    jobs = await long.enqueue_many([{}] * 10)
+    worker = await start(queue, slots=3)
+    for _ in range(3):
+        await asyncio.wait_for(running.acquire(), 15)
+    assert worker.metrics.claimed == 3
+    assert [(await job.refresh()).status for job in jobs[3:]] == ["pending"] * 7
+    let_go.set()
+    await until(lambda: worker.metrics.completed == 10)
+
+
+async def test_quick_jobs_are_claimed_ahead_in_growing_batches(queue: Queue, start: Start, asked: list[Asked]) -> None:
+    @queue.job
+    async def quick() -> None: ...
+
+    await quick.enqueue_many([{}] * 5000)
+    worker = await start(queue, slots=10)
+    await until(lambda: worker.metrics.completed == 5000)
+    assert asked[0] == Asked(10, 10, 10)
+    assert max(one.came for one in asked) >= 100
+    assert max(one.limit for one in asked) <= 1000
+
+
+async def test_a_job_on_its_last_attempt_is_never_claimed_ahead(queue: Queue, start: Start, asked: list[Asked]) -> None:
+    running, most = 0, 0
+
+    @queue.job(max_attempts=1)
+    async def last_chance() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    await last_chance.enqueue_many([{}] * 300)
+    worker = await start(queue, slots=5, poll_interval="60s")
+    await until(lambda: worker.metrics.completed == 300)
+    assert all(one.came <= one.free for one in asked)
+    assert most <= 5
+
+
+async def test_a_job_that_waited_too_long_in_the_worker_is_given_back_with_its_attempt(
+    queue: Queue, start: Start
+) -> None:
+    let_go = asyncio.Event()
+
+    @queue.job
+    async def quick() -> None: ...
+
+    @queue.job
+    async def long() -> None:
+        await let_go.wait()
+
+    worker = await start(queue, slots=1)
+    await quick.enqueue_many([{}] * 500)
+    await until(lambda: worker.metrics.completed == 500)
+    _, second, *_ = await long.enqueue_many([{}] * 4)
+    await in_status(queue, second, "processing")
+    second = await in_status(queue, second, "pending")
+    assert second.attempt == 0
+    assert "job:released" in await event_types(queue, second)
+    let_go.set()
+    await until(lambda: worker.metrics.completed == 504)
+
+
+async def test_an_idle_worker_picks_up_a_new_job_at_once(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> float:
+        return time.monotonic()
+
+    await start(queue, poll_interval="60s")
+    await (await quick.enqueue()).result("15s")
+    enqueued = time.monotonic()
+    assert await (await quick.enqueue()).result("15s") - enqueued < 1
+
+
+@pytest.mark.usefixtures("no_hints")
+async def test_a_poll_finds_what_a_hint_missed(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> None: ...
+
+    await start(queue, poll_interval="100ms")
+    await (await quick.enqueue()).result("15s")
+    await (await quick.enqueue()).result("15s")
+
+
+async def test_a_delayed_job_starts_when_it_is_due(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> float:
+        return time.monotonic()
+
+    await start(queue, poll_interval="60s")
+    await (await quick.enqueue()).result("15s")
+    enqueued = time.monotonic()
+    jobs = [await quick.enqueue(delay=delay) for delay in ("600ms", "300ms")]
+    late, soon = [await job.result("15s") - enqueued for job in jobs]
+    assert 0.3 <= soon < 0.55
+    assert 0.6 <= late < 0.95
+
+
+async def test_a_job_past_its_deadline_expires_and_the_next_one_runs(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> str:
+        return "ran"
+
+    stale = await quick.enqueue(expires="1ms")
+    fresh = await quick.enqueue()
+    await until(lambda: _is_past(queue, stale))
+    await start(queue, poll_interval="60s", maintenance=False)
+    assert await fresh.result("15s") == "ran"
+    job = await ended(queue, stale)
+    assert (job.status, job.attempt) == ("expired", 0)
+
+
+async def _is_past(queue: Queue, job: Job) -> bool:
+    now = await queue.store.now()
+    return bool(job.expires_at and now > job.expires_at.timestamp() * 1000 + 1)
+
+
+@pytest.mark.parametrize("after_commit", [False, True])
+async def test_a_claim_whose_answer_is_lost_is_given_back_before_the_next(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, after_commit: bool
+) -> None:
+    original, losses = queue.store.claim, 2
+
+    async def claim(*arguments: Any) -> Claim:
+        nonlocal losses
+        if losses and not after_commit:
+            losses -= 1
+            raise StoreUnavailable("away")
+        answer = await original(*arguments)
+        if losses and answer.jobs:
+            losses -= 1
+            raise ConnectionResetError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(queue.store, "claim", claim)
+
+    @queue.job
+    async def quick(ctx: Context) -> int:
+        return ctx.attempt
+
+    jobs = await quick.enqueue_many([{}] * 5)
+    await start(queue)
+    assert [await job.result("15s") for job in jobs] == [1] * 5
+    assert losses == 0
+
+
+async def test_jobs_in_hand_survive_the_giving_back_of_unknown_ones(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = asyncio.Event()
+
+    @queue.job
+    async def long(ctx: Context) -> int:
+        await let_go.wait()
+        return ctx.attempt
+
+    worker = await start(queue, slots=2)
+    first = await long.enqueue()
+    await in_status(queue, first, "processing")
+    gave_back = asyncio.Event()
+    original, release = queue.store.claim, queue.store.release_unknown
+
+    async def lost_claim(*arguments: Any) -> Claim:
+        monkeypatch.setattr(queue.store, "claim", original)
+        await original(*arguments)
+        raise StoreUnavailable("the answer was lost")
+
+    async def release_unknown(*arguments: Any) -> int:
+        count = await release(*arguments)
+        gave_back.set()
+        return count
+
+    monkeypatch.setattr(queue.store, "claim", lost_claim)
+    monkeypatch.setattr(queue.store, "release_unknown", release_unknown)
+    second = await long.enqueue()
+    await asyncio.wait_for(gave_back.wait(), 15)
+    let_go.set()
+    assert [await job.result("15s") for job in (first, second)] == [1, 1]
+    assert worker.metrics.lease_losses == 0
+
+
+async def test_an_error_while_claiming_does_not_end_the_worker(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = {"promote": 3, "claim": 3, "release_unknown": 3, "cancel_requests": 1, "elect": 1}
+    for method in failing:
+        monkeypatch.setattr(queue.store, method, _fails_at_first(queue, method, failing))
+
+    @queue.job
+    async def quick() -> str:
+        return "ran"
+
+    await start(queue)
+    assert await (await quick.enqueue()).result("15s") == "ran"
+
+
+def _fails_at_first(queue: Queue, method: str, times: dict[str, int]) -> Callable[..., Any]:
+    original = getattr(queue.store, method)
+
+    async def fail(*arguments: Any) -> Any:
+        if times[method]:
+            times[method] -= 1
+            raise ZeroDivisionError("a bug")
+        return await original(*arguments)
+
+    return fail
+
+
+async def test_two_workers_share_the_jobs_and_run_each_once(queue: Queue, start: Start) -> None:
+    ran: list[int] = []
+
+    @queue.job
+    async def quick(payload: dict[str, Any]) -> None:
+        ran.append(payload["i"])
+        await asyncio.sleep(0)
+
+    workers = [await start(queue), await start(queue)]
+    await quick.enqueue_many([{"i": i} for i in range(3000)])
+    await until(lambda: sum(worker.metrics.completed for worker in workers) == 3000)
+    assert sorted(ran) == list(range(3000))
+    assert all(worker.metrics.completed for worker in workers)
+
+
+async def test_an_idle_worker_asks_the_store_at_most_twice_a_second(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @queue.job
+    async def quick() -> None: ...
+
+    await start(queue)
+    await (await quick.enqueue()).result("15s")
+    await asyncio.sleep(1)
+    calls: list[str] = []
+    for method in (
+        "claim",
+        "promote",
+        "elect",
+        "reclaim",
+        "expire_overdue",
+        "end_overdue_cancels",
+        "cancel_requests",
+        "touch",
+        "settle",
+        "extend",
+        "tidy",
+        "templates",
+        "prune",
+    ):
+        monkeypatch.setattr(queue.store, method, _counted(queue, method, calls))
+    seconds = 8.0
+    await asyncio.sleep(seconds)
+    assert len(calls) <= 2 * seconds, calls
+
+
+def _counted(queue: Queue, method: str, calls: list[str]) -> Callable[..., Any]:
+    original = getattr(queue.store, method)
+
+    async def count(*arguments: Any) -> Any:
+        calls.append(method)
+        return await original(*arguments)
+
+    return count

@@ -1,0 +1,179 @@
+"""`ctx`: what a handler knows of its job, and what it can say and ask."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, until
+from treadle import Context, Fail, Job, Queue
+
+
+async def test_the_context_knows_the_job(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def know(ctx: Context, payload: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": ctx.job_id,
+            "topic": ctx.topic,
+            "attempt": [ctx.attempt, ctx.max_attempts, ctx.is_retry, ctx.is_last_attempt],
+            "auth": ctx.auth,
+            "payload": ctx.payload,
+            "cancelled": ctx.cancelled,
+            "repr": repr(ctx),
+        }
+
+    await start(queue)
+    job = await know.enqueue({"x": 1}, max_attempts=5, created_by="ada", scope="user", scope_id="7")
+    assert await job.result("15s") == {
+        "id": job.id,
+        "topic": "know",
+        "attempt": [1, 5, False, False],
+        "auth": {"createdBy": "ada", "scope": "user", "scopeId": "7"},
+        "payload": {"x": 1},
+        "cancelled": False,
+        "repr": f"<Context of know {job.id}, attempt 1>",
+    }
+
+
+async def test_start_and_progress_of_a_long_job_are_seen_while_it_runs(queue: Queue, start: Start) -> None:
+    let_go = asyncio.Event()
+
+    @queue.job
+    async def long(ctx: Context) -> None:
+        await ctx.progress(12.7, "first")
+        ctx.progress(45, "second")  # not awaited: that is all right too
+        await let_go.wait()
+
+    await start(queue)
+    job = await long.enqueue()
+
+    async def seen() -> Job | None:
+        now = await queue.get(job.id)
+        return now if now.progress else None
+
+    now = await until(seen)
+    assert (now.progress, now.progress_message) == (45, "second")
+    assert now.started_at is not None
+    assert now.started_at >= now.created_at
+    let_go.set()
+    assert (await ended(queue, job)).progress == 100
+
+
+async def test_progress_is_written_a_few_times_a_second_at_most(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    original = queue.store.touch
+
+    async def touch(lease: int, touches: Any) -> list[int]:
+        writes.append(len(touches))
+        return await original(lease, touches)
+
+    monkeypatch.setattr(queue.store, "touch", touch)
+
+    @queue.job
+    async def chatty(ctx: Context) -> int:
+        loop = asyncio.get_running_loop()
+        end, said = loop.time() + 1, 0
+        while loop.time() < end:
+            await ctx.progress(said % 100)
+            said += 1
+        return said
+
+    await start(queue)
+    assert await (await chatty.enqueue()).result("15s") > 100
+    assert 1 <= len(writes) <= 6
+
+
+async def test_a_quick_job_costs_no_write_but_its_ending(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def touch(*arguments: Any) -> list[int]:
+        raise AssertionError("not needed")
+
+    monkeypatch.setattr(queue.store, "touch", touch)
+
+    @queue.job
+    async def quick(ctx: Context) -> None:
+        await ctx.progress(50)
+
+    worker = await start(queue)
+    await quick.enqueue_many([{}] * 100)
+    await until(lambda: worker.metrics.completed == 100)
+
+
+@pytest.mark.parametrize(("percent", "shown"), [(-5, 0), (250, 100), (99.9, 99)])
+async def test_the_last_progress_of_a_failed_job_is_kept(
+    queue: Queue, start: Start, percent: float, shown: int
+) -> None:
+    @queue.job
+    async def stops(ctx: Context) -> None:
+        await ctx.progress(percent, "so far \x00\ud800")
+        raise Fail("here")
+
+    await start(queue)
+    job = await ended(queue, await stops.enqueue())
+    assert (job.status, job.progress, job.progress_message) == ("failed", shown, "so far \\x00\\ud800")
+
+
+async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = 0
+    original = queue.store.touch
+
+    async def touch(*arguments: Any) -> list[int]:
+        nonlocal touched
+        touched += 1
+        return await original(*arguments)
+
+    monkeypatch.setattr(queue.store, "touch", touch)
+
+    @queue.job
+    async def anxious(ctx: Context) -> str:
+        before = (await queue.get(ctx.job_id)).locked_until
+        await asyncio.sleep(0.05)
+        for _ in range(50):
+            await ctx.heartbeat()
+        after = (await queue.get(ctx.job_id)).locked_until
+        assert before
+        assert after
+        return "later" if after > before else "the same"
+
+    await start(queue)
+    assert await (await anxious.enqueue()).result("15s") == "later"
+    assert touched <= 2
+
+
+async def test_an_enqueue_in_a_handler_inherits_who_and_whose_unless_told_otherwise(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def child() -> None: ...
+
+    @queue.job
+    async def parent(ctx: Context) -> list[str]:
+        same = await ctx.enqueue("child")
+        other = await ctx.enqueue("child", created_by="bob")
+        return [same.id, other.id]
+
+    await start(queue)
+    job = await parent.enqueue(created_by="ada", scope="account", scope_id="7")
+    same, other = [await queue.get(id) for id in await job.result("15s")]
+    assert (same.created_by, same.scope, same.scope_id) == ("ada", "account", "7")
+    assert (other.created_by, other.scope, other.scope_id) == ("bob", "account", "7")
+
+
+async def test_the_log_knows_the_job(queue: Queue, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    @queue.job
+    async def talk(ctx: Context) -> None:
+        ctx.log.info("hello %s", "there")
+
+    await start(queue)
+    job = await talk.enqueue()
+    await job.result("15s")
+    (record,) = [record for record in caplog.records if record.name == "treadle.jobs.talk"]
+    assert record.message == "hello there"
+    assert (vars(record)["job_id"], vars(record)["topic"], vars(record)["attempt"]) == (job.id, "talk", 1)

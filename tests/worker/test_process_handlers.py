@@ -1,0 +1,225 @@
+"""Handlers in processes: found by name, kept for reuse, really stopped, and gone with their worker."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.worker import process_handlers as handlers
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, in_status, until
+from treadle import CancelPolicy, InvalidInput, Job, Queue, Retry, Worker
+
+QUICK = CancelPolicy(grace="400ms")
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def files(tmp_path: Path) -> dict[str, str]:
+    return {name: str(tmp_path / name) for name in ("started", "cleaned")}
+
+
+async def started(paths: dict[str, str]) -> str:
+    return str(await until(lambda: Path(paths["started"]).exists() and Path(paths["started"]).read_text()))
+
+
+async def test_a_decorated_function_is_found_by_its_name_with_its_types(queue: Queue, start: Start) -> None:
+    queue.handlers["decorated"] = handlers.decorated.handler
+    await start(queue)
+    job = await queue.enqueue("decorated", {"width": 3, "height": 4})
+    result = await job.result("30s")
+    assert (result["area"], result["topic"]) == (12, "decorated")
+    assert result["pid"] != os.getpid()
+
+
+async def test_a_child_is_kept_for_the_next_job(queue: Queue, start: Start) -> None:
+    queue.register("plain", handlers.plain, process=True)
+    await start(queue, slots=1)
+    pids = {(await (await queue.enqueue("plain", {})).result("30s"))["pid"] for _ in range(3)}
+    assert len(pids) == 1
+
+
+async def test_a_coroutine_may_run_in_a_process(queue: Queue, start: Start) -> None:
+    queue.register("coroutine", handlers.coroutine, process=True)
+    await start(queue)
+    assert await (await queue.enqueue("coroutine")).result("30s") != os.getpid()
+
+
+async def test_a_function_without_a_name_of_its_own_is_refused_at_the_start(queue: Queue) -> None:
+    queue.register("nested", lambda: None, process=True)
+    with pytest.raises(InvalidInput, match="top level"):
+        await Worker(queue).run()
+
+
+async def test_progress_log_heartbeat_and_enqueue_go_through_the_worker(
+    queue: Queue, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.register("report", handlers.report, process=True)
+    queue.register("plain", handlers.plain)
+    await start(queue)
+    gate = tmp_path / "gate"
+    job = await queue.enqueue("report", {"gate": str(gate)}, created_by="ada", scope="user", scope_id="9")
+
+    async def progress() -> Job | None:
+        now = await queue.get(job.id)
+        return now if now.progress else None
+
+    now = await until(progress)
+    assert (now.progress, now.progress_message) == (42, "working")
+    gate.touch()
+    result = await job.result("30s")
+    assert result["status"] == "pending"
+    assert result["auth"] == {"createdBy": "ada", "scope": "user", "scopeId": "9"}
+    made = await queue.get(result["made"])
+    assert (made.created_by, made.scope, made.scope_id) == ("ada", "user", "9")
+    (record,) = [record for record in caplog.records if record.name == "treadle.jobs.report"]
+    assert (record.message, record.levelno) == ("a line from the child", logging.WARNING)
+    assert vars(record)["job_id"] == job.id
+
+
+async def test_an_error_of_the_workers_answer_is_raised_in_the_child(queue: Queue, start: Start) -> None:
+    queue.register("enqueue_wrongly", handlers.enqueue_wrongly, process=True)
+    await start(queue)
+    assert "delay" in await (await queue.enqueue("enqueue_wrongly")).result("30s")
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "attempt"),
+    [
+        ("flaky", "completed", 2),
+        ("fail", "failed", 1),
+        ("retry", "completed", 2),
+        ("exit", "failed", 1),
+    ],
+)
+async def test_errors_are_judged_as_in_any_handler(
+    queue: Queue, start: Start, what: str, status: str, attempt: int
+) -> None:
+    on = {handlers.Flaky: 0.001, SystemExit: False}
+    queue.register("raises", handlers.raises, process=True, retry=Retry(3, on=on))
+    await start(queue)
+    job = await ended(queue, await queue.enqueue("raises", {"what": what}), 30)
+    assert (job.status, job.attempt) == (status, attempt)
+
+
+async def test_the_traceback_comes_from_the_child(queue: Queue, start: Start) -> None:
+    queue.register("raises", handlers.raises, process=True, max_attempts=1)
+    await start(queue)
+    job = await ended(queue, await queue.enqueue("raises", {"what": "flaky"}), 30)
+    assert job.error_type == "tests.worker.process_handlers.Flaky"
+    assert "in raises" in (job.last_error or "")
+    assert "child.py" not in (job.last_error or "")
+
+
+async def test_a_result_that_cannot_be_stored_fails_without_a_retry(queue: Queue, start: Start) -> None:
+    queue.register("unstorable", handlers.unstorable, process=True)
+    await start(queue)
+    job = await ended(queue, await queue.enqueue("unstorable"), 30)
+    assert (job.status, job.attempt) == ("failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("by", "said"), [("exit", "exited with code 7"), ("SIGKILL", "SIGKILL"), ("SIGTERM", "SIGTERM")]
+)
+async def test_a_child_that_dies_is_a_failed_attempt_that_says_how(
+    queue: Queue, start: Start, by: str, said: str
+) -> None:
+    queue.register("dies", handlers.dies, process=True, max_attempts=1)
+    queue.register("plain", handlers.plain, process=True)
+    await start(queue, slots=1)
+    job = await ended(queue, await queue.enqueue("dies", {"by": by}), 30)
+    assert (job.status, job.error_type) == ("failed", "ProcessDied")
+    assert said in (job.last_error or "")
+    assert await (await queue.enqueue("plain", {"x": 1})).result("30s")
+
+
+async def test_a_child_that_dies_with_a_fork_left_behind_is_noticed(queue: Queue, start: Start, tmp_path: Path) -> None:
+    queue.register("forks", handlers.forks_and_dies, process=True, max_attempts=1)
+    await start(queue)
+    paths = files(tmp_path)
+    job = await ended(queue, await queue.enqueue("forks", paths), 30)
+    assert (job.status, job.error_type) == ("failed", "ProcessDied")
+    await until(lambda: gone(int(Path(paths["started"]).read_text())))
+
+
+@pytest.mark.parametrize("handler", [handlers.stops_when_told, handlers.waits])
+async def test_a_handler_that_looks_is_cancelled_by_being_told(
+    queue: Queue, start: Start, tmp_path: Path, handler: Any
+) -> None:
+    queue.register("looks", handler, process=True)
+    queue.register("plain", handlers.plain, process=True)
+    await start(queue, slots=1)
+    paths = files(tmp_path)
+    job = await queue.enqueue("looks", paths)
+    await until(lambda: Path(paths["started"]).exists())
+    await job.cancel("enough")
+    assert (await ended(queue, job)).status == "cancelled"
+    assert Path(paths["cleaned"]).exists()
+    assert await (await queue.enqueue("plain", {"x": 1})).result("30s")
+
+
+async def test_one_that_does_not_look_gets_sigterm_and_can_clean_up(queue: Queue, start: Start, tmp_path: Path) -> None:
+    queue.register("sleeps", handlers.sleeps, process=True, cancel=QUICK)
+    await start(queue)
+    paths = files(tmp_path)
+    job = await queue.enqueue("sleeps", paths)
+    await started(paths)
+    await job.cancel()
+    assert (await ended(queue, job)).status == "cancelled"
+    assert Path(paths["cleaned"]).exists()
+
+
+async def test_one_that_ignores_sigterm_is_killed_when_its_grace_is_over(
+    queue: Queue, start: Start, tmp_path: Path
+) -> None:
+    queue.register("deaf", handlers.deaf, process=True, cancel=QUICK)
+    await start(queue)
+    paths = files(tmp_path)
+    job = await queue.enqueue("deaf", paths)
+    pid = int(await started(paths))
+    await job.cancel()
+    assert (await ended(queue, job)).status == "cancelled"
+    await until(lambda: gone(pid))
+
+
+async def test_kill_mode_kills_at_once_with_all_that_it_started(queue: Queue, start: Start, tmp_path: Path) -> None:
+    queue.register("family", handlers.with_family, process=True, cancel=CancelPolicy(mode="kill", grace="1h"))
+    await start(queue)
+    paths = files(tmp_path)
+    job = await queue.enqueue("family", paths)
+    child, grandchild = map(int, (await started(paths)).split())
+    await job.cancel()
+    assert (await ended(queue, job)).status == "cancelled"
+    await until(lambda: gone(child) and gone(grandchild))
+
+
+async def test_one_over_its_limit_is_stopped_and_failed(queue: Queue, start: Start, tmp_path: Path) -> None:
+    queue.register("deaf", handlers.deaf, process=True, cancel=QUICK, timeout="300ms", max_attempts=1)
+    await start(queue)
+    paths = files(tmp_path)
+    job = await ended(queue, await queue.enqueue("deaf", paths), 30)
+    assert (job.status, job.error_type) == ("failed", "TimeoutError")
+    assert "300ms" in (job.last_error or "")
+    await until(lambda: gone(int(Path(paths["started"]).read_text())))
+
+
+async def test_stopping_the_worker_gives_the_job_back_and_leaves_no_child(
+    queue: Queue, start: Start, tmp_path: Path
+) -> None:
+    queue.register("deaf", handlers.deaf, process=True)
+    worker = await start(queue, drain="100ms")
+    paths = files(tmp_path)
+    job = await queue.enqueue("deaf", paths)
+    pid = int(await started(paths))
+    worker.stop()
+    job = await in_status(queue, job, "pending")
+    assert job.attempt == 0
+    await until(lambda: gone(pid))

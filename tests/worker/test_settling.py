@@ -1,0 +1,194 @@
+"""Settling: batched, kept while the store is away, never dropped, never made up."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, until
+from treadle import Queue, Retry, StoreUnavailable
+from treadle.store.base import Settlement
+
+Settle = Callable[[list[Settlement]], Awaitable[list[Settlement]]]
+
+
+def replace_settle(queue: Queue, monkeypatch: pytest.MonkeyPatch, make: Callable[[Settle], Settle]) -> None:
+    monkeypatch.setattr(queue.store, "settle", make(queue.store.settle))
+
+
+def noop(queue: Queue) -> Any:
+    @queue.job
+    async def quick(payload: dict[str, Any]) -> Any:
+        return payload.get("x")
+
+    return quick
+
+
+async def test_many_endings_are_written_in_few_batches(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, sizes = noop(queue), []
+
+    def counting(settle: Settle) -> Settle:
+        async def count(batch: list[Settlement]) -> list[Settlement]:
+            sizes.append(len(batch))
+            return await settle(batch)
+
+        return count
+
+    replace_settle(queue, monkeypatch, counting)
+    await quick.enqueue_many([{}] * 2000)
+    worker = await start(queue)
+    await until(lambda: worker.metrics.completed == 2000)
+    assert sum(sizes) == 2000
+    assert len(sizes) < 500
+    assert max(sizes) <= 1000
+
+
+async def test_immediate_writes_one_job_at_a_time(queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, sizes = noop(queue), []
+
+    def counting(settle: Settle) -> Settle:
+        async def count(batch: list[Settlement]) -> list[Settlement]:
+            sizes.append(len(batch))
+            return await settle(batch)
+
+        return count
+
+    replace_settle(queue, monkeypatch, counting)
+    await quick.enqueue_many([{}] * 50)
+    worker = await start(queue, immediate=True)
+    await until(lambda: worker.metrics.completed == 50)
+    assert sizes == [1] * 50
+
+
+async def test_endings_wait_while_the_store_is_away(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, failures = noop(queue), 4
+
+    def failing(settle: Settle) -> Settle:
+        async def fail(batch: list[Settlement]) -> list[Settlement]:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise StoreUnavailable("away")
+            return await settle(batch)
+
+        return fail
+
+    replace_settle(queue, monkeypatch, failing)
+    await start(queue)
+    jobs = await quick.enqueue_many([{"x": i} for i in range(20)])
+    assert [await job.result("15s") for job in jobs] == list(range(20))
+    assert failures == 0
+
+
+async def test_an_answer_lost_after_the_commit_does_not_end_a_job_twice(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, losses = noop(queue), 1
+
+    def losing(settle: Settle) -> Settle:
+        async def lose(batch: list[Settlement]) -> list[Settlement]:
+            nonlocal losses
+            answer = await settle(batch)
+            if losses:
+                losses -= 1
+                raise StoreUnavailable("the answer was lost")
+            return answer
+
+        return lose
+
+    replace_settle(queue, monkeypatch, losing)
+    worker = await start(queue)
+    jobs = await quick.enqueue_many([{"x": i} for i in range(20)])
+    assert [await job.result("15s") for job in jobs] == list(range(20))
+    await until(lambda: worker.metrics.completed + worker.metrics.lease_losses == 20)
+    assert worker.metrics.lease_losses == 0
+
+
+async def test_one_ending_that_cannot_be_stored_fails_alone(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = noop(queue)
+
+    def picky(settle: Settle) -> Settle:
+        async def pick(batch: list[Settlement]) -> list[Settlement]:
+            if any(one.transition.result == '"bad"' for one in batch):
+                raise ValueError("this value \x00 is not for me")
+            return await settle(batch)
+
+        return pick
+
+    replace_settle(queue, monkeypatch, picky)
+    await start(queue)
+    jobs = await quick.enqueue_many([{"x": "bad" if i == 5 else i} for i in range(10)])
+    done = [await ended(queue, job) for job in jobs]
+    assert sum(job.status == "completed" for job in done) == 9
+    assert (done[5].status, done[5].error_type) == ("failed", "ResultNotStored")
+    assert "this value" in (done[5].last_error or "")
+
+
+async def test_an_error_of_the_store_that_passes_makes_no_failure(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver's error that nobody mapped to StoreUnavailable, once."""
+    quick, failures = noop(queue), 2
+
+    def failing(settle: Settle) -> Settle:
+        async def fail(batch: list[Settlement]) -> list[Settlement]:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise RuntimeError("connection is closed")
+            return await settle(batch)
+
+        return fail
+
+    replace_settle(queue, monkeypatch, failing)
+    await start(queue)
+    jobs = await quick.enqueue_many([{"x": i} for i in range(5)])
+    assert [(await ended(queue, job)).status for job in jobs] == ["completed"] * 5
+
+
+async def test_a_retry_is_picked_up_when_it_is_due_without_any_hint(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue.store, "subscribe", lambda wake: lambda: None)
+    times: list[float] = []
+
+    @queue.job(retry=Retry(2, backoff=["100ms"]))
+    async def fragile() -> None:
+        times.append(asyncio.get_running_loop().time())
+        raise ValueError
+
+    job = await fragile.enqueue()
+    await start(queue, poll_interval="30s")
+    await ended(queue, job)
+    assert times[1] - times[0] < 5
+
+
+async def test_the_worker_stops_claiming_when_endings_pile_up(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, gate = noop(queue), asyncio.Event()
+
+    def waiting(settle: Settle) -> Settle:
+        async def wait(batch: list[Settlement]) -> list[Settlement]:
+            await gate.wait()
+            return await settle(batch)
+
+        return wait
+
+    monkeypatch.setattr("treadle.worker.appetite.MOST_UNWRITTEN", 100)
+    replace_settle(queue, monkeypatch, waiting)
+    await quick.enqueue_many([{}] * 1000)
+    worker = await start(queue, slots=10)
+    await until(lambda: worker.metrics.claimed >= 100)
+    await asyncio.sleep(0.3)  # time in which it would claim on
+    assert worker.metrics.claimed <= 200
+    gate.set()
+    await until(lambda: worker.metrics.completed == 1000)

@@ -1,0 +1,309 @@
+"""How a worker leaves: drained, in a hurry, by signal, cancelled, and after a fork."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.worker.conftest import Start, StartProgram
+from tests.worker.waiting import ended, event_types, in_status, until
+from treadle import Context, InvalidInput, Queue, Worker
+
+
+async def test_a_running_job_may_finish_while_the_worker_drains(queue: Queue, start: Start) -> None:
+    let_go = asyncio.Event()
+
+    @queue.job
+    async def long() -> str:
+        await let_go.wait()
+        return "finished"
+
+    worker = await start(queue, slots=1)
+    job = await long.enqueue()
+    await in_status(queue, job, "processing")
+    worker.stop()
+    left = await long.enqueue()
+    let_go.set()
+    assert await job.result("15s") == "finished"
+    await worker.done  # type: ignore[attr-defined]
+    assert (await left.refresh()).status == "pending"
+
+
+async def test_a_buffered_job_is_released_on_shutdown_with_its_attempt(queue: Queue, start: Start) -> None:
+    let_go = asyncio.Event()
+
+    @queue.job
+    async def quick() -> None: ...
+
+    @queue.job
+    async def long() -> None:
+        await let_go.wait()
+
+    worker = await start(queue, slots=1)
+    await quick.enqueue_many([{}] * 500)
+    await until(lambda: worker.metrics.completed == 500)
+    first, second, *_ = await long.enqueue_many([{}] * 4)
+    await in_status(queue, second, "processing")
+    worker.stop()
+    second = await in_status(queue, second, "pending")
+    assert (second.attempt, second.started_at) == (0, None)
+    assert "job:released" in await event_types(queue, second)
+    assert (await first.refresh()).status == "processing"
+    let_go.set()
+    assert (await ended(queue, first)).status == "completed"
+
+
+async def test_what_does_not_finish_in_time_is_cancelled_and_given_back(queue: Queue, start: Start) -> None:
+    cleaned_up = asyncio.Event()
+
+    @queue.job
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned_up.set()
+
+    worker = await start(queue, drain="100ms")
+    job = await endless.enqueue()
+    await in_status(queue, job, "processing")
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    job = await job.refresh()
+    assert (job.status, job.attempt) == ("pending", 0)
+    assert cleaned_up.is_set()
+    assert worker.metrics.released == 1
+
+
+async def test_a_thread_that_does_not_finish_in_time_is_given_back_and_its_later_word_refused(
+    queue: Queue, start: Start
+) -> None:
+    let_go, over = threading.Event(), threading.Event()
+
+    @queue.job
+    def deaf() -> str:
+        let_go.wait(30)
+        over.set()
+        return "too late"
+
+    worker = await start(queue, drain="50ms")
+    job = await deaf.enqueue()
+    await in_status(queue, job, "processing")
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    job = await job.refresh()
+    assert (job.status, job.attempt) == ("pending", 0)
+    let_go.set()
+    await asyncio.to_thread(over.wait, 15)
+    assert (await job.refresh()).status == "pending"
+
+
+async def test_a_thread_that_looks_stops_by_itself(queue: Queue, start: Start) -> None:
+    @queue.job
+    def careful(ctx: Context) -> None:
+        while True:
+            ctx.check_cancelled()
+
+    worker = await start(queue, drain="50ms")
+    job = await careful.enqueue()
+    await in_status(queue, job, "processing")
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    assert (await job.refresh()).status == "pending"
+
+
+async def test_a_second_stop_leaves_at_once_and_the_lease_runs_out(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def endless() -> None:
+        await asyncio.sleep(60)
+
+    worker = await start(queue, drain="60s", lease="500ms")
+    job = await endless.enqueue()
+    await in_status(queue, job, "processing")
+    worker.stop()
+    await asyncio.sleep(0)
+    worker.stop()
+    await asyncio.wait_for(worker.done, 1)  # type: ignore[attr-defined]
+    assert (await job.refresh()).status == "processing"
+
+    async def reclaimed() -> bool:
+        await queue.store.reclaim()
+        return (await job.refresh()).status == "pending"
+
+    await until(reclaimed)
+    assert (await job.refresh()).attempt == 1
+
+
+async def test_cancelling_run_gives_everything_back(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def endless() -> None:
+        await asyncio.sleep(60)
+
+    worker = await start(queue)
+    job = await endless.enqueue()
+    await in_status(queue, job, "processing")
+    worker.done.cancel()  # type: ignore[attr-defined]
+    with pytest.raises(asyncio.CancelledError):
+        await worker.done  # type: ignore[attr-defined]
+    job = await job.refresh()
+    assert (job.status, job.attempt) == ("pending", 0)
+
+
+async def test_a_stopped_worker_leaves_no_task_thread_or_lease_behind(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> None: ...
+
+    @queue.job
+    def in_thread() -> None: ...
+
+    worker = await start(queue)
+    await (await quick.enqueue()).result("15s")
+    await (await in_thread.enqueue()).result("15s")
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    await until(lambda: not _worker_tasks())
+    await until(lambda: not [one for one in threading.enumerate() if one.name.startswith(OWN_THREADS)])
+    assert await queue.store.reclaim() == []
+
+
+OWN_THREADS = ("treadle-slot", "treadle-lease-keeper")
+
+
+def _worker_tasks() -> list[asyncio.Task[Any]]:
+    """Tasks of a worker's own; a store has some too, as long as its queue is open."""
+    rooms = ("/treadle/worker/", "/treadle/maintenance/")
+    return [task for task in asyncio.all_tasks() if any(room in repr(task) for room in rooms)]
+
+
+async def test_a_worker_runs_once(queue: Queue, start: Start) -> None:
+    worker = await start(queue)
+    with pytest.raises(InvalidInput, match="has run already"):
+        await worker.run()
+
+
+async def test_stop_before_run_makes_it_a_short_one(queue: Queue) -> None:
+    worker = Worker(queue)
+    worker.stop()
+    await asyncio.wait_for(worker.run(), 10)
+
+
+# -- signals -------------------------------------------------------------------------------------------
+
+
+async def test_sigterm_drains(queue: Queue, program: StartProgram, files: dict[str, str]) -> None:
+    worker = program(drain="20s")
+    job = await queue.enqueue("wait", files)
+    await until(lambda: Path(files["started"]).exists())
+    worker.signal(signal.SIGTERM)
+    left = await queue.enqueue("echo", {})
+    Path(files["gate"]).touch()
+    assert await worker.exit_code() == 0
+    assert (await job.refresh()).status == "completed"
+    assert (await left.refresh()).status == "pending"
+
+
+async def test_sigterm_gives_back_what_does_not_finish_in_time(
+    queue: Queue, program: StartProgram, files: dict[str, str]
+) -> None:
+    worker = program(drain="100ms")
+    jobs = [await queue.enqueue("wait", files), await queue.enqueue("sleeps_in_process", files)]
+    await until(lambda: Path(files["started"]).exists())
+    for job in jobs:
+        await in_status(queue, job, "processing")
+    worker.signal(signal.SIGTERM)
+    assert await worker.exit_code() == 0
+    assert [(await job.refresh()).status for job in jobs] == ["pending", "pending"]
+    assert [(await job.refresh()).attempt for job in jobs] == [0, 0]
+    assert Path(files["told"]).exists()
+
+
+async def test_a_second_sigterm_leaves_at_once_and_the_job_is_recovered(
+    queue: Queue, start: Start, program: StartProgram, files: dict[str, str]
+) -> None:
+    worker = program(drain="60s", lease="1s")
+    job = await queue.enqueue("wait", files)
+    await until(lambda: Path(files["started"]).exists())
+    worker.signal(signal.SIGTERM)
+    left = await queue.enqueue("echo", {})
+    await asyncio.sleep(0.2)  # two signals at the same moment are one to the kernel
+    worker.signal(signal.SIGTERM)
+    await worker.exit_code(5)
+    assert (await left.refresh()).status == "pending"
+
+    @queue.job(topic="wait")
+    async def take_over(ctx: Context) -> int:
+        return ctx.attempt
+
+    await start(queue, reap_interval="100ms")
+    assert await job.result("15s") == 2
+
+
+async def test_a_second_signal_gets_through_to_a_worker_whose_loop_is_blocked(
+    queue: Queue, program: StartProgram, files: dict[str, str]
+) -> None:
+    worker = program()
+    await queue.enqueue("block", {**files, "seconds": 60})
+    await until(lambda: Path(files["started"]).exists())
+    worker.signal(signal.SIGINT)
+    await asyncio.sleep(0.2)
+    worker.signal(signal.SIGINT)
+    assert await worker.exit_code(10) == 128 + signal.SIGINT
+
+
+async def test_children_die_with_a_worker_that_is_killed(
+    queue: Queue, program: StartProgram, files: dict[str, str]
+) -> None:
+    worker = program()
+    await queue.enqueue("sleeps_in_process", files)
+    pid = int(await until(lambda: Path(files["started"]).exists() and Path(files["started"]).read_text()))
+    worker.signal(signal.SIGKILL)
+    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+async def test_a_process_handler_is_found_in_the_main_module(queue: Queue, program: StartProgram) -> None:
+    worker = program()
+    result = await (await queue.enqueue("in_main_module")).result("30s")
+    assert result["module"] == "__mp_main__"
+    assert result["parent"] == worker.pid
+    worker.signal(signal.SIGTERM)
+    assert await worker.exit_code() == 0
+    await until(lambda: not psutil.pid_exists(result["pid"]))
+
+
+# -- fork ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_worker_refuses_to_be_used_after_a_fork(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> None: ...
+
+    worker = await start(queue)
+    await (await quick.enqueue()).result("15s")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _tell(writer, worker)
+    os.close(writer)
+    said = await asyncio.to_thread(os.read, reader, 1000)
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert b"is a fork of it" in said
+    await (await quick.enqueue()).result("15s")
+
+
+def _tell(writer: int, worker: Any) -> None:
+    """In the fork, where nothing may be cleaned up: it all belongs to the parent."""
+    try:
+        worker.stop()
+        os.write(writer, b"no error")
+    except BaseException as error:
+        os.write(writer, str(error).encode())
+    finally:
+        os._exit(0)
