@@ -1,6 +1,6 @@
 """One job per user at a time, others beside it; and what to do with one too many.
 
-    python examples/one_per_user.py
+python examples/one_per_user.py
 """
 
 import asyncio

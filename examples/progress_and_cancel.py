@@ -1,6 +1,6 @@
 """A long job that says how far it is, and stops when somebody cancels it.
 
-    python examples/progress_and_cancel.py
+python examples/progress_and_cancel.py
 """
 
 import asyncio

@@ -7,6 +7,7 @@ failure and 4 minutes after the second.
 """
 
 import asyncio
+import time
 
 from treadle import Context, Fail, JobFailed, Queue, Retry, Snooze, Worker
 
@@ -31,16 +32,15 @@ async def charge(payload: dict[str, int]) -> None:
         raise Fail("an amount can't be negative")  # whatever attempts are left
 
 
-seen = 0
+looks: list[float] = []
 
 
 @queue.job
 async def wait_for_file(ctx: Context) -> str:
-    global seen
-    seen += 1
-    if seen < 3:
+    looks.append(time.monotonic())
+    if len(looks) < 3:
         raise Snooze("50ms")  # not yet: come back later, at no cost
-    return f"looked {seen} times in attempt {ctx.attempt}"
+    return f"looked {len(looks)} times in attempt {ctx.attempt}"
 
 
 async def main() -> None:

@@ -1,6 +1,6 @@
 """Without async: `queue.sync` has the same methods, blocking. Good for scripts, Flask, Django and the shell.
 
-    python examples/sync_script.py
+python examples/sync_script.py
 """
 
 import os

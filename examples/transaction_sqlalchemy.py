@@ -1,7 +1,7 @@
 """The same with SQLAlchemy: `connection=` takes its connections and sessions, sync and async.
 
-    pip install sqlalchemy
-    python examples/transaction_sqlalchemy.py
+pip install sqlalchemy
+python examples/transaction_sqlalchemy.py
 """
 
 from sqlalchemy import String, create_engine, delete, func, select

@@ -48,7 +48,7 @@ def meaning(parameter: Any) -> str:
 
 def page(current: str) -> str:
     """The page with its generated part made anew."""
-    written_by_hand = current.split(START)[0]
+    written_by_hand = current.partition(START)[0]
     sections = [section(path, command) for path, command in commands(typer.main.get_command(app), "treadle")]
     return f"{written_by_hand}{START}\n\n" + "\n".join(sections)
 

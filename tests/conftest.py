@@ -1,11 +1,11 @@
 """Fixtures for every test: `url` runs a test once on each store."""
 
+import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.servers import PgBouncer, PostgresServer, find_pgbouncer, find_postgres, needed
+from tests.servers import PgBouncer, PostgresServer, find_pgbouncer, find_postgres, memory_disk, needed
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -16,8 +16,10 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'jobs.db'}"
+def sqlite_url() -> Iterator[str]:
+    """In memory where there is room: these tests are about behaviour; the fault tests are about the disk."""
+    with tempfile.TemporaryDirectory(prefix="treadle-", dir=memory_disk(), ignore_cleanup_errors=True) as folder:
+        yield f"sqlite:///{folder}/jobs.db"
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ class ServerProcess:
 
     def __init__(self, log: Path | None, *, in_memory: bool = False) -> None:
         # Not TMPDIR: a socket's path may have about 100 bytes, and the server's user must get there.
-        room = _memory_disk() if in_memory else None
+        room = memory_disk() if in_memory else None
         self.directory = Path(tempfile.mkdtemp(prefix=f"treadle-{self.name}-", dir=room or "/tmp"))
         self.log = log or self.directory / "server.log"
         self.port = free_port()
@@ -346,7 +346,7 @@ def free_port() -> int:
             return port
 
 
-def _memory_disk() -> str | None:
+def memory_disk() -> str | None:
     """Where it is there and roomy: containers often have 64 MiB only."""
     shm = Path("/dev/shm")
     roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > 2 << 30

@@ -31,8 +31,7 @@ def _sqlite(url: str, stale_after_ms: int) -> Store:
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
         raise InvalidInput(
-            f"{shown(url)!r}: write sqlite:///jobs.db for a file here, "
-            "sqlite:////var/lib/jobs.db for an absolute path",
+            f"{shown(url)!r}: write sqlite:///jobs.db for a file here, sqlite:////var/lib/jobs.db for an absolute path",
             field="url",
         )
     options = dict(parse_qsl(parts.query))

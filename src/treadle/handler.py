@@ -10,7 +10,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from treadle.errors import InvalidInput, InvalidPayload
-from treadle.payload import check_finite, dumps, dumps_object
+from treadle.payload import check_finite, dumps, dumps_object, is_plain
 from treadle.template import Template
 
 Kind = Literal["async", "thread", "process"]
@@ -33,6 +33,8 @@ class Handler:
         self.wants_payload = payload is not None
         self._payload = _payload_adapter(payload.annotation, self.topic) if payload else None
         self._result = _adapter(signature.return_annotation, self.topic)
+        # The validator itself: the adapter's own method costs as much again as a small payload.
+        self._validate_json = self._payload.validator.validate_json if self._payload else from_json
 
     def schema(self) -> dict[str, Any] | None:
         """JSON schema of the payload, for the saved template; None: any object."""
@@ -40,10 +42,8 @@ class Handler:
 
     def payload(self, text: str) -> Any:
         """The payload as the function wants it."""
-        if self._payload is None:
-            return from_json(text)
         try:
-            return self._payload.validate_json(text)
+            return self._validate_json(text)
         except ValidationError as error:
             raise _explained(self.topic, "payload", error) from None
 
@@ -61,7 +61,9 @@ class Handler:
         """The result as the store keeps it; None for none."""
         if result is None:
             return None
-        return dumps(result if self._result is None else _written(self._result, result, "result"), "result")
+        if self._result is not None and not is_plain(result):
+            result = _written(self._result, result, "result")
+        return dumps(result, "result")
 
     def result(self, value: Any) -> Any:
         """A stored result in the type that the function returns."""

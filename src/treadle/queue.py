@@ -71,6 +71,8 @@ class _Session:
         self.templates: dict[str, Template] = {}
         self.templates_at = float("-inf")
         self.reading_templates: asyncio.Task[None] | None = None
+        self.saving: asyncio.Task[None] | None = None
+        self.saved = False
 
 
 class Task(Generic[P, R]):
@@ -192,7 +194,22 @@ class Queue:
         await store.close()
         return waiting
 
-    async def _session(self) -> _Session:
+    async def _session(self, *, joined: bool = False) -> _Session:
+        """What this loop has open, the templates saved.
+
+        `joined`: for a call inside the caller's transaction. It writes nothing anywhere else: that transaction may
+        have SQLite's only write lock, and would wait for itself.
+        """
+        session = await self._opened()
+        if joined:
+            await self._read_templates(session)
+        elif not session.saved:
+            if session.saving is None or session.saving.done():
+                session.saving = asyncio.create_task(self._save_templates(session))
+            await asyncio.shield(session.saving)
+        return session
+
+    async def _opened(self) -> _Session:
         loop = asyncio.get_running_loop()
         task = self._sessions.get(loop)
         if task is None:
@@ -208,9 +225,7 @@ class Queue:
         await self._bury()
         store = self.new_store()
         await store.open(self._migrate)
-        session = _Session(store)
-        await self._save_templates(store)
-        return session
+        return _Session(store)
 
     # -- handlers ------------------------------------------------------------------------------
 
@@ -258,11 +273,14 @@ class Queue:
 
     async def save_templates(self) -> None:
         """Save the templates of the handlers that are registered now, so that every process knows them."""
-        await self._save_templates((await self._session()).store)
+        await self._save_templates(await self._session())
 
-    async def _save_templates(self, store: Store) -> None:
-        if not self.handlers:
-            return
+    async def _save_templates(self, session: _Session) -> None:
+        if self.handlers:
+            await self._save_handlers(session.store)
+        session.saved = True
+
+    async def _save_handlers(self, store: Store) -> None:
         definitions = {
             topic: (to_json(handler.template.as_json()).decode(), handler.template.version)
             for topic, handler in self.handlers.items()
@@ -302,7 +320,7 @@ class Queue:
 
         `connection` joins the transaction that is open there: the job exists if and when it commits.
         """
-        session = await self._session()
+        session = await self._session(joined=connection is not None)
         template = await self._template(session, topic)
         job = self._new_job(
             template,
@@ -335,7 +353,7 @@ class Queue:
         **options: Any,
     ) -> list[Job]:
         """Store many jobs, all or none: a topic with its payloads, or a list of `JobRequest`s."""
-        session = await self._session()
+        session = await self._session(joined=connection is not None)
         requests = _requests(topic, payloads, options)
         jobs = [
             self._new_job(await self._template(session, one.topic), one.payload, **(one.options or {}))

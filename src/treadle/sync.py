@@ -122,7 +122,7 @@ class SyncQueue:
                 "connection: queue.sync needs a blocking one; use await queue.enqueue(…) with an async one",
                 field="connection",
             )
-        work = method(_Joined(self._queue, self._run(self._prepared())), *args, **kwargs)
+        work = method(_Joined(self._queue, self._run(self._queue._session(joined=True))), *args, **kwargs)
         try:
             work.send(None)
         except StopIteration as stop:
@@ -130,11 +130,6 @@ class SyncQueue:
             return result
         work.close()
         raise AssertionError("a blocking connection had to be awaited")
-
-    async def _prepared(self) -> Any:
-        session = await self._queue._session()
-        await self._queue._read_templates(session)
-        return session
 
 
 class _Joined(Queue):
@@ -148,7 +143,7 @@ class _Joined(Queue):
     def _bind(self, job: Job) -> Job:
         return self.queue._bind(job)
 
-    async def _session(self) -> Any:
+    async def _session(self, *, joined: bool = False) -> Any:
         return self.session
 
     async def _read_templates(self, session: Any) -> None:

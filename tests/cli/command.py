@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,17 @@ class Command:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
+    def on_terminal(self, *words: str, **environment: str) -> Ran:
+        """On a terminal of its own, where stdout and stderr are the same."""
+        leader, follower = pty.openpty()
+        environment = self.environment({"TERM": "xterm", "COLUMNS": "110", "LINES": "40"} | environment)
+        with subprocess.Popen(
+            [TREADLE, *words], cwd=self.folder, env=environment, stdin=follower, stdout=follower, stderr=follower
+        ) as process:
+            os.close(follower)
+            text = _read_all(leader)
+            return Ran(process.wait(SECONDS), text, "")
+
     @contextlib.contextmanager
     def started(self, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
         """One that goes on until it is told to stop; killed at the latest when the test is over."""
@@ -102,3 +114,14 @@ class Command:
         ours = ("TREADLE_", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "PG")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return kept | more
+
+
+def _read_all(descriptor: int) -> str:
+    parts = []
+    try:
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    except OSError:  # Linux ends a terminal that nobody holds with EIO
+        pass
+    os.close(descriptor)
+    return b"".join(parts).decode()

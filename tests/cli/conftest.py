@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.command import Command
 
-APP = '''
+APP = """
 import asyncio
 from treadle import Context, Fail, Queue
 
@@ -29,7 +29,7 @@ async def sleep(ctx: Context, payload: dict) -> str:
 @queue.job(process=True)
 def compute(payload: dict) -> int:
     return payload["a"] * payload["b"]
-'''
+"""
 
 
 @pytest.fixture

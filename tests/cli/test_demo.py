@@ -1,9 +1,6 @@
 """`treadle demo`: ends by itself, tells the truth, can be run again."""
 
-import os
-import pty
 import shlex
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -107,31 +104,14 @@ def test_a_folder_that_cannot_be(alone: Command) -> None:
 
 def test_on_a_terminal_there_is_a_live_table(alone: Command) -> None:
     """Drawn again and again in place; the last one stays."""
-    leader, follower = pty.openpty()
-    os.set_blocking(leader, True)
-    environment = alone.environment({"TERM": "xterm", "COLUMNS": "110", "LINES": "40"})
-    with subprocess.Popen(
-        [TREADLE, "demo"], cwd=alone.folder, env=environment, stdout=follower, stderr=follower, stdin=follower
-    ) as process:
-        os.close(follower)
-        text = read_all(leader)
-        assert process.wait(SECONDS) == 0
+    ran = alone.on_terminal("demo")
+    text = ran.out
+    assert ran.code == 0, text
     assert text.count("WHAT IT SHOWS") > 5
     assert "\x1b[" in text
     last = text[text.rindex("WHAT IT SHOWS") :]
     assert "Look further:" in last
     assert "nobody needs it any more" in last
-
-
-def read_all(descriptor: int) -> str:
-    parts = []
-    try:
-        while part := os.read(descriptor, 65536):
-            parts.append(part)
-    except OSError:  # Linux ends a terminal that nobody holds with EIO
-        pass
-    os.close(descriptor)
-    return b"".join(parts).decode()
 
 
 def test_it_speaks_of_nothing_that_is_not_there(played: tuple[Command, str]) -> None:

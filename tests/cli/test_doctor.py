@@ -2,10 +2,10 @@
 
 import os
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.cli.command import Command
 from treadle import Concurrency, Queue
@@ -61,7 +61,7 @@ def test_it_makes_no_database(alone: Command) -> None:
 
 def test_it_applies_no_migration(treadle: Command, sqlite_url: str) -> None:
     if treadle.database == sqlite_url:
-        open(sqlite_url.removeprefix("sqlite:///"), "w").close()
+        Path(sqlite_url.removeprefix("sqlite:///")).touch()
     for _ in range(2):
         ran = treadle("doctor", "--json")
         assert ran.code == 1

@@ -49,7 +49,7 @@ def test_python_m_treadle_is_the_same(alone: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["lsit"], "No such command 'lsit'"),
+        (["laundry"], "No such command 'laundry'"),
         (["job"], "Did you mean 'jobs'?"),
         (["jobs"], "Missing command"),
         (["jobs", "rm"], "No such command 'rm'"),
@@ -261,3 +261,36 @@ def test_no_colour_in_a_pipe_and_unicode_survives(alone: Command, sqlite_url: st
         listed = alone.bare("jobs", "list", "--json", "--db", sqlite_url, **environment).done()
         assert listed.json["items"][0]["payload"] == {"to": "Zoë"}
     assert "\x1b" not in alone.bare("jobs", "list", "--db", sqlite_url).done().out
+
+
+def test_colour_on_a_terminal_unless_told_otherwise(alone: Command, sqlite_url: str) -> None:
+    alone.bare("enqueue", "mail", "--db", sqlite_url).done()
+    words = ["jobs", "list", "--db", sqlite_url]
+    coloured = alone.on_terminal(*words)
+    assert coloured.code == 0
+    assert "\x1b[36mpending" in coloured.out
+    plain = alone.on_terminal(*words, NO_COLOR="1").out
+    assert "pending" in plain
+    assert "\x1b[3" not in plain
+    assert "\x1b" not in alone.on_terminal(*words, TERM="dumb").out
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(alone: Command, sqlite_url: str, closed: str) -> None:
+    alone.bare("enqueue", "mail", "--db", sqlite_url).done()
+    script = (
+        f"{TREADLE} jobs list --db {sqlite_url} {closed}; echo $?; {TREADLE} jobs show x --db {sqlite_url} {closed}"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full disk to write to")
+def test_a_full_disk_is_one_line(alone: Command) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{TREADLE} --help > /dev/full"], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert done.returncode == 1
+    assert done.stderr == "treadle: OSError: [Errno 28] No space left on device\n"

@@ -22,8 +22,11 @@ TOPICS = "quick threaded slow shaky gated parent child snoozer".split()
 """Those that end by themselves, whatever happens to their workers."""
 
 
-def make_queue(url: str, pen: Pen, **options: Any) -> Queue:
-    queue = Queue(url, **options)
+def make_queue(url: str, pen: Pen) -> Queue:
+    return add_handlers(Queue(url), pen)
+
+
+def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
     @queue.job(retry=AGAIN_SOON)
     async def quick(ctx: Context) -> str:

@@ -65,6 +65,8 @@ async def test_an_enqueue_is_there_wholly_or_not_at_all(crew: Crew, queue: Queue
     there: set[str] = set()
     for trial, crash in enumerate(crashes("enqueue")):
         key = f"order-{trial}" if keyed else None
+        if not keyed and crew.url.startswith("postgres"):
+            crash = crash._replace(nth=2)  # a new process learns first which lanes there are
         await die(crew, "enqueue", crash, key=key)
         await in_order(queue)
         new = set((await read(queue)).jobs) - there
@@ -133,7 +135,7 @@ async def test_an_ending_is_written_wholly_or_not_at_all(crew: Crew, queue: Queu
     """Fault 6: outcome, result, tally, place, gate and event commit together."""
     states: dict[str, str] = {}
     for crash in crashes("settle"):
-        first = await queue.enqueue(topic, {"key": "one"}, max_attempts=2)
+        first = await queue.enqueue(topic, {"key": str(crash)}, max_attempts=2)
         await die(crew, "work", crash, no_maintenance=True, slots=1, lease=f"{LEASE_MS}ms", topics=topic)
         await in_order(queue)
         now = await first.refresh()
@@ -157,8 +159,10 @@ async def test_a_worker_killed_in_its_heartbeat_takes_nobody_with_it(crew: Crew,
     await until(lambda: len(crew.journal.entries("start")) == len(slow))
     own = []
     for crash in crashes("heartbeat", scaled(1, 100)):
-        own.append(await queue.enqueue("patient", {}, max_attempts=2))
-        await die(crew, "work", crash, no_maintenance=True, slots=1, lease="300ms", topics="patient")
+        own.append(await queue.enqueue("threaded", {"ms": 1_000}))
+        third = crash._replace(nth=3)  # the first comes before the claim
+        await die(crew, "work", third, no_maintenance=True, slots=1, lease="450ms", topics="threaded")
+    begun = crew.journal.by_job("start")
     ledger = await recover(crew, queue)
     assert calm.name not in crew.lost()
     for job in slow:
@@ -166,7 +170,7 @@ async def test_a_worker_killed_in_its_heartbeat_takes_nobody_with_it(crew: Crew,
         assert not ledger.events[job.id]
     for job in own:
         assert ledger.jobs[job.id].status == "completed"
-        assert [line.type for line in ledger.events[job.id]] == ["job:reclaimed"]
+        assert [line.type for line in ledger.events[job.id]] == ["job:reclaimed"] * len(begun[job.id])
 
 
 async def test_a_batch_of_retention_is_deleted_wholly_or_not_at_all(crew: Crew, queue: Queue) -> None:

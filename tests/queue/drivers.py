@@ -175,14 +175,16 @@ def sqlalchemy_async_driver(driver: str, kind: str) -> Callable[[str], contextli
 
 def django_connection(url: str) -> Any:
     """Django's `connection` for this database, in this thread."""
+    import django
     import django.db
     from django.conf import settings
     from django.db.utils import ConnectionHandler
 
     if not settings.configured:
         settings.configure(DATABASES={})
+        django.setup()
     if url.startswith("sqlite"):
-        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": sqlite_path(url)}
+        database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": sqlite_path(url)}
     else:
         parts = psycopg.conninfo.conninfo_to_dict(url)
         names = {"NAME": "dbname", "USER": "user", "HOST": "host", "PORT": "port"}

@@ -297,7 +297,7 @@ async def test_an_idle_worker_asks_the_store_at_most_twice_a_second(
         "prune",
     ):
         monkeypatch.setattr(queue.store, method, _counted(queue, method, calls))
-    seconds = 8.0
+    seconds = 10.0
     await asyncio.sleep(seconds)
     assert len(calls) <= 2 * seconds, calls
 

@@ -60,6 +60,7 @@ def treadle(
 
 def run(argv: Sequence[str]) -> int:
     """One command, and one line on stderr for whatever goes wrong. `python -X dev -m treadle` shows traces."""
+    _open_closed_streams()
     try:
         code = app(list(argv), prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()
@@ -95,7 +96,18 @@ def _usage(error: Exception) -> str:
     return f"{message} See {where} --help." if message.endswith((".", "?")) else f"{message}; see {where} --help"
 
 
+def _open_closed_streams() -> None:
+    """A daemon may be started without stdout or stderr (`>&-`); then nobody wants to read them."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(_nowhere(), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(_nowhere(), "w")
+
+
 def _stop_writing() -> None:
     """Nobody reads stdout any more; without this the interpreter would complain when it flushes it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(_nowhere(), sys.stdout.fileno())
+
+
+def _nowhere() -> int:
+    return os.open(os.devnull, os.O_WRONLY)

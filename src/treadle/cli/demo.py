@@ -60,14 +60,14 @@ def scenes() -> list[Scene]:
         Scene("snoozes until it can", "wait_for_upload", {"ready_at": run + 1.5}),
         Scene("cancelled while it runs", "export_all", cancel=True),
         Scene("same key twice, one job", "confirm_order", {"order": f"{run:.3f}"}, twice=True),
-        Scene("one at a time per account", "sync_account", {"account": "a"}),
-        Scene("one at a time per account", "sync_account", {"account": "a"}),
-        Scene("another account, beside them", "sync_account", {"account": "b"}),
+        Scene("one account at a time", "sync_account", {"account": "a"}),
+        Scene("one account at a time", "sync_account", {"account": "a"}),
+        Scene("another one beside it", "sync_account", {"account": "b"}),
         Scene("low priority goes last", "deliver", {"parcel": "catalogue"}, {"priority": "low"}),
         Scene("normal priority", "deliver", {"parcel": "book"}),
         Scene("critical goes first", "deliver", {"parcel": "medicine"}, {"priority": "critical"}),
         Scene("nobody took it in time", "render_video", options={"expires": "2s"}),
-        Scene("waits for a worker with a GPU", "render_video", stays=True),
+        Scene("waits for a GPU worker", "render_video", stays=True),
     ]
 
 

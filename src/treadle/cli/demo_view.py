@@ -19,7 +19,7 @@ COLUMNS = (
     Column("what it shows"),
     Column("topic"),
     Column("status"),
-    Column("attempt", number=True),
+    Column("try", number=True),
     Column("note", flexible=True),
 )
 

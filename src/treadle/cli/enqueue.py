@@ -42,9 +42,7 @@ def enqueue(
     scope: Annotated[
         str | None, typer.Option("--scope", metavar="SCOPE", help="Whose job it is, such as user.")
     ] = None,
-    scope_id: Annotated[
-        str | None, typer.Option("--scope-id", metavar="ID", help="Which one, such as 42.")
-    ] = None,
+    scope_id: Annotated[str | None, typer.Option("--scope-id", metavar="ID", help="Which one, such as 42.")] = None,
     capability: Annotated[
         str | None,
         typer.Option("--capability", metavar="NAME", help="Only a worker with this capability may run it."),
@@ -84,9 +82,7 @@ def _parsed(text: str) -> Any:
     return loads(sys.stdin.buffer.read() if text == "-" else text)
 
 
-async def _enqueue(
-    db: str | None, topic: str, payload: Any, chosen: dict[str, Any], wait: bool, quiet: bool
-) -> Job:
+async def _enqueue(db: str | None, topic: str, payload: Any, chosen: dict[str, Any], wait: bool, quiet: bool) -> Job:
     from treadle.errors import JobFailed
 
     async with writable(db) as queue:

@@ -13,6 +13,7 @@ from treadle.cli import options
 from treadle.cli.database import existing
 from treadle.cli.output import (
     Column,
+    age,
     complain,
     listed,
     print_facts,
@@ -56,9 +57,7 @@ def list_jobs(
         str | None, typer.Option("--scope-id", metavar="ID", help="Only jobs with this scope id.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, clamp=True, help="How many.")] = 30,
-    offset: Annotated[
-        int, typer.Option("--offset", metavar="N", min=0, clamp=True, help="How many to skip.")
-    ] = 0,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, clamp=True, help="How many to skip.")] = 0,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -88,9 +87,9 @@ _COLUMNS = (
     Column("id"),
     Column("topic"),
     Column("status"),
-    Column("attempt", number=True),
-    Column("created", number=True),
-    Column("note", flexible=True),
+    Column("try", number=True),
+    Column("age", number=True),
+    Column("note", flexible=True, extra=True),
 )
 
 
@@ -100,7 +99,7 @@ def _row(job: Job) -> list[Text | str]:
         job.topic,
         status(job.status),
         f"{job.attempt}/{job.max_attempts}",
-        relative(job.created_at),
+        age(job.created_at),
         note(job),
     ]
 
@@ -230,7 +229,9 @@ def why(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = 
 
 
 @app.command()
-def requeue(job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False) -> None:
+def requeue(
+    job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False
+) -> None:
     """Put ended jobs back with all their attempts."""
     _steer("requeued", job_ids, lambda queue, job_id: queue.requeue(job_id, force=force), db, as_json)
 
@@ -247,7 +248,9 @@ def cancel(
 
 
 @app.command()
-def delete(job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False) -> None:
+def delete(
+    job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False
+) -> None:
     """Delete jobs that are pending, failed, cancelled or expired."""
     _steer("deleted", job_ids, lambda queue, job_id: queue.delete(job_id, force=force), db, as_json)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.errors import InvalidInput
@@ -41,8 +41,9 @@ def _hint(target: str) -> str:
 
 
 def _import(name: str) -> object:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -55,7 +56,7 @@ def _import(name: str) -> object:
 
 def _told(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        return f"{error.msg} ({os.path.basename(error.filename or '?')}, line {error.lineno})"
+        return f"{error.msg} ({Path(error.filename or '?').name}, line {error.lineno})"
     return f"{type(error).__name__}: {error}"
 
 
@@ -63,9 +64,9 @@ def _place(error: BaseException) -> str:
     """Where the user's code raised it: the last line of the trace that is not Treadle's or a library's."""
     if isinstance(error, SyntaxError):
         return ""
-    here = os.getcwd() + os.sep
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(here)]
-    return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    here = Path.cwd()
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if here in Path(one.filename).parents]
+    return f" ({Path(frames[-1].filename).relative_to(here)}, line {frames[-1].lineno})" if frames else ""
 
 
 def _queues_in(module: object) -> str:

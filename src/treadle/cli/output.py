@@ -87,18 +87,21 @@ class Column(NamedTuple):
     number: bool = False
     flexible: bool = False
     """May be broken into lines where room is short; all others are shown whole."""
+    extra: bool = False
+    """May be left out where room is shorter still."""
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Text | str]]) -> None:
-    """A table if the terminal is wide enough for it, else one paragraph per row."""
+    """A table if the terminal is wide enough for it, perhaps without its extras; else one paragraph per row."""
     cells = [[styled(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    out, table = console(), table_of(columns, cells)
-    needed = out.measure(table, options=out.options.update(max_width=UNBOUNDED)).minimum
-    if needed <= out.width:
-        _emit(out, table)
-    else:
-        for row in cells:
-            _print_paragraph(out, columns, row)
+    needed = [i for i, column in enumerate(columns) if not column.extra]
+    out = console()
+    for chosen in (range(len(columns)), needed):
+        table = table_of([columns[i] for i in chosen], [[row[i] for i in chosen] for row in cells])
+        if out.measure(table, options=out.options.update(max_width=UNBOUNDED)).minimum <= out.width:
+            return _emit(out, table)
+    for row in cells:
+        _print_paragraph(out, columns, row)
 
 
 def _emit(out: Console, shown: RenderableType) -> None:
@@ -157,6 +160,10 @@ def span(duration: timedelta) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s" if seconds >= 10 or seconds == 0 else f"{seconds:.1f}s"
+
+
+def age(when: datetime) -> str:
+    return span(datetime.now(UTC) - when)
 
 
 def relative(when: datetime) -> str:

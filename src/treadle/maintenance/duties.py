@@ -30,7 +30,7 @@ class Maintenance:
         self._reap_every_s = reap_every_ms / 1000
         self._prune_every_s = settings.retention_interval_ms / 1000
         self._store = store
-        self._leader = Leader(store, name, max(3 * reap_every_ms, LEAST_TERM_MS))
+        self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS))
         self._reaper = Reaper(store)
         self._retention = Retention(store, settings.stale_after_ms + settings.delete_after_ms)
 

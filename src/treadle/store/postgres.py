@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import asyncpg
@@ -27,7 +27,7 @@ MIGRATION_LOCK = 0x74726561646C65
 TRIES = 10
 # For how long claims of a busy lane may start at their mark instead of at its very head.
 MARK_SECONDS = 1.0
-RATED_SECONDS = 1.0
+RATED_SECONDS = 5.0
 
 
 class PostgresStore(RelationalStore):
@@ -141,19 +141,29 @@ class PostgresStore(RelationalStore):
         return answers
 
     async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        """If the connection breaks at COMMIT, look whether the jobs are there before trying once more."""
+        """If the connection breaks at COMMIT, look which jobs are there before asking once more for the others."""
         try:
             return await self._insert(jobs, atomic)
         except StoreUnavailable:
-            there = await self._when_created(jobs)
-            if there is not None:
-                return [Inserted(there)] * len(jobs)
-            return await self._insert(jobs, atomic)
+            return await self._insert_missing(jobs, atomic)
 
-    async def _when_created(self, jobs: Sequence[NewJob]) -> int | None:
+    async def _insert_missing(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+        """What is not there was never tried, refused, or stood for by an older job: each is told once more."""
+        there = await self._when_created(jobs)
+        missing = [job for job in jobs if job.id not in there]
+        try:
+            told = iter(await self._insert(missing, atomic) if missing else ())
+        except asyncpg.UniqueViolationError:
+            # The server was still at the first try when we looked, and has made them since.
+            return await self._insert_missing(jobs, atomic)
+        return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
+
+    async def _when_created(self, jobs: Sequence[NewJob]) -> dict[str, int]:
         async with self.link.acquire() as connection:
-            at: int | None = await connection.fetchval("SELECT created_at FROM treadle.jobs WHERE id = $1", jobs[0].id)
-            return at
+            rows = await connection.fetch(
+                "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])", [job.id for job in jobs]
+            )
+            return dict(rows)
 
     async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         if not (jobs[0].plain and _alike(jobs)):
@@ -221,6 +231,11 @@ class PostgresStore(RelationalStore):
             return
         for row in rows:
             self._marks[row[11]] = max(self._marks.get(row[11], (-1, -1)), (row[12], row[0]))
+
+    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
+        versions = await super().save_templates(definitions)
+        self._rated_at = float("-inf")
+        return versions
 
     async def _any_rated(self, topics: Sequence[str]) -> bool:
         if time.monotonic() - self._rated_at > RATED_SECONDS:

@@ -227,6 +227,8 @@ class RelationalStore(ABC):
         return found
 
     async def obstacles(self, id: str) -> Sequence[str]:
+        if not is_job_id(id):
+            return []
         reasons = []
         behind = await self._ask("held_behind", [{"id": id}])
         if behind:

@@ -71,11 +71,10 @@ class SqliteStore(RelationalStore):
         return applied
 
     async def pending_migrations(self) -> list[str]:
-        def look(connection: sqlite3.Connection) -> list[str]:
-            return [one.name for one in _missing(connection)]
-
-        names: list[str] = await self.engine.write(look)
-        return names
+        """By reading only: the queue may be opened inside a transaction that has the write lock."""
+        there = await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'", ())
+        rows = await self.engine.read("SELECT number FROM treadle_migrations", ()) if there else []
+        return [one.name for one in missing("sqlite", {row[0] for row in rows})]
 
     async def examine(self) -> list[Finding]:
         return await examine(self)

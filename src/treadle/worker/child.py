@@ -114,8 +114,14 @@ class Attempt:
         self.interruption: BaseException | None = None
         self.stop: Callable[[], object] | None = None
 
+    @property
+    def over(self) -> bool:
+        """True when a thread that the handler left behind still talks."""
+        return self.link.attempt is not self
+
     def report(self, percent: int, message: str) -> None:
-        self.link.send({"is": "progress", "percent": percent, "message": message})
+        if not self.over:
+            self.link.send({"is": "progress", "percent": percent, "message": message})
 
     def check(self) -> None:
         if self.interruption is not None:
@@ -132,14 +138,19 @@ class Attempt:
 class ChildDesk:
     """Asks the worker over the line."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
 
     def heartbeat(self, attempt: Attempt) -> None:
-        self._link.ask({"is": "heartbeat"})
+        self._ask({"is": "heartbeat"})
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        return wire.job_from(self._link.ask(wire.enqueue_request(topic, payload, options)))
+        return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)))
+
+    def _ask(self, request: wire.Message) -> Any:
+        if self._attempt.over:
+            raise LeaseLost(f"job {self._attempt.job.id} is over")
+        return self._attempt.link.ask(request)
 
 
 class ChildLoopDesk(ChildDesk):
@@ -181,7 +192,7 @@ def find_handler(module: str, qualname: str, topic: str) -> Handler:
 
 def _call(handler: Handler, attempt: Attempt, payload: Any) -> Any:
     if not inspect.iscoroutinefunction(handler.function):
-        context = Context(attempt, ChildDesk(attempt.link), payload)
+        context = Context(attempt, ChildDesk(attempt), payload)
         return handler.function(*handler.arguments(context, payload))
     return asyncio.run(_await(handler, attempt, payload))
 
@@ -192,7 +203,7 @@ async def _await(handler: Handler, attempt: Attempt, payload: Any) -> Any:
     attempt.stop = lambda: loop.call_soon_threadsafe(task.cancel)
     attempt.check()
     try:
-        context = Context(attempt, ChildLoopDesk(attempt.link), payload)
+        context = Context(attempt, ChildLoopDesk(attempt), payload)
         return await handler.function(*handler.arguments(context, payload))
     finally:
         attempt.stop = None
@@ -222,4 +233,5 @@ class _Forward(logging.Handler):
         self._link = link
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._link.send({"is": "log", "level": record.levelno, "message": self.format(record)})
+        if self._link.attempt is not None:
+            self._link.send({"is": "log", "level": record.levelno, "message": self.format(record)})

@@ -35,6 +35,7 @@ class Child:
         self._reader = reader
         self._writer = writer
         self._pid = process.pid or 0
+        self._signalled = False
         _alive.add(self)
 
     @classmethod
@@ -42,16 +43,27 @@ class Child:
         ours, theirs = socket.socketpair()
         level = logging.getLogger("treadle.jobs").getEffectiveLevel()
         process = _spawn.Process(target=child.main, args=(theirs, os.getpid(), level), name="treadle-child")
-        await asyncio.to_thread(process.start)
-        theirs.close()
+        try:
+            await asyncio.to_thread(process.start)
+        except OSError as error:
+            ours.close()
+            raise ProcessDied(f"the process could not be started: {error}") from error
+        finally:
+            theirs.close()
         started = cls(process, *await asyncio.open_unix_connection(sock=ours))
         try:
             async with asyncio.timeout(START_S):
                 await started.next()
         except TimeoutError:
             started.signal(signal.SIGKILL)
+            await started.dismiss()
             raise ProcessDied(f"the process did not start within {START_S:.0f} s") from None
         return started
+
+    @property
+    def reusable(self) -> bool:
+        """Not one that was signalled: it may have answered first and die of it now."""
+        return not self._signalled and not self._has_exited()
 
     def send(self, message: wire.Message) -> None:
         self._writer.write(wire.encode(message))
@@ -71,6 +83,7 @@ class Child:
 
     def signal(self, number: signal.Signals) -> None:
         """To the child and to whatever its handler started."""
+        self._signalled = True
         try:
             os.killpg(self._pid, number)
         except (ProcessLookupError, PermissionError):

@@ -86,7 +86,9 @@ class Engine:
         self.desk = LoopDesk(self.queue, self.keeper, self.touches)
         self.threads = Threads(ThreadDesk(self.desk))
         self.processes = Processes(self.desk)
-        self.settler = Settler(store, self.metrics, self.touches.write_last, self._written, immediate=options.immediate)
+        self.settler = Settler(
+            store, self.metrics, self.touches.write_last, self._put_back, self._room, immediate=options.immediate
+        )
         self.executor = Executor(options.slots, lease, self.settler, self.desk, self._room)
         self.touches.executor = self.executor
         self.watchdog = Watchdog(self.executor, self.metrics)
@@ -138,10 +140,8 @@ class Engine:
         self.cancels.look()
         self.touches.renew_all()
 
-    def _written(self, retry_in_ms: int | None) -> None:
-        if retry_in_ms is not None:
-            self.claims.retry_due_in(retry_in_ms)
-        self.claims.room()
+    def _put_back(self, delay_ms: int) -> None:
+        self.claims.retry_due_in(delay_ms)
 
     # -- the lease ---------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ from treadle.worker.lease import Lease
 
 log = logging.getLogger("treadle.worker")
 
+# A renewal that hangs must not keep the worker from leaving: the thread is a daemon.
+STOP_S = 5.0
+
 
 class LeaseKeeper:
     """`on_tick` and `on_lost` are called on the worker's loop, where the keeper was made."""
@@ -65,7 +68,8 @@ class LeaseKeeper:
     async def stop(self) -> None:
         self._stopping = True
         self._tell(self._changed.set)
-        while self._thread.is_alive():
+        deadline = time.monotonic() + STOP_S
+        while self._thread.is_alive() and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
 
     def abandon(self) -> None:
@@ -120,7 +124,8 @@ class LeaseKeeper:
         backoff = Backoff(most_s=max(0.05, self.lease_s / 10))
         while not self._stopping:
             try:
-                return await self._extend(lease)
+                async with asyncio.timeout(max(lease.until - time.monotonic(), 0.05)):
+                    return await self._extend(lease)
             except Exception as error:  # only the end of the lease ends the attempts to keep it
                 log.warning("the lease could not be renewed: %s", error)
             if time.monotonic() >= lease.until:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -54,8 +55,9 @@ class ClaimLoop:
         self._may_have_work = True
         self._left_last_attempts = False
         self._promote_at = 0.0
-        """When the next delayed job is due, or the next poll."""
-        self._claimable_at = 0.0
+        """When the next delayed job is due, or to look whether there is one."""
+        self._poll_at = 0.0
+        self._claimable_at = math.inf
         """When a rate limit lets the next job through."""
         self._stopping = False
 
@@ -104,8 +106,11 @@ class ClaimLoop:
                 await self._store_failed(error)
 
     async def _step(self) -> None:
-        if time.monotonic() >= self._promote_at:
+        now = time.monotonic()
+        if now >= self._promote_at:
             await self._promote()
+        if now >= self._poll_at or now >= self._claimable_at:
+            self._may_have_work = True
         limit = self._appetite.limit(len(self._settler)) if self._may_have_work else 0
         if limit and not self._executor.lease.lost:
             await self._claim(limit, self._appetite.free())
@@ -113,15 +118,25 @@ class ClaimLoop:
             await self._sleep()
 
     async def _promote(self) -> None:
-        moved, next_ms = await self._store.promote()
-        wait_s = jittered(self._poll_s)
-        self._promote_at = time.monotonic() + (wait_s if next_ms is None else min(wait_s, next_ms / 1000))
+        # Before asking, as with a claim: a hint that comes meanwhile sets an earlier time, and that one stays.
+        self._promote_at = math.inf
+        try:
+            moved, next_ms = await self._store.promote()
+        except BaseException:
+            self._promote_at = 0.0
+            raise
+        # Half as often as the poll: that a delayed job is there, its hint tells; that it is due, this timer.
+        wait_s = jittered(2 * self._poll_s)
+        due = time.monotonic() + (wait_s if next_ms is None else min(wait_s, next_ms / 1000))
+        self._promote_at = min(self._promote_at, due)
         if moved:
             self._may_have_work = True
 
     async def _claim(self, limit: int, free: int) -> None:
         # Before asking: a hint that comes while the claim is under way must not be lost.
         self._may_have_work = self._left_last_attempts = False
+        self._poll_at = time.monotonic() + jittered(self._poll_s)
+        self._claimable_at = math.inf
         claim = await self._ask(limit, free)
         if claim is None:
             return
@@ -132,6 +147,7 @@ class ClaimLoop:
         elif came >= free:
             # Jobs on their last attempt are only claimed into free slots; more of them may be there.
             self._left_last_attempts = True
+            self.room()  # a slot may have become free while the claim was under way
         if claim.overdue:
             await self._store.expire_overdue()
             self._may_have_work = True
@@ -196,14 +212,10 @@ class ClaimLoop:
         """Until a signal; if there may be no work, at most until the next thing that time alone brings."""
         timer = None
         if not self._may_have_work:
-            timer = asyncio.get_running_loop().call_later(self._nap_s(), self.look_again)
+            nap_s = min(self._promote_at, self._poll_at, self._claimable_at) - time.monotonic()
+            timer = asyncio.get_running_loop().call_later(max(nap_s, 0), self._wake.set)
         try:
             await self._wake.wait()
         finally:
             if timer:
                 timer.cancel()
-
-    def _nap_s(self) -> float:
-        now = time.monotonic()
-        ends = [self._promote_at, self._claimable_at] if self._claimable_at > now else [self._promote_at]
-        return max(0.0, min(ends) - now)

@@ -23,15 +23,11 @@ class Metrics:
     store_errors: int = 0
 
     def count(self, transitions: Iterable[Transition]) -> None:
-        completed = 0
+        """Endings other than completed ones, which the settler counts by the batch."""
         for transition in transitions:
-            if transition.to is Status.COMPLETED:
-                completed += 1
-            else:
-                self._count_other(transition)
-        self.completed += completed
+            self._count(transition)
 
-    def _count_other(self, transition: Transition) -> None:
+    def _count(self, transition: Transition) -> None:
         if transition.to is Status.FAILED:
             self.failed += 1
         elif transition.to is Status.CANCELLED:

@@ -49,8 +49,11 @@ class Processes:
             return await talk.stop(over)
 
     async def borrow(self) -> Child:
-        if self._idle:
-            return self._idle.pop()
+        while self._idle:
+            child = self._idle.pop()
+            if child.reusable:
+                return child
+            await self._dismiss(child)
         child = await Child.start()
         self._children.add(child)
         return child
@@ -60,6 +63,10 @@ class Processes:
 
     def forget(self, child: Child) -> None:
         self._children.discard(child)
+
+    async def _dismiss(self, child: Child) -> None:
+        self.forget(child)
+        await child.dismiss()
 
     async def close(self) -> None:
         """Idle children leave when their line ends; busy ones are killed by their own listener."""

@@ -28,7 +28,7 @@ class Interrupt(Enum):
 class Recipe:
     """A handler with the numbers of its template worked out once."""
 
-    __slots__ = ("grace_s", "handler", "kills", "perform", "timeout_s")
+    __slots__ = ("grace_s", "handler", "kills", "perform", "stuck_after_s", "timeout_s")
 
     def __init__(self, handler: Handler, perform: Callable[[Run], Awaitable[Outcome | None]]) -> None:
         template = handler.template
@@ -37,6 +37,8 @@ class Recipe:
         self.timeout_s = duration_ms(template.timeout) / 1000
         self.grace_s = duration_ms(template.cancel.grace) / 1000
         self.kills = template.cancel.mode == "kill"
+        # A process is killed when its grace is over, and needs a moment to be gone.
+        self.stuck_after_s = self.grace_s + (5.0 if handler.kind == "process" else 0.0)
 
     def limit(self) -> str:
         return format_ms(round(self.timeout_s * 1000))

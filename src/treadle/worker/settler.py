@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from treadle.errors import StoreUnavailable
-from treadle.lifecycle import Failed, Status
+from treadle.lifecycle import Failed, Status, Transition
 from treadle.store.base import Settlement, Store, Touch
 from treadle.worker import outcomes
 from treadle.worker.backoff import Backoff
@@ -30,12 +30,14 @@ class Settler:
         store: Store,
         metrics: Metrics,
         write_touches: Callable[[int, list[Touch]], Awaitable[None]],
-        on_written: Callable[[int | None], None],
+        on_put_back: Callable[[int], None],
+        on_written: Callable[[], None],
         immediate: bool = False,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._write_touches = write_touches
+        self._on_put_back = on_put_back
         self._on_written = on_written
         self._most = 1 if immediate else BATCH
         self._waiting: deque[Settlement] = deque()
@@ -72,7 +74,7 @@ class Settler:
             batch = self._in_flight = self._next_batch()
             await self._write(batch)
             self._in_flight = []
-            self._on_written(_soonest_retry(batch))
+            self._on_written()
             if not self._waiting:
                 self._wake.clear()
                 self._empty.set()
@@ -119,9 +121,16 @@ class Settler:
             except Exception as error:
                 tries += 1
                 log.exception("the ending of job %s could not be stored", settlement.job.id)
-                if tries == TRIES_BEFORE_BLAMING_THE_DATA:
+                if tries >= TRIES_BEFORE_BLAMING_THE_DATA and await self._store_answers():
                     settlement = _refused(settlement, error)
                 await asyncio.sleep(self._backoff.delay_s())
+
+    async def _store_answers(self) -> bool:
+        try:
+            await self._store.now()
+        except Exception:
+            return False
+        return True
 
     def _note(self, batch: list[Settlement], lost: list[Settlement]) -> None:
         if lost:
@@ -130,7 +139,17 @@ class Settler:
             batch = [one for one in batch if (one.job.n, one.job.token) not in gone]
             ids = ", ".join(settlement.job.id for settlement in lost[:10])
             log.warning("%d jobs were no longer ours when they ended: %s", len(lost), ids)
-        self._metrics.count(settlement.transition for settlement in batch)
+        others = [one.transition for one in batch if one.transition.to is not Status.COMPLETED]
+        self._metrics.completed += len(batch) - len(others)
+        if others:
+            self._metrics.count(others)
+            self._tell_retries(others)
+
+    def _tell_retries(self, transitions: list[Transition]) -> None:
+        """When the first of the jobs put back is due: no need to wait for somebody to say so."""
+        delays = [transition.delay_ms for transition in transitions if transition.delay_ms]
+        if delays:
+            self._on_put_back(min(delays))
 
 
 def _refused(settlement: Settlement, error: Exception) -> Settlement:
@@ -139,9 +158,3 @@ def _refused(settlement: Settlement, error: Exception) -> Settlement:
     failed = Failed(reason.encode("ascii", "replace").decode(), "ResultNotStored")
     transition = outcomes.transition_for(settlement.job, failed)
     return Settlement(settlement.job, transition, settlement.ran_ms)
-
-
-def _soonest_retry(batch: list[Settlement]) -> int | None:
-    """In how many ms the first of the jobs put back is due."""
-    delays = [one.transition.delay_ms for one in batch if one.transition.to is Status.PENDING]
-    return min(delays, default=None)

@@ -19,22 +19,24 @@ LAST_WRITES_S = 5.0
 
 
 async def wind_down(engine: Engine, drain_s: float) -> None:
-    if engine.started:
-        await _finish_jobs(engine, drain_s)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WRITES_S):
-                await engine.settler.flushed()
-        await _say_goodbye(engine)
-    await end(engine.tasks)
-
-
-async def _finish_jobs(engine: Engine, drain_s: float) -> None:
+    if not engine.started:
+        return
     until = time.monotonic() + drain_s
+    await _finish_jobs(engine, until)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(LAST_WRITES_S, until - time.monotonic())):
+            await engine.settler.flushed()
+    # Before resigning: a task still running would stand for election again.
+    await end(engine.tasks)
+    await _say_goodbye(engine)
+
+
+async def _finish_jobs(engine: Engine, until: float) -> None:
     executor = engine.executor
     engine.claims.stop()
     executor.release(executor.inbox.take_all(), "the worker stopped")
     # A claim under way is never cancelled: what it brings is given back by the claim loop.
-    await asyncio.wait({engine.claiming}, timeout=max(drain_s, LAST_WRITES_S))
+    await asyncio.wait({engine.claiming}, timeout=max(LAST_WRITES_S, until - time.monotonic()))
     if not await _idle_within(engine, until - time.monotonic()):
         await _interrupt_all(engine)
 

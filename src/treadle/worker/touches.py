@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from treadle.errors import StoreUnavailable
 from treadle.store.base import Store, Touch
 from treadle.worker.outcomes import storable
 from treadle.worker.run import Run
@@ -63,7 +62,7 @@ class Touches:
         for lease, mine in by_lease.items():
             try:
                 self._tell_lost(set(await self._send(lease, [run.touch(now) for run in mine])), mine)
-            except StoreUnavailable:
+            except BaseException:
                 for run in mine:
                     run.news = True
                 raise

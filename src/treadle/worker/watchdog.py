@@ -35,7 +35,7 @@ class Watchdog:
         self._executor.release(waited, "claimed too early: no slot was free")
 
     def _notice_stuck(self, run: Run, now: float) -> None:
-        if run.stuck or now < run.interrupted_at + run.recipe.grace_s:
+        if run.stuck or now < run.interrupted_at + run.recipe.stuck_after_s:
             return
         run.stuck = True
         self._metrics.stuck += 1

@@ -49,7 +49,9 @@ class Worker:
             {"slots": slots, "lease": lease, "poll_interval": poll_interval, "reap_interval": reap_interval}
         )
         self.queue = queue
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = name or _default_name()
+        self._has_default_name = name is None
+        self._made_in = os.getpid()
         self.metrics = Metrics()
         self.options = Options(
             slots=settings.slots,
@@ -74,6 +76,8 @@ class Worker:
         if self._pid is not None:
             self._refuse_after_fork()
             raise InvalidInput("this worker has run already; make a new one")
+        if self._made_in != os.getpid() and self._has_default_name:
+            self.name = _default_name()  # made before a fork: its sisters have the same
         self._pid = os.getpid()
         with on_signals(self) if signals else contextlib.nullcontext():
             engine = Engine(self.queue, self.name, self.options, self.metrics)
@@ -111,6 +115,10 @@ class Worker:
                 f"worker {self.name} runs in process {self._pid}, and this is a fork of it ({os.getpid()}); "
                 "make a queue and a worker after the fork"
             )
+
+
+def _default_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 def _checked_topics(queue: Queue, topics: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -142,9 +142,6 @@ def _claim_keys(
         if key.kind != "once"
     ]
     lost: dict[_Key, tuple[str | None, str]] = {}
-    once = [{"kind": key.kind, "key": key.key} for key in owners if key.kind == "once"]
-    if once:
-        lost |= {_Key(kind, key): (hash_, id_) for kind, key, hash_, id_ in (yield "find_keys", once)}
     for _ in range(LOOKS):
         taken = {(kind, key) for kind, key, _ in (yield "take_keys", wanted)}
         wanted = [row for row in wanted if (row["kind"], row["key"]) not in taken]
@@ -158,6 +155,10 @@ def _claim_keys(
             break
     else:
         raise StoreUnavailable("a unique key changed hands too often; try again")
+    # Looked for last: a job that completed while we waited for its dedupe key has turned it into this one.
+    once = [{"kind": key.kind, "key": key.key} for key in owners if key.kind == "once"]
+    if once:
+        lost |= {_Key(kind, key): (hash_, id_) for kind, key, hash_, id_ in (yield "find_keys", once)}
     # A job that loses one key must not keep another.
     losers = {reserved[owners[key]] for key in lost}
     surplus = [

@@ -9,7 +9,7 @@ from treadle.lifecycle import DeadlinePassed, GraceOver, LeaseExpired
 from treadle.store.base import Moved
 from treadle.store.scripts.common import Script, as_facts, numbers
 from treadle.store.scripts.ended import Ended, erase
-from treadle.store.scripts.gates import enter_gates
+from treadle.store.scripts.gates import enter_gates, gate_rows
 from treadle.store.scripts.moving import end_attempts, moved, pending_move, relocate, take_pending
 
 
@@ -76,7 +76,8 @@ def tidy() -> Script[None]:
     ]
     if folded:
         yield "add_tally", folded
-    yield "drop_empty_gates", []
+    if empty := gate_rows(row[0] for row in (yield "lock_empty_gates", [])):
+        yield "drop_empty_gates", empty
     yield "drop_old_starts", []
 
 
@@ -85,7 +86,12 @@ def save_templates(
 ) -> Script[dict[str, int]]:
     """Save what changed, with one version more (or the author's own)."""
     rows = [{"topic": topic} for topic in sorted(definitions)]
-    saved = {topic: (text, version) for topic, text, version in (yield "lock_templates", rows)}
+    found = yield "lock_templates", rows
+    if len(found) < len(rows):
+        # A row must be there to be locked, or two first versions would be made at once.
+        yield "add_templates", rows
+        found = yield "lock_templates", rows
+    saved = {topic: (text, version) for topic, text, version in found}
     versions: dict[str, int] = {}
     changed: list[dict[str, Any]] = []
     for topic, (text, fixed) in sorted(definitions.items()):

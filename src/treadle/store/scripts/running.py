@@ -10,6 +10,7 @@ from treadle.errors import LeaseLost
 from treadle.lifecycle import Released
 from treadle.store.base import EXPIRES, Claim, Claimed, Settlement, Touch
 from treadle.store.scripts.common import Attempt, Facts, Move, Script, as_facts, numbers
+from treadle.store.scripts.gates import gate_rows
 from treadle.store.scripts.moving import end_attempts, relocate
 
 
@@ -19,7 +20,7 @@ def claim(lease: int, topics: Sequence[str], capabilities: Sequence[str], limit:
     if not held:
         raise LeaseLost("the lease has run out")
     now: int = held[0][1]
-    allowance, next_at = yield from _rate_allowance(topics, now)
+    allowance, next_at, now = yield from _rate_allowance(topics, now)
     names = [{"topic": topic} for topic in topics] + [{"capability": name} for name in capabilities]
     chosen: list[Any] = []
     overdue = False
@@ -63,14 +64,19 @@ def claim(lease: int, topics: Sequence[str], capabilities: Sequence[str], limit:
     return Claim(jobs, next_at, overdue)
 
 
-def _rate_allowance(topics: Sequence[str], now: int) -> Script[tuple[dict[str, int], int | None]]:
-    """For topics under a rate limit: how many may start now, and in how many ms the next window opens."""
+def _rate_allowance(topics: Sequence[str], now: int) -> Script[tuple[dict[str, int], int | None, int]]:
+    """For topics under a rate limit: how many may start now, in how many ms the next window opens, and when now is.
+
+    The clock is read again at the end: we may have waited for the lock, and a start must not be dated before the
+    moment for which it was allowed.
+    """
     rated = yield "rated_topics", [{"topic": topic} for topic in topics]
     if not rated:
-        return {}, None
+        return {}, None, now
     recent: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for topic, at, count in (yield "recent_starts", [{"topic": row[0]} for row in rated]):
         recent[topic].append((at, count))
+    now = (yield "clock", [])[0][0]
     allowance: dict[str, int] = {}
     waits: list[int] = []
     for topic, limit, window in rated:
@@ -78,7 +84,7 @@ def _rate_allowance(topics: Sequence[str], now: int) -> Script[tuple[dict[str, i
         allowance[topic] = max(limit - sum(count for _, count in used), 0)
         if not allowance[topic] and used:
             waits.append(max(used[0][0] + window - now, 1))
-    return allowance, min(waits, default=None)
+    return allowance, min(waits, default=None), now
 
 
 def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
@@ -87,7 +93,12 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
     held = yield "hold_lease", [{"lease": lease}]
     now: int = held[0][1] if held else 0
     taken: dict[int, Attempt] = {}
+    facts: dict[int, Facts] = {}
     if held:
+        facts = {f.n: f for f in as_facts((yield "job_facts", numbers({one.job.n for one in settlements})))}
+        # Gates before places, as an enqueue that replaces this very job locks them.
+        if gates := gate_rows(job.gate for job in facts.values() if job.gate):
+            yield "relock_gates", gates
         keys = [{"n": one.job.n, "token": one.job.token, "lease": lease} for one in settlements]
         taken = {row[0]: Attempt(*row) for row in (yield "take_running", keys)}
     lost = [one for one in settlements if one.job.n not in taken]
@@ -98,7 +109,6 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         lost = [one for one in lost if one.job.n not in done]
     kept = [one for one in settlements if one.job.n in taken]
     if kept:
-        facts = {f.n: f for f in as_facts((yield "job_facts", numbers(taken)))}
         yield from relocate([_settled(one, taken[one.job.n], facts[one.job.n], now) for one in kept], now)
     return lost
 

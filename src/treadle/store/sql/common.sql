@@ -391,6 +391,12 @@ SELECT topic, {json_text: definition}, version FROM {templates} ORDER BY topic
 SELECT topic, {json_text: definition}, version FROM {templates} WHERE topic IN (SELECT t.topic FROM {rows: topic text})
 ORDER BY topic {for_update}
 
+-- name: add_templates
+-- Version 0 of those that are missing; the same transaction writes the first one.
+INSERT INTO {templates} (topic, version, definition, updated_at)
+SELECT t.topic, 0, 'null', {now} FROM {rows: topic text} WHERE true ORDER BY 1
+ON CONFLICT (topic) DO NOTHING
+
 -- name: put_templates
 INSERT INTO {templates} (topic, version, definition, updated_at)
 SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
@@ -408,10 +414,15 @@ RETURNING name
 -- name: resign
 DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text})
 
+-- name: lock_empty_gates
+-- Gates that nobody seems to be under; locked ones are in use.
+SELECT g.gate FROM {gates} g
+WHERE g.used = 0 AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.gate = g.gate) LIMIT 1000 {skip_locked}
+
 -- name: drop_empty_gates
--- Gates that nobody is under; locked ones are in use.
-DELETE FROM {gates} WHERE gate IN (SELECT g.gate FROM {gates} g
-    WHERE g.used = 0 AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.gate = g.gate) LIMIT 1000 {skip_locked})
+-- Those that are empty now that they are locked: the look above may be older than the lock.
+DELETE FROM {gates} WHERE gate IN (SELECT t.gate FROM {rows: gate text})
+    AND used = 0 AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.gate = {gates}.gate)
 
 -- name: gate_drift
 -- Gates whose count is not what it should be; there should be none.

@@ -25,8 +25,20 @@ from treadle.testing.contract.gates import (
     ReplacePolicyContract,
 )
 from treadle.testing.contract.inserting import DedupeContract, IdempotencyContract, InsertContract
+from treadle.testing.contract.invariants import InvariantContract, WalkContract
+from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract, TemplateContract
 from treadle.testing.contract.leases import CancelRequestContract, LeaseContract, LostClaimContract, TouchContract
+from treadle.testing.contract.looking import (
+    EventsContract,
+    GetContract,
+    HintsContract,
+    ListContract,
+    ObstaclesContract,
+    StatsContract,
+    TopicsContract,
+)
 from treadle.testing.contract.moving import PromoteContract, ReclaimContract
+from treadle.testing.contract.races import GateRaceContract, KeyRaceContract, RaceContract
 from treadle.testing.contract.requests import (
     CancelContract,
     DeleteContract,

@@ -1,0 +1,177 @@
+"""What a store keeps for the long run: templates, leaders, retention, its own schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from treadle.errors import StoreUnavailable
+from treadle.lifecycle import Status
+from treadle.store.base import Listing
+from treadle.testing.contract.suite import ContractPart
+from treadle.testing.contract.workbench import ENDED, HOUR, MINUTE, SECOND, STATES, Workbench
+
+
+def definition(**changes: object) -> str:
+    return json.dumps({"topic": "mail", "name": "Mail", **changes})
+
+
+class TemplateContract(ContractPart):
+    async def test_what_was_saved_comes_back(self, bench: Workbench) -> None:
+        assert await bench.store.templates() == {}
+        saved = {"mail": (definition(), None), "video": (definition(topic="video", name="Ü"), None)}
+        assert await bench.store.save_templates(saved) == {"mail": 1, "video": 1}
+        assert await bench.store.templates() == {topic: (text, 1) for topic, (text, _) in saved.items()}
+
+    async def test_the_same_again_is_no_new_version(self, bench: Workbench) -> None:
+        for _ in range(3):
+            assert await bench.store.save_templates({"mail": (definition(), None)}) == {"mail": 1}
+
+    async def test_a_change_is_a_new_version(self, bench: Workbench) -> None:
+        versions = []
+        for name in ("a", "b", "b", "a"):
+            versions.append(await bench.store.save_templates({"mail": (definition(name=name), None)}))
+        assert [version["mail"] for version in versions] == [1, 2, 2, 3]
+        assert await bench.store.templates() == {"mail": (definition(name="a"), 3)}
+
+    async def test_an_author_may_choose_the_version(self, bench: Workbench) -> None:
+        assert await bench.store.save_templates({"mail": (definition(), 7)}) == {"mail": 7}
+        assert await bench.store.save_templates({"mail": (definition(), 7)}) == {"mail": 7}
+        assert await bench.store.save_templates({"mail": (definition(), 8)}) == {"mail": 8}
+        assert await bench.store.save_templates({"mail": (definition(name="new"), None)}) == {"mail": 9}
+
+    async def test_saving_nothing_is_nothing(self, bench: Workbench) -> None:
+        assert await bench.store.save_templates({}) == {}
+
+    async def test_many_save_the_same_at_once(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(7)]
+        templates = {topic: (definition(topic=topic), None) for topic in "edcba"}
+        answers = await asyncio.gather(*(store.save_templates(templates) for store in stores * 2))
+        assert {version for answer in answers for version in answer.values()} == {1}
+
+    async def test_many_change_one_at_once(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        texts = [definition(name=f"n{i}") for i in range(12)]
+        answers = await asyncio.gather(
+            *(stores[i % 4].save_templates({"mail": (text, None)}) for i, text in enumerate(texts))
+        )
+        versions = sorted(answer["mail"] for answer in answers)
+        assert versions == list(range(1, 13)), "two texts have the same version"
+
+
+class LeaderContract(ContractPart):
+    async def test_the_first_is_elected_and_stays(self, bench: Workbench) -> None:
+        assert await bench.store.elect("maintenance", "a", MINUTE)
+        assert not await bench.store.elect("maintenance", "b", MINUTE)
+        assert await bench.store.elect("maintenance", "a", MINUTE)
+
+    async def test_offices_do_not_know_each_other(self, bench: Workbench) -> None:
+        assert await bench.store.elect("one", "a", MINUTE)
+        assert await bench.store.elect("two", "b", MINUTE)
+
+    async def test_after_its_term_another_is_elected(self, bench: Workbench) -> None:
+        await bench.store.elect("maintenance", "a", MINUTE)
+        await bench.pass_time(MINUTE + SECOND)
+        assert await bench.store.elect("maintenance", "b", MINUTE)
+        assert not await bench.store.elect("maintenance", "a", MINUTE)
+
+    async def test_a_resignation_frees_the_office(self, bench: Workbench) -> None:
+        await bench.store.elect("maintenance", "a", MINUTE)
+        await bench.store.resign("maintenance", "a")
+        assert await bench.store.elect("maintenance", "b", MINUTE)
+
+    async def test_nobody_resigns_for_another(self, bench: Workbench) -> None:
+        await bench.store.elect("maintenance", "a", MINUTE)
+        await bench.store.resign("maintenance", "b")
+        await bench.store.resign("unknown", "b")
+        assert not await bench.store.elect("maintenance", "b", MINUTE)
+
+    async def test_of_many_candidates_one_is_elected(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        for term in range(5):
+            votes = await asyncio.gather(
+                *(stores[i % 4].elect("maintenance", f"c{i}", MINUTE) for i in range(20))
+            )
+            assert votes.count(True) == 1, f"term {term}"
+            await bench.pass_time(MINUTE + SECOND)
+
+
+class PruneContract(ContractPart):
+    async def test_only_what_ended_long_ago(self, bench: Workbench) -> None:
+        old = [await bench.make(state) for state in ENDED]
+        await bench.pass_time(2 * HOUR)
+        young = [await bench.make(state) for state in ENDED]
+        assert await bench.store.prune(HOUR) == 4
+        assert await bench.statuses([*old, *young]) == [None] * 4 + [Status(state) for state in ENDED]
+
+    async def test_what_lives_is_kept_however_old(self, bench: Workbench) -> None:
+        ids = [await bench.make(state, topic=f"t.{state}") for state in STATES]
+        await bench.pass_time(50 * MINUTE)
+        assert await bench.store.prune(MINUTE) == 4
+        left = [state for state, job in zip(STATES, await bench.store.get(ids), strict=True) if job]
+        assert left == ["pending", "delayed", "retrying", "held", "processing", "cancelling"]
+
+    async def test_no_more_than_the_limit(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(5)
+        await bench.store.cancel(ids, "")
+        await bench.pass_time(HOUR)
+        assert [await bench.store.prune(MINUTE, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+        assert await bench.store.count(Listing()) == 0
+
+    async def test_all_that_hangs_on_it_goes_too(self, bench: Workbench) -> None:
+        """The database's own check after this test looks for what might hang about."""
+        id = await bench.make("completed", dedupe_key="d", idempotency_key="k", repeatable=False, expires_in_ms=HOUR)
+        await bench.store.requeue([id], force=True)
+        await bench.store.cancel([id], "")
+        await bench.pass_time(HOUR)
+        assert await bench.store.prune(MINUTE) == 1
+        assert await bench.store.events(id) is None
+        await bench.enqueue(1, dedupe_key="d", idempotency_key="k", repeatable=False)
+
+    async def test_two_at_once_delete_each_job_once(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(2)]
+        ids = await bench.enqueue(120)
+        await bench.store.cancel(ids, "")
+        await bench.pass_time(HOUR)
+        await asyncio.gather(*(store.prune(MINUTE, limit=40) for store in stores * 2))
+        await bench.store.prune(MINUTE)
+        assert await bench.store.count(Listing()) == 0
+        assert (await bench.store.stats()).counts["cancelled"] == 0
+
+
+class OpenContract(ContractPart):
+    async def test_opening_again_has_nothing_to_do(self, bench: Workbench) -> None:
+        assert await bench.store.pending_migrations() == []
+        assert await bench.store.migrate() == []
+        other = await bench.another()
+        assert await other.pending_migrations() == []
+
+    async def test_a_closed_store_says_so(self, bench: Workbench) -> None:
+        other = await bench.another()
+        await other.close()
+        await other.close()
+        with pytest.raises(StoreUnavailable, match="open"):
+            await other.now()
+        with pytest.raises(StoreUnavailable, match="open"):
+            await other.open_lease("w", MINUTE)
+
+    async def test_a_store_that_was_never_opened_says_so(self, bench: Workbench) -> None:
+        store = bench.database.make_store()
+        with pytest.raises(StoreUnavailable, match="open"):
+            await store.stats()
+        with pytest.raises(StoreUnavailable, match="open"):
+            await store.reclaim()
+        await store.close()
+
+    async def test_the_databases_clock_runs(self, bench: Workbench) -> None:
+        first = await bench.store.now()
+        second = await bench.store.now()
+        assert first <= second < first + MINUTE
+
+    async def test_the_doctor_finds_a_healthy_store(self, bench: Workbench) -> None:
+        findings = await bench.store.examine()
+        assert {finding.level for finding in findings} <= {"ok", "warn", "fail"}
+        assert all(finding.check and finding.message for finding in findings)
+        assert all(finding.advice for finding in findings if finding.level == "fail")

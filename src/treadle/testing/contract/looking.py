@@ -1,0 +1,367 @@
+"""The read side: get, list, count, events, stats, obstacles, and hints that there is something to look at."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from treadle.lifecycle import Completed, Failed, Status
+from treadle.store.base import Listing
+from treadle.testing.contract.requests import MALFORMED, UNKNOWN
+from treadle.testing.contract.suite import ContractPart
+from treadle.testing.contract.workbench import (
+    DAY,
+    ENDED,
+    HOUR,
+    MINUTE,
+    STATES,
+    TOPIC,
+    Workbench,
+    eventually,
+    new_job,
+    settlement,
+)
+
+
+def status_of(state: str) -> Status:
+    return Status.PENDING if state in ("pending", "delayed", "retrying", "held") else Status(state)
+
+
+class GetContract(ContractPart):
+    async def test_in_the_order_asked_for(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(3)
+        asked = [ids[2], UNKNOWN, ids[0], ids[2]]
+        assert [job and job.id for job in await bench.store.get(asked)] == [ids[2], None, ids[0], ids[2]]
+
+    async def test_ids_of_no_job(self, bench: Workbench) -> None:
+        assert await bench.store.get([]) == []
+        assert await bench.store.get([UNKNOWN, *MALFORMED]) == [None] * 7
+        assert await bench.store.get(MALFORMED) == [None] * 6
+
+    @pytest.mark.parametrize("state", STATES)
+    async def test_every_state_is_told(self, bench: Workbench, state: str) -> None:
+        id = await bench.make(state)
+        job = await bench.job(id)
+        assert job.status is status_of(state)
+        assert job.ended == (state in ENDED)
+        assert (job.locked_by is not None) == (state in ("processing", "cancelling"))
+        assert (job.cancel_requested_at is not None) == (state in ("cancelling", "cancelled"))
+
+    async def test_many_at_once(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(1000)
+        assert [job and job.id for job in await bench.store.get(ids)] == ids
+
+    async def test_stale_after_seven_days(self, bench: Workbench) -> None:
+        id = await bench.make("failed")
+        await bench.pass_time(6 * DAY)
+        assert (await bench.job(id)).stale_at is None
+        await bench.pass_time(2 * DAY)
+        job = await bench.job(id)
+        assert job.status is Status.FAILED
+        assert job.failed_at is not None
+        assert job.stale_at is not None
+        assert (job.stale_at - job.failed_at).days == 7
+
+
+class ListContract(ContractPart):
+    async def listed(self, bench: Workbench, **wanted: object) -> list[str]:
+        listing = Listing(**{"limit": 100, **wanted})  # type: ignore[arg-type]
+        jobs = await bench.store.list(listing)
+        assert await bench.store.count(listing) == len(jobs)
+        return [job.id for job in jobs]
+
+    async def test_newest_first(self, bench: Workbench) -> None:
+        ids = [await bench.enqueue_one(priority=p) for p in (50, 90, 10)]
+        assert await self.listed(bench) == ids[::-1]
+
+    async def test_an_empty_queue(self, bench: Workbench) -> None:
+        assert await self.listed(bench) == []
+        for status in Status:
+            assert await self.listed(bench, status=status, topic="x", scope="s", scope_id="i") == []
+        assert await self.listed(bench, stale=True) == []
+
+    async def test_by_status(self, bench: Workbench) -> None:
+        ids = {state: await bench.make(state, topic=f"t.{state}") for state in STATES}
+        for status in Status:
+            wanted = [id for state, id in ids.items() if status_of(state) is status][::-1]
+            listed = await self.listed(bench, status=status)
+            assert [id for id in listed if id in ids.values()] == wanted, status
+
+    async def test_by_topic(self, bench: Workbench) -> None:
+        mine = [await bench.make(state) for state in ("completed", "failed", "processing", "pending", "delayed")]
+        await bench.make("completed", topic="other")
+        await bench.enqueue(2, topic="other")
+        assert await self.listed(bench, topic=TOPIC) == mine[::-1]
+        assert await self.listed(bench, topic=TOPIC, status=Status.COMPLETED) == mine[:1]
+        assert await self.listed(bench, topic=TOPIC, status=Status.PENDING) == mine[:2:-1]
+        assert await self.listed(bench, topic=TOPIC, status=Status.PROCESSING) == [mine[2]]
+        assert await self.listed(bench, topic="nobodys") == []
+
+    async def test_by_scope(self, bench: Workbench) -> None:
+        ann = await bench.make("completed", scope="user", scope_id="ann")
+        ann2 = await bench.enqueue_one(scope="user", scope_id="ann")
+        bob = await bench.enqueue_one(scope="user", scope_id="bob")
+        acme = await bench.enqueue_one(scope="account", scope_id="ann")
+        nobody = await bench.enqueue_one()
+        assert await self.listed(bench, scope="user", scope_id="ann") == [ann2, ann]
+        assert await self.listed(bench, scope="user") == [bob, ann2, ann]
+        assert await self.listed(bench, scope_id="ann") == [acme, ann2, ann]
+        assert await self.listed(bench, scope="user", scope_id="ann", status=Status.PENDING) == [ann2]
+        assert await self.listed(bench, scope="user", scope_id="ann", status=Status.COMPLETED) == [ann]
+        assert await self.listed(bench, scope="user", scope_id="ann", topic="other") == []
+        assert nobody in await self.listed(bench)
+
+    async def test_stale_ones(self, bench: Workbench) -> None:
+        old = [await bench.make(state) for state in ENDED]
+        await bench.pass_time(8 * DAY)
+        new = [await bench.make(state) for state in ENDED]
+        assert await self.listed(bench, stale=True) == old[::-1]
+        assert await self.listed(bench, status=Status.COMPLETED) == [new[0], old[0]]
+        assert await self.listed(bench, stale=True, topic="other") == []
+
+    async def test_page_by_page(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(7)
+        pages = [await bench.store.list(Listing(limit=3, offset=offset)) for offset in (0, 3, 6, 9)]
+        assert [[job.id for job in page] for page in pages] == [
+            [ids[6], ids[5], ids[4]],
+            [ids[3], ids[2], ids[1]],
+            [ids[0]],
+            [],
+        ]
+
+    async def test_pages_run_across_the_places_of_a_status(self, bench: Workbench) -> None:
+        ids = []
+        for _ in range(4):
+            ids += [await bench.enqueue_one(), await bench.enqueue_one(delay_ms=HOUR)]
+        pages = [await bench.store.list(Listing(status=Status.PENDING, limit=3, offset=o)) for o in (0, 3, 6)]
+        assert [job.id for page in pages for job in page] == ids[::-1]
+
+    async def test_no_limit_no_jobs(self, bench: Workbench) -> None:
+        await bench.enqueue(2)
+        assert await bench.store.list(Listing(limit=0)) == []
+
+    async def test_a_count_is_capped(self, bench: Workbench) -> None:
+        await bench.enqueue(15)
+        await bench.enqueue(5, delay_ms=HOUR)
+        assert await bench.store.count(Listing()) == 20
+        for wanted in (Listing(), Listing(status=Status.PENDING), Listing(topic=TOPIC)):
+            assert await bench.store.count(wanted, cap=10) == 11
+            assert await bench.store.count(wanted, cap=20) == 20
+            assert await bench.store.count(wanted, cap=19) == 20
+
+    async def test_values_are_values(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        for text in ("' OR 1=1 --", "%", "_", "$1", "?1", "ü"):
+            assert await self.listed(bench, topic=text, scope=text, scope_id=text) == []
+
+
+class EventsContract(ContractPart):
+    async def test_a_plain_job_has_no_stored_events(self, bench: Workbench) -> None:
+        assert await bench.history(await bench.make("completed")) == []
+
+    async def test_no_job_no_history(self, bench: Workbench) -> None:
+        for id in [UNKNOWN, *MALFORMED]:
+            assert await bench.store.events(id) is None
+
+    async def test_the_whole_story_in_order(self, bench: Workbench) -> None:
+        (id,) = await bench.enqueue(1)
+        await bench.settle(await bench.claim_one(), Failed("Boom: one", "Boom", retry_in_ms=1))
+        await eventually(bench.promoted)
+        await bench.claim_one(lease=await bench.lease(MINUTE))
+        await bench.pass_time(HOUR)
+        await bench.store.reclaim()
+        await bench.claim_one()
+        await bench.store.release([id])
+        await bench.claim_one()
+        await bench.store.cancel([id], "enough")
+        await bench.store.release([id])
+        await bench.store.requeue([id])
+        events = await bench.store.events(id) or ()
+        assert [event.type for event in events] == [
+            f"job:{name}" for name in "retrying reclaimed released cancelling cancelled requeued".split()
+        ]
+        assert [(event.from_status, event.to_status) for event in events] == [
+            ("processing", "pending"),
+            ("processing", "pending"),
+            ("processing", "pending"),
+            ("processing", "cancelling"),
+            ("cancelling", "cancelled"),
+            ("cancelled", "pending"),
+        ]
+        numbers = [event.id for event in events]
+        assert numbers == sorted(numbers)  # type: ignore[type-var]
+        assert {event.job_id for event in events} == {id}
+        assert (await bench.job(id)).events_count == 1 + len(events)
+
+    async def test_histories_are_not_mixed(self, bench: Workbench) -> None:
+        a, b = await bench.enqueue(2)
+        await bench.store.cancel([a, b], "")
+        await bench.store.requeue([b])
+        assert await bench.history(a) == ["cancelled"]
+        assert await bench.history(b) == ["cancelled", "requeued"]
+
+
+class StatsContract(ContractPart):
+    async def test_an_empty_queue(self, bench: Workbench) -> None:
+        stats = await bench.store.stats()
+        assert stats.counts == dict.fromkeys((status.value for status in Status), 0)
+        assert (stats.run_ms, stats.topics) == (0, {})
+
+    async def test_every_status_is_counted(self, bench: Workbench) -> None:
+        for state in STATES:
+            await bench.make(state, topic=f"t.{state}")
+        counts = (await bench.store.stats()).counts
+        assert counts["pending"] == 5  # and the job in front of the held one
+        assert [counts[status] for status in ("processing", "cancelling", *ENDED)] == [1] * 6
+        assert counts["waiting"] == 0
+
+    async def test_by_topic(self, bench: Workbench) -> None:
+        await bench.make("completed", topic="a")
+        await bench.make("failed", topic="a")
+        await bench.enqueue(2, topic="b")
+        stats = await bench.store.stats()
+        assert set(stats.topics) == {"a", "b"}
+        assert (stats.topics["a"]["completed"], stats.topics["a"]["failed"], stats.topics["b"]["pending"]) == (1, 1, 2)
+        of_a = await bench.store.stats(topic="a")
+        assert set(of_a.topics) == {"a"}
+        assert (of_a.counts["completed"], of_a.counts["pending"], of_a.run_ms) == (1, 0, 5)
+        of_b = await bench.store.stats(topic="b")
+        assert (of_b.counts["completed"], of_b.counts["pending"], of_b.run_ms) == (0, 2, 0)
+        assert sum((await bench.store.stats(topic="nobodys")).counts.values()) == 0
+
+    async def test_the_run_time_is_that_of_completed_jobs(self, bench: Workbench) -> None:
+        await bench.enqueue(3)
+        a, b, c = await bench.claim(3)
+        await bench.store.settle(
+            [
+                settlement(a, Completed(), ran_ms=100),
+                settlement(b, Completed(), ran_ms=250),
+                settlement(c, Failed("Boom", "Boom"), ran_ms=10_000),
+            ]
+        )
+        assert (await bench.store.stats()).run_ms == 350
+
+    async def test_since(self, bench: Workbench) -> None:
+        await bench.make("completed")
+        await bench.pass_time(2 * HOUR)
+        await bench.make("completed")
+        await bench.make("failed")
+        now = await bench.store.now()
+        recent = await bench.store.stats(since=now - HOUR)
+        assert (recent.counts["completed"], recent.counts["failed"], recent.run_ms) == (1, 1, 5)
+        everything = await bench.store.stats(since=now - 3 * HOUR)
+        assert (everything.counts["completed"], everything.run_ms) == (2, 10)
+
+    async def test_before_and_after_a_requeue(self, bench: Workbench) -> None:
+        id = await bench.make("completed")
+        before = await bench.store.stats()
+        await bench.store.requeue([id], force=True)
+        after = await bench.store.stats()
+        assert (before.counts["completed"], before.run_ms) == (1, 5)
+        assert (after.counts["completed"], after.run_ms, after.counts["pending"]) == (0, 0, 1)
+        await bench.settle(await bench.claim_one(), Completed(), ran_ms=70)
+        again = await bench.store.stats()
+        assert (again.counts["completed"], again.run_ms) == (1, 70)
+
+    async def test_before_and_after_a_delete_and_a_prune(self, bench: Workbench) -> None:
+        deleted, kept = await bench.make("failed"), await bench.make("completed")
+        await bench.pass_time(2 * HOUR)
+        await bench.make("completed")
+        await bench.store.delete([deleted])
+        counts = (await bench.store.stats()).counts
+        assert (counts["failed"], counts["completed"]) == (0, 2)
+        assert await bench.store.prune(HOUR) == 1
+        assert await bench.store.get([kept]) == [None]
+        stats = await bench.store.stats()
+        assert (stats.counts["completed"], stats.run_ms) == (1, 5)
+
+    async def test_tidying_changes_no_count(self, bench: Workbench) -> None:
+        stores = await bench.others(2)
+        await bench.enqueue(6)
+        for store in (bench.store, *stores):
+            for job in await bench.claim(2, store=store):
+                await bench.settle(job, Completed(), store=store, ran_ms=10)
+        await bench.pass_time(HOUR)
+        before = await bench.store.stats()
+        await bench.store.tidy()
+        await bench.store.tidy()
+        assert await bench.store.stats() == before
+        assert (before.counts["completed"], before.run_ms) == (6, 60)
+
+
+class TopicsContract(ContractPart):
+    async def test_every_topic_with_its_work(self, bench: Workbench) -> None:
+        assert await bench.store.topics() == []
+        await bench.make("processing", topic="b")
+        await bench.enqueue(2, topic="b")
+        await bench.enqueue(1, topic="a")
+        await bench.store.pause("c")
+        topics = await bench.store.topics()
+        assert [(one.topic, one.pending, one.processing, one.paused_until is None) for one in topics] == [
+            ("a", 1, 0, True),
+            ("b", 2, 1, True),
+            ("c", 0, 0, False),
+        ]
+
+    async def test_a_pause_that_is_over_is_not_shown(self, bench: Workbench) -> None:
+        await bench.store.pause("a", await bench.store.now() + MINUTE)
+        await bench.pass_time(HOUR)
+        assert [one.paused_until for one in await bench.store.topics()] == [None]
+
+
+class ObstaclesContract(ContractPart):
+    async def test_nothing_stands_in_the_way(self, bench: Workbench) -> None:
+        assert list(await bench.store.obstacles(await bench.enqueue_one())) == []
+
+    async def test_of_no_job(self, bench: Workbench) -> None:
+        for id in [UNKNOWN, *MALFORMED]:
+            assert list(await bench.store.obstacles(id)) == []
+
+
+class HintsContract(ContractPart):
+    """A hint comes at once to whoever waits in the same process; it is never a promise."""
+
+    async def test_new_work_wakes_those_who_wait(self, bench: Workbench) -> None:
+        heard: list[str] = []
+        stop = bench.store.subscribe(heard.append)
+        await bench.store.insert([new_job()])
+        await eventually(lambda: "ready" in heard)
+        heard.clear()
+        await bench.store.insert([new_job(delay_ms=HOUR)])
+        await eventually(lambda: "later" in heard)
+        stop()
+
+    async def test_an_ending_and_a_cancel_are_told(self, bench: Workbench) -> None:
+        await bench.enqueue(2)
+        first, second = await bench.claim(2)
+        heard: list[str] = []
+        stop = bench.store.subscribe(heard.append)
+        await bench.settle(first, Completed())
+        await eventually(lambda: "ended" in heard)
+        await bench.store.cancel([second.id], "")
+        await eventually(lambda: "cancel" in heard)
+        stop()
+
+    async def test_another_store_is_told_too(self, bench: Workbench) -> None:
+        other = await bench.another()
+        heard: list[str] = []
+        stop = other.subscribe(heard.append)
+        await bench.store.insert([new_job()])
+        await eventually(lambda: "ready" in heard)
+        stop()
+
+    async def test_after_the_end_of_the_subscription_nothing_is_heard(self, bench: Workbench) -> None:
+        heard: list[str] = []
+        still: list[str] = []
+        stop = bench.store.subscribe(heard.append)
+        stop_too = bench.store.subscribe(still.append)
+        await eventually(lambda: True)
+        stop()
+        stop()
+        await asyncio.sleep(0)
+        heard.clear()
+        await bench.store.insert([new_job()])
+        await eventually(lambda: "ready" in still)
+        assert heard == []
+        stop_too()

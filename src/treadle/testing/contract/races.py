@@ -1,0 +1,478 @@
+"""Two who want the same job at the same instant: one legal winner each time, and the loser is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from treadle.errors import JobNotFound, NotRepeatable, WrongState
+from treadle.job import Job
+from treadle.lifecycle import Completed, Failed, Released, Status
+from treadle.store.base import Claimed, Gate, Inserted, Listing, Refusal, Store
+from treadle.testing.contract.suite import ContractPart
+from treadle.testing.contract.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
+
+T = TypeVar("T")
+
+FULL = os.environ.get("TREADLE_FAULT") == "full"
+ROUNDS = 10_000 if FULL else 120
+AT_ONCE = 20
+ONE_BY_ONE = 10_000 if FULL else 40
+
+
+async def together(*actors: Awaitable[Any]) -> Sequence[Any]:
+    """All of them at once, none of them always the first."""
+    order = list(range(len(actors)))
+    random.shuffle(order)
+
+    async def start(i: int) -> Any:
+        if random.random() < 0.3:
+            await asyncio.sleep(random.random() / 1000)
+        return await actors[i]
+
+    answers = await asyncio.gather(*(start(i) for i in order))
+    return [answers[order.index(i)] for i in range(len(actors))]
+
+
+async def rounds() -> AsyncIterator[int]:
+    """So many times, a few at once: what one batch of rounds holds open disturbs the others, as in life."""
+    for start in range(0, ROUNDS, AT_ONCE):
+        yield min(AT_ONCE, ROUNDS - start)
+
+
+class RaceContract(ContractPart):
+    @pytest.fixture
+    async def stores(self, bench: Workbench) -> tuple[Store, Store]:
+        return bench.store, await bench.another()
+
+    async def claimed(self, bench: Workbench, count: int, lease_ms: int = HOUR, **options: Any) -> list[Claimed]:
+        """So many running jobs, each under a lease of its own."""
+        await bench.enqueue(count, **options)
+        return [await bench.claim_one(lease=await bench.lease(lease_ms)) for _ in range(count)]
+
+    async def test_cancel_against_complete(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, operator = stores
+        winners: Counter[str] = Counter()
+        async for count in rounds():
+            jobs = await self.claimed(bench, count)
+
+            async def one(job: Claimed) -> None:
+                accepted, (answer,) = await together(
+                    bench.settle(job, Completed(), store=worker), operator.cancel([job.id], "stop")
+                )
+                assert accepted
+                assert await bench.status(job.id) is Status.COMPLETED
+                if isinstance(answer, Refusal):
+                    assert isinstance(answer.error, WrongState)
+                    assert answer.error.data["status"] == "completed"
+                winners["cancel" if isinstance(answer, Job) else "complete"] += 1
+
+            await asyncio.gather(*map(one, jobs))
+        assert sum(winners.values()) == ROUNDS
+
+    async def test_cancel_against_failure(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, operator = stores
+        async for count in rounds():
+            jobs = await self.claimed(bench, count)
+
+            async def one(job: Claimed) -> None:
+                accepted, (answer,) = await together(
+                    bench.settle(job, Failed("Boom", "Boom"), store=worker), operator.cancel([job.id], "stop")
+                )
+                assert accepted
+                told = Status.FAILED if isinstance(answer, Refusal) else Status.CANCELLED
+                assert await bench.status(job.id) is told
+
+            await asyncio.gather(*map(one, jobs))
+
+    async def test_cancel_against_retry(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, operator = stores
+        async for count in rounds():
+            jobs = await self.claimed(bench, count)
+
+            async def one(job: Claimed) -> None:
+                accepted, (answer,) = await together(
+                    bench.settle(job, Failed("Boom", "Boom", retry_in_ms=HOUR), store=worker),
+                    operator.cancel([job.id], "stop"),
+                )
+                assert accepted
+                assert isinstance(answer, Job), "a job that lives can always be cancelled"
+                assert await bench.status(job.id) is Status.CANCELLED
+
+            await asyncio.gather(*map(one, jobs))
+
+    async def test_cancel_against_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, operator = stores
+        async for count in rounds():
+            ids = await bench.enqueue(count)
+            claims, answers = await together(
+                asyncio.gather(*(bench.claim(1, store=worker) for _ in ids)),
+                asyncio.gather(*(operator.cancel([id], "stop") for id in ids)),
+            )
+            claimed = {job.id: job for jobs in claims for job in jobs}
+            assert all(isinstance(answer, Job) for (answer,) in answers)
+            for id in ids:
+                expected = Status.CANCELLING if id in claimed else Status.CANCELLED
+                assert await bench.status(id) is expected
+            await asyncio.gather(*(bench.settle(job, Released()) for job in claimed.values()))
+
+    async def test_cancel_against_promotion(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        leader, operator = stores
+        async for count in rounds():
+            ids = await bench.enqueue(count, delay_ms=1)
+            await asyncio.sleep(0.002)
+            _, answers = await together(leader.promote(), asyncio.gather(*(operator.cancel([id], "") for id in ids)))
+            assert all(isinstance(answer, Job) for (answer,) in answers)
+            assert set(await bench.statuses(ids)) == {Status.CANCELLED}
+
+    async def test_two_cancels(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        async for count in rounds():
+            ids = await bench.enqueue(count)
+
+            async def one(id: str) -> None:
+                answers = await together(*(store.cancel([id], "stop") for store in stores))
+                done = [answer for (answer,) in answers if isinstance(answer, Job)]
+                assert done, "both were refused"
+                assert await bench.history(id) == ["cancelled"]
+
+            await asyncio.gather(*map(one, ids))
+
+    async def test_requeue_against_requeue_and_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        """One attempt, whoever asked for it and whoever got it."""
+        async for count in rounds():
+            jobs = await self.claimed(bench, count)
+            await bench.store.settle([settlement(job, Failed("Boom", "Boom")) for job in jobs])
+            ids = [job.id for job in jobs]
+            answers = await together(
+                *(store.requeue(ids) for store in stores), *(bench.claim(count, store=store) for store in stores)
+            )
+            assert [await bench.history(id) for id in ids] == [["failed", "requeued"]] * count
+            claimed = [job for claim in answers[2:] for job in claim] + await bench.claim(count)
+            assert sorted(job.id for job in claimed) == sorted(ids)
+            assert {job.attempt for job in claimed} == {1}
+            for one, other in zip(*answers[:2], strict=True):
+                assert isinstance(one, Job) or isinstance(other, Job)
+            assert await bench.store.settle([settlement(job, Completed()) for job in claimed]) == []
+
+    @pytest.mark.parametrize("max_attempts", [1, 3])
+    async def test_reaper_against_completion(
+        self, bench: Workbench, stores: tuple[Store, Store], max_attempts: int
+    ) -> None:
+        """The ending stands, or the worker is told."""
+        worker, reaper = stores
+        async for count in rounds():
+            jobs = await self.claimed(bench, count, max_attempts=max_attempts)
+
+            async def lose(job: Claimed) -> None:
+                await reaper.close_lease(job.lease)
+                await reaper.reclaim()
+
+            answers = await asyncio.gather(
+                *(together(bench.settle(job, Completed('"mine"'), store=worker), lose(job)) for job in jobs)
+            )
+            await reaper.reclaim()  # a lease that another sweep had in hand
+            for job, (accepted, _) in zip(jobs, answers, strict=True):
+                seen = await bench.job(job.id)
+                if accepted:
+                    assert (seen.status, seen.result_value) == (Status.COMPLETED, "mine")
+                else:
+                    assert seen.status is (Status.PENDING if max_attempts > 1 else Status.EXPIRED)
+                    assert (seen.attempt, seen.result_value) == (1, None)
+            left = await bench.claim(count)
+            assert await bench.store.settle([settlement(job, Completed()) for job in left]) == []
+
+    async def test_reaper_against_extension(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        """A lease that was renewed is not reclaimed; one that was reclaimed is not renewed."""
+        worker, reaper = stores
+        outcomes: Counter[bool] = Counter()
+        async for count in rounds():
+            await bench.enqueue(count)
+            jobs = await bench.claim(count)
+
+            async def one(job: Claimed) -> None:
+                lease = await worker.open_lease("short", 4)
+                fresh = await worker.claim(lease, [TOPIC], [], 1, 1)
+                await asyncio.sleep(random.uniform(0.002, 0.004))
+                extended, moved = await together(worker.extend(lease, HOUR), reaper.reclaim())
+                outcomes[extended] += 1
+                for mine in fresh.jobs:
+                    reclaimed = mine.id in [one.id for one in moved]
+                    assert not (extended and reclaimed)
+                    if extended:
+                        assert await bench.settle(mine, Completed(), store=worker)
+
+            await bench.store.settle([settlement(job, Released()) for job in jobs])
+            await asyncio.gather(*(self._unless_lost(one(job)) for job in jobs))
+            await asyncio.sleep(0.005)
+            await reaper.reclaim()
+        assert (await bench.store.stats()).counts["processing"] == 0
+
+    async def _unless_lost(self, actor: Awaitable[None]) -> None:
+        from treadle.errors import LeaseLost
+
+        try:
+            await actor
+        except LeaseLost:
+            pass  # the machine was too busy: the short lease was over before its claim
+
+    async def test_release_against_settle(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, operator = stores
+        async for count in rounds():
+            jobs = await self.claimed(bench, count)
+
+            async def one(job: Claimed) -> None:
+                accepted, (answer,) = await together(
+                    bench.settle(job, Completed(), store=worker), operator.release([job.id])
+                )
+                assert accepted is isinstance(answer, Refusal)
+                assert await bench.status(job.id) is (Status.COMPLETED if accepted else Status.PENDING)
+
+            await asyncio.gather(*map(one, jobs))
+            left = await bench.claim(count)
+            assert {job.attempt for job in left} <= {1}
+            await bench.store.settle([settlement(job, Completed()) for job in left])
+
+    async def test_delete_against_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, operator = stores
+        async for count in rounds():
+            ids = await bench.enqueue(count)
+            claims, answers = await together(
+                asyncio.gather(*(bench.claim(1, store=worker) for _ in ids)),
+                asyncio.gather(*(operator.delete([id]) for id in ids)),
+            )
+            claimed = [job for jobs in claims for job in jobs]
+            deleted = [answer for (answer,) in answers if isinstance(answer, str)]
+            assert not {job.id for job in claimed} & set(deleted)
+            left = await bench.claim(count)
+            assert sorted([*(job.id for job in claimed + left), *deleted]) == sorted(ids)
+            for job in claimed + left:
+                assert await bench.settle(job, Completed())
+
+    async def test_delete_against_requeue(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        async for count in rounds():
+            jobs = await self.claimed(bench, count)
+            await bench.store.settle([settlement(job, Failed("Boom", "Boom")) for job in jobs])
+
+            async def one(job: Claimed) -> None:
+                (deleted,), (requeued,) = await together(stores[0].delete([job.id]), stores[1].requeue([job.id]))
+                status = (await bench.store.get([job.id]))[0]
+                if deleted == job.id:
+                    assert status is None
+                else:
+                    assert isinstance(requeued, Job)
+                    assert status is not None
+                if isinstance(requeued, Refusal):
+                    assert isinstance(requeued.error, JobNotFound | WrongState)
+
+            await asyncio.gather(*map(one, jobs))
+            await bench.store.cancel([job.id for job in jobs], "")
+
+    async def test_reschedule_against_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, operator = stores
+        async for count in rounds():
+            ids = await bench.enqueue(count)
+            later = await bench.store.now() + HOUR
+            claims, answers = await together(
+                asyncio.gather(*(bench.claim(1, store=worker) for _ in ids)),
+                asyncio.gather(
+                    *(operator.reschedule(id, run_at=later, priority=None, max_attempts=None) for id in ids)
+                ),
+            )
+            claimed = {job.id for jobs in claims for job in jobs}
+            changed = {answer.id for answer in answers if isinstance(answer, Job)}
+            assert not claimed & changed
+            left = {job.id for job in await bench.claim(count)}
+            assert claimed | changed | left == set(ids)
+            await bench.store.cancel(ids, "")
+
+    async def test_deadline_against_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        worker, leader = stores
+        async for count in rounds():
+            ids = await bench.enqueue(count, expires_in_ms=random.randint(1, 6))
+            await asyncio.sleep(0.003)
+            claimed, _ = await together(bench.claim(count, store=worker), leader.expire_overdue())
+            await asyncio.sleep(0.005)
+            await leader.expire_overdue()
+            kept = {job.id for job in claimed}
+            for id in ids:
+                assert await bench.status(id) is (Status.PROCESSING if id in kept else Status.EXPIRED)
+            assert await bench.store.settle([settlement(job, Completed()) for job in claimed]) == []
+
+    async def test_the_same_ending_sent_twice_at_once(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        async for count in rounds():
+            jobs = await self.claimed(bench, count)
+            answers = await asyncio.gather(
+                *(together(*(bench.settle(job, Completed(), store=store) for store in stores)) for job in jobs)
+            )
+            assert all(accepted for pair in answers for accepted in pair)
+        assert (await bench.store.stats()).counts["completed"] == ROUNDS
+
+    async def test_two_reapers_and_two_promoters(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        done = 0
+        async for count in rounds():
+            await bench.enqueue(count, delay_ms=1)
+            jobs = await self.claimed(bench, count)
+            for job in jobs:
+                await bench.store.close_lease(job.lease)
+            answers = await together(
+                *(store.reclaim() for store in stores * 2), *(store.promote() for store in stores * 2)
+            )
+            moved = [one.id for answer in answers[:4] for one in answer]
+            assert sorted(moved) == sorted(job.id for job in jobs)
+            await asyncio.sleep(0.002)
+            await bench.store.promote()
+            left = await bench.claim(2 * count)
+            assert len(left) == 2 * count
+            assert await bench.store.settle([settlement(job, Completed()) for job in left]) == []
+            done += len(left)
+        assert (await bench.store.stats()).counts["completed"] == done == 2 * ROUNDS
+
+
+class KeyRaceContract(ContractPart):
+    async def test_a_hundred_clients_one_key_one_job(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(4)]
+        keys = 1000 if FULL else 4
+        for key in range(keys):
+            jobs = [new_job(idempotency_key=f"k{key}") for _ in range(100)]
+            answers = await asyncio.gather(*(stores[i % 5].insert([job]) for i, job in enumerate(jobs)))
+            made = [job.id for job, (answer,) in zip(jobs, answers, strict=True) if _made(answer)]
+            assert len(made) == 1
+            assert {answer.existing_id for (answer,) in answers if isinstance(answer, Inserted)} == {None, made[0]}
+        assert await bench.store.count(Listing()) == keys
+
+    async def test_batches_with_the_same_keys_in_any_order(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        for turn in range(ONE_BY_ONE // 4):
+            names = [f"{turn}-{i}" for i in range(8)]
+            batches = []
+            for i in range(8):
+                random.shuffle(names)
+                keys = "idempotency_key" if i % 2 else "dedupe_key"
+                batches.append([new_job(**{keys: name}) for name in names])
+            answers = await asyncio.gather(*(stores[i % 4].insert(batch) for i, batch in enumerate(batches)))
+            made = sum(_made(answer) for batch in answers for answer in batch)
+            assert made == 16, "eight of each kind"
+
+    async def test_dedupe_against_the_end_of_its_holder(self, bench: Workbench) -> None:
+        """The new job is made, or it is the old one that was still alive; never both, never none."""
+        other = await bench.another()
+        for turn in range(ONE_BY_ONE):
+            first = await bench.enqueue_one(dedupe_key=f"d{turn}")
+            job = await bench.claim_one()
+            new = new_job(dedupe_key=f"d{turn}")
+            accepted, (answer,) = await together(bench.settle(job, Completed()), other.insert([new]))
+            assert accepted
+            assert isinstance(answer, Inserted)
+            assert answer.existing_id in (None, first)
+            (seen,) = await bench.store.get([new.id])
+            assert (seen is not None) is (answer.existing_id is None)
+            if seen:
+                await bench.store.delete([new.id])
+
+    async def test_what_may_complete_once_is_not_made_while_it_completes(self, bench: Workbench) -> None:
+        other = await bench.another()
+        for turn in range(ONE_BY_ONE):
+            options = {"dedupe_key": f"d{turn}", "repeatable": False}
+            first = await bench.enqueue_one(**options)
+            job = await bench.claim_one()
+            accepted, (answer,) = await together(
+                bench.settle(job, Completed()), other.insert([new_job(**options)], atomic=False)
+            )
+            assert accepted
+            if isinstance(answer, Inserted):
+                assert answer.existing_id == first, "a second job was made"
+            else:
+                assert isinstance(answer, NotRepeatable)
+
+    async def test_delete_against_the_same_key(self, bench: Workbench) -> None:
+        other = await bench.another()
+        for turn in range(ONE_BY_ONE):
+            first = await bench.enqueue_one(idempotency_key=f"k{turn}", dedupe_key=f"d{turn}")
+            new = new_job(idempotency_key=f"k{turn}", dedupe_key=f"d{turn}")
+            (deleted,), (answer,) = await together(bench.store.delete([first]), other.insert([new]))
+            assert deleted == first
+            assert isinstance(answer, Inserted)
+            assert answer.existing_id in (None, first)
+            assert await bench.store.count(Listing()) == (answer.existing_id is None)
+            await bench.store.delete([new.id])
+
+
+class GateRaceContract(ContractPart):
+    """A job is never held while there is room: the database's own check after the test would find it."""
+
+    async def test_enqueue_against_the_job_that_makes_room(self, bench: Workbench) -> None:
+        other = await bench.another()
+        for turn in range(ONE_BY_ONE):
+            gate = Gate(f"g{turn}", "queue_same_scope", 1)
+            await bench.enqueue_one(gate=gate)
+            job = await bench.claim_one()
+            new = new_job(gate=gate)
+            accepted, _ = await together(bench.settle(job, Completed()), other.insert([new]))
+            assert accepted
+            (claimed,) = await bench.claim(2)
+            assert claimed.id == new.id
+            await bench.settle(claimed, Completed())
+
+    async def test_delayed_jobs_against_tidying(self, bench: Workbench) -> None:
+        other = await bench.another()
+        ids = []
+        for turn in range(ONE_BY_ONE):
+            job = new_job(gate=Gate(f"g{turn % 7}", "queue_same_scope", 2), delay_ms=1)
+            ids.append(job.id)
+            await together(bench.store.insert([job]), other.tidy(), bench.store.promote())
+        await asyncio.sleep(0.002)
+        done: list[str] = []
+        await bench.store.promote()
+        while jobs := await bench.claim(100):
+            assert await bench.store.settle([settlement(job, Completed()) for job in jobs]) == []
+            done += [job.id for job in jobs]
+        assert sorted(done) == sorted(ids)
+
+    async def test_requeue_against_tidying(self, bench: Workbench) -> None:
+        other = await bench.another()
+        for _ in range(ONE_BY_ONE):
+            gate = Gate("g", "queue_same_scope", 1)
+            id = await bench.enqueue_one(gate=gate)
+            await bench.store.cancel([id], "")
+            await together(bench.store.requeue([id]), other.tidy())
+            (job,) = await bench.claim(2)
+            assert job.id == id
+            await bench.settle(job, Completed())
+
+    async def test_everything_about_one_gate_at_once(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(2)]
+        gate = Gate("g", "queue_same_scope", 2)
+        ids: list[str] = []
+
+        async def anything(store: Store) -> None:
+            id = (await bench.enqueue(1, store=store, gate=gate))[0]
+            ids.append(id)
+            dice = random.random()
+            if dice < 0.3:
+                await store.cancel([random.choice(ids)], "")
+            elif dice < 0.5:
+                await store.delete([random.choice(ids)])
+            elif dice < 0.6:
+                await store.requeue([random.choice(ids)], force=True)
+            for job in await bench.claim(1, store=store, lease=await bench.lease(MINUTE, store=store)):
+                await bench.settle(job, random.choice([Completed(), Released(), Failed("B", "B", 1)]), store=store)
+            await store.promote()
+
+        for _ in range(ONE_BY_ONE // 2):
+            await asyncio.gather(*(anything(store) for store in stores * 2))
+        await asyncio.sleep(0.002)
+        await bench.store.promote()
+        while jobs := await bench.claim(10):
+            assert len(jobs) <= 2
+            await bench.store.settle([settlement(job, Completed()) for job in jobs])
+        assert (await bench.store.stats()).counts["pending"] == 0
+
+
+def _made(answer: object) -> bool:
+    return isinstance(answer, Inserted) and answer.existing_id is None

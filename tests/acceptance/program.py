@@ -1,0 +1,53 @@
+"""A worker in a process of its own, to be killed. Arguments: URL, a folder for notes, the worker's options."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from treadle import Context, Queue, Worker
+
+GATE, RUNS = "gate", "runs"
+
+
+def note_run(folder: Path, ctx: Context) -> None:
+    """One line that is there whatever happens to this process afterwards."""
+    with (folder / RUNS).open("a") as file:
+        file.write(f"{ctx.job_id} {ctx.attempt} {os.getpid()}\n")
+        file.flush()
+
+
+def runs(folder: Path) -> list[tuple[str, int, int]]:
+    """Who ran what: (job, attempt, process)."""
+    file = folder / RUNS
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(id, int(attempt), int(pid)) for id, attempt, pid in (line.split() for line in lines)]
+
+
+def make_queue(url: str, folder: Path) -> Queue:
+    queue = Queue(url)
+
+    @queue.job
+    async def wait_for_gate(ctx: Context) -> dict[str, Any]:
+        """Runs until somebody opens the gate."""
+        note_run(folder, ctx)
+        while not (folder / GATE).exists():
+            await asyncio.sleep(0.01)
+        return {"pid": os.getpid(), "attempt": ctx.attempt}
+
+    @queue.job
+    async def note(ctx: Context) -> None:
+        note_run(folder, ctx)
+
+    return queue
+
+
+def main() -> None:
+    url, folder, options = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+    asyncio.run(Worker(make_queue(url, folder), **options).run(signals=True))
+
+
+if __name__ == "__main__":
+    main()

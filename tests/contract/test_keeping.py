@@ -1,0 +1,15 @@
+"""What a store keeps for the long run."""
+
+from treadle.testing import contract
+
+
+class TestTemplate(contract.TemplateContract): ...
+
+
+class TestLeader(contract.LeaderContract): ...
+
+
+class TestPrune(contract.PruneContract): ...
+
+
+class TestOpen(contract.OpenContract): ...

@@ -1,0 +1,133 @@
+"""A fault at the n-th store call of a worker and a client, for every n, before and after the commit.
+
+"After" is the nasty one: the claim, the ending or the enqueue has happened, and nobody was told.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fault.audit import audit
+from tests.fault.flaky import Calls, Fault, FlakyQueue
+from tests.fault.handlers import add_handlers
+from tests.fault.journal import Journal, Pen
+from tests.fault.scale import scaled
+from tests.fault.waiting import until
+from tests.servers import PostgresServer
+from treadle import Job, Queue, Worker
+from treadle.errors import StoreUnavailable
+
+AT_ONCE = 12
+STEP = scaled(6, 1)
+"""Every n in the long form, some of them in the short one."""
+MUST_FAIL_ONCE = {"insert", "claim", "settle", "extend", "open_lease", "promote", "touch", "elect", "templates"}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Makes databases, as many as asked for."""
+
+    @contextlib.asynccontextmanager
+    async def make(number: int) -> AsyncIterator[tuple[str, Path]]:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        if request.param == "sqlite":
+            yield f"sqlite:///{folder / 'jobs.db'}", folder
+            return
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        name = f"fault_{id(request)}_{number}"
+        url = await asyncio.to_thread(server.create_database, name)
+        try:
+            yield url, folder
+        finally:
+            await asyncio.to_thread(server.drop_database, name)
+
+    return make
+
+
+async def test_no_call_may_fail_in_a_way_that_breaks_an_invariant(fresh: Any) -> None:
+    async with fresh(0) as (url, folder):
+        calls = await scenario(url, folder)
+    total = len(calls.made)
+    faults = [Fault(n, when) for n in range(1, total + 1, STEP) for when in ("before", "after")]
+    faults += [Fault(n, when, lasts=5) for n in range(2, total + 1, 2 * STEP) for when in ("before", "after")]
+    failed: Counter[str] = Counter()
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int, fault: Fault) -> None:
+        async with limit, fresh(number) as (url, folder):
+            try:
+                calls = await scenario(url, folder, fault)
+            except BaseException as error:
+                error.add_note(f"{fault} in {folder}")
+                raise
+            failed.update(calls.failed)
+
+    async with asyncio.TaskGroup() as group:
+        for number, fault in enumerate(faults, start=1):
+            group.create_task(one(number, fault))
+    print(f"\n{len(faults)} faults in {total} calls: {dict(failed)}")
+    assert set(failed) >= MUST_FAIL_ONCE or STEP > 1, MUST_FAIL_ONCE - set(failed)
+
+
+async def scenario(url: str, folder: Path, fault: Fault | None = None, sober_url: str | None = None) -> Calls:
+    """A client and a worker that go on in spite of the fault, and a sober look at what came of it."""
+    calls = Calls(fault)
+    journal = Journal(folder / "journal")
+    queue = add_handlers(FlakyQueue(url, calls), Pen(journal.path, "worker"))
+    working = asyncio.create_task(work(queue))
+    jobs = await enqueue_all(queue)
+    async with Queue(sober_url or url) as sober:
+        await until(lambda: all_ended(sober, jobs), 60, lambda: f"{fault}: {calls.failed}", every=0.05)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        await queue.close()
+        await audit(sober, journal, expected={job.id for job in jobs}, lost={"worker"})
+        ends = Counter(job.status for job in await sober.list(limit=100))
+        assert ends == {"completed": len(jobs)}, ends
+    return calls
+
+
+async def work(queue: Queue) -> None:
+    """A worker that is started again when it could not start."""
+    while True:
+        worker = Worker(queue, name="worker", slots=3, lease="1s", reap_interval="100ms", poll_interval="100ms")
+        try:
+            await worker.run()
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)
+
+
+async def enqueue_all(queue: Queue) -> Sequence[Job]:
+    requests: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("quick", {}, {}),
+        ("quick", {}, {"delay": "150ms"}),
+        ("threaded", {}, {}),
+        ("slow", {"ms": 400}, {}),
+        ("doomed", {}, {}),
+        ("gated", {"key": 1}, {}),
+        ("gated", {"key": 1}, {}),
+        ("gated", {"key": 1}, {}),
+    ]
+    return [
+        await certainly(queue, topic, payload, idempotency_key=f"job-{number}", max_attempts=20, **options)
+        for number, (topic, payload, options) in enumerate(requests)
+    ]
+
+
+async def certainly(queue: Queue, topic: str, payload: Any, **options: Any) -> Job:
+    """As a careful client does it: once more with the same key, until there is an answer."""
+    while True:
+        try:
+            return await queue.enqueue(topic, payload, **options)
+        except StoreUnavailable:
+            await asyncio.sleep(0.01)
+
+
+async def all_ended(queue: Queue, jobs: Sequence[Job]) -> bool:
+    return all(job is not None and job.ended for job in await queue.store.get([job.id for job in jobs]))

@@ -1,0 +1,170 @@
+"""The two databases side by side: one event loop for their stores, and a way past the stores to move the time."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import psycopg
+
+from tests.contract.relational import PROBLEMS
+from treadle.store.base import Store
+from treadle.store.postgres import PostgresStore
+from treadle.store.queries import TABLES, load
+from treadle.store.sqlite import SqliteStore
+
+T = TypeVar("T")
+
+# Every column that holds an instant. Time passes by moving all of them into the past.
+TIMES = {
+    "jobs": "run_at created_at expires_at",
+    "ready": "run_at",
+    "later": "run_at",
+    "leases": "until renewed_at",
+    "running": "claimed_at started_at cancel_at",
+    "outcomes": "ended_at claimed_at started_at cancel_at",
+    "deadlines": "expires_at",
+    "starts": "at",
+    "events": "created_at",
+    "leaders": "until",
+    "topics": "paused_until",
+}
+# Lanes are kept: stores remember them, because nothing ever deletes one.
+EMPTIED = [table for table in TABLES if table not in ("lanes", "token", "migrations")]
+EVENTS = (
+    "SELECT CAST(j.id AS text), e.type, e.from_status, e.to_status FROM {events} e JOIN {jobs} j ON j.n = e.n "
+    "ORDER BY e.id"
+)
+
+
+class Side:
+    """One database: its store, and a connection of our own."""
+
+    dialect: str
+    store: Store
+
+    def __init__(self) -> None:
+        self.names = {
+            table: f"treadle.{table}" if self.dialect == "postgres" else f"treadle_{table}" for table in TABLES
+        }
+        queries = load(self.dialect)
+        checks = [("misplaced", queries["misplaced"].sql), *PROBLEMS]
+        self._problems = [(what, self.fill(sql)) for what, sql in checks]
+        self._drift = queries["gate_drift"].sql
+        self._events = self.fill(EVENTS)
+
+    def fill(self, sql: str) -> str:
+        return sql.format(**self.names) if "{" in sql else sql
+
+    def run(self, statements: list[str]) -> list[list[Any]]:
+        """All of them in one transaction; the rows of each."""
+        raise NotImplementedError
+
+    def empty(self) -> None:
+        self.run([self.fill("DELETE FROM {%s}" % table) for table in EMPTIED])
+
+    def pass_time(self, ms: int) -> None:
+        statements = []
+        for table, columns in TIMES.items():
+            changes = ", ".join(f"{column} = {column} - {ms}" for column in columns.split())
+            statements.append(self.fill(f"UPDATE {{{table}}} SET {changes}"))
+        self.run(statements)
+
+    def look(self) -> tuple[list[str], list[Any]]:
+        """What is wrong in the database, and every stored event as (job, type, from, to)."""
+        answers = self.run([self._events, self._drift, *(sql for _, sql in self._problems)])
+        events, drift, *rest = answers
+        found = [f"a gate that counts wrong: {row}" for row in drift if row[1] != row[2]]
+        for (what, _), rows in zip(self._problems, rest, strict=True):
+            found += [f"{what}: {row}" for row in rows]
+        return found, events
+
+
+class SqliteSide(Side):
+    dialect = "sqlite"
+
+    def __init__(self, path: Path, stale_after_ms: int) -> None:
+        super().__init__()
+        # What a power cut would do is another test's matter.
+        self.store = SqliteStore(path, synchronous="NORMAL", stale_after_ms=stale_after_ms)
+        self.connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+
+    def run(self, statements: list[str]) -> list[list[Any]]:
+        self.connection.execute("BEGIN IMMEDIATE")
+        answers = [self.connection.execute(statement).fetchall() for statement in statements]
+        self.connection.execute("COMMIT")
+        return answers
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class PostgresSide(Side):
+    dialect = "postgres"
+
+    def __init__(self, url: str, stale_after_ms: int) -> None:
+        super().__init__()
+        self.store: PostgresStore = PostgresStore(url, stale_after_ms=stale_after_ms)
+        self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
+
+    def run(self, statements: list[str]) -> list[list[Any]]:
+        # Without parameters many statements travel together, in one transaction.
+        cursor = self.connection.execute(";".join(statements).encode())
+        answers = []
+        for _ in statements:
+            answers.append(cursor.fetchall() if cursor.description else [])
+            cursor.nextset()
+        return answers
+
+    def empty(self) -> None:
+        self.run([self.fill("TRUNCATE " + ", ".join("{%s}" % table for table in EMPTIED))])
+
+    def pass_time(self, ms: int) -> None:
+        super().pass_time(ms)
+        # The store remembers where in the queue its last claim ended; in a moved time that is nowhere.
+        self.store._marks.clear()
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Pair:
+    """Both stores, open on one event loop of their own."""
+
+    def __init__(self, path: Path, url: str, stale_after_ms: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.sqlite = SqliteSide(path, stale_after_ms)
+        self.postgres = PostgresSide(url, stale_after_ms)
+        self.sides: tuple[Side, Side] = (self.sqlite, self.postgres)
+        self.stale_after_ms = stale_after_ms
+
+    def __enter__(self) -> Self:
+        for side in self.sides:
+            self.loop.run_until_complete(side.store.open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for side in self.sides:
+            self.loop.run_until_complete(side.store.close())
+        self.sqlite.close()
+        self.postgres.close()
+        self.loop.close()
+
+    def each(self, call: Callable[[Side], Awaitable[T]]) -> dict[Side, T]:
+        """The same call on both at the same time."""
+
+        async def together() -> list[T]:
+            return list(await asyncio.gather(*(call(side) for side in self.sides)))
+
+        return dict(zip(self.sides, self.loop.run_until_complete(together()), strict=True))
+
+    def empty(self) -> None:
+        for side in self.sides:
+            side.empty()
+
+    def pass_time(self, ms: int) -> None:
+        for side in self.sides:
+            side.pass_time(ms)

@@ -1,0 +1,183 @@
+"""Maintenance: one leader, who reaps, expires and prunes for all."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, in_status, until
+from treadle import CancelPolicy, Queue
+from treadle.maintenance import Leader, Maintenance, Reaper, Retention
+
+
+async def test_one_of_many_leads_and_another_follows_when_it_resigns(queue: Queue) -> None:
+    leaders = [Leader(queue.store, name, 60_000) for name in "abc"]
+    tasks = [asyncio.create_task(_tick(leader)) for leader in leaders]
+    await until(lambda: sum(leader.leads for leader in leaders) == 1)
+    first = next(leader for leader in leaders if leader.leads)
+    await first.resign()
+    others = [leader for leader in leaders if leader is not first]
+    tasks.append(asyncio.create_task(_tick(others[0])))
+    await until(lambda: others[0].leads)
+    assert not first.leads
+    await _end(tasks)
+
+
+async def test_a_leader_that_dies_is_followed_when_its_term_is_over(queue: Queue) -> None:
+    first, second = Leader(queue.store, "first", 500), Leader(queue.store, "second", 500)
+    task = asyncio.create_task(_tick(first))
+    await until(lambda: first.leads)
+    await _end([task])
+    task = asyncio.create_task(_tick(second))
+    await until(lambda: second.leads)
+    assert not first.leads
+    await _end([task])
+
+
+async def test_a_leader_that_cannot_reach_the_store_stops_leading_when_its_term_is_over(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = Leader(queue.store, "lonely", 200)
+    task = asyncio.create_task(_tick(leader))
+    await until(lambda: leader.leads)
+    monkeypatch.setattr(queue.store, "elect", _away)
+    await until(lambda: not leader.leads)
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _away(*arguments: Any) -> bool:
+    raise ConnectionError("away")
+
+
+async def _tick(leader: Leader) -> None:
+    while True:
+        await leader.tick()
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_the_reaper_takes_back_jobs_of_a_lease_that_ran_out(queue: Queue) -> None:
+    job = await queue.enqueue("orphan")
+    lease = await queue.store.open_lease("gone", 100)
+    await queue.store.claim(lease, ["orphan"], [], 1, 1)
+    assert (await job.refresh()).status == "processing"
+    reaper = Reaper(queue.store)
+
+    async def reclaimed() -> bool:
+        await reaper.sweep()
+        return (await job.refresh()).status == "pending"
+
+    await until(reclaimed)
+    assert (await job.refresh()).attempt == 1
+
+
+async def test_the_reaper_knows_the_grace_of_every_topic(queue: Queue, start: Start) -> None:
+    @queue.job(cancel=CancelPolicy(grace="100ms"))
+    async def short() -> None: ...
+
+    @queue.job(cancel=CancelPolicy(grace="1h"))
+    async def long() -> None: ...
+
+    await queue.save_templates()
+    jobs = [await short.enqueue(), await long.enqueue()]
+    lease = await queue.store.open_lease("busy", 3_600_000)
+    await queue.store.claim(lease, ["short", "long"], [], 2, 2)
+    for job in jobs:
+        await job.cancel()
+    reaper = Reaper(queue.store)
+
+    async def cancelled() -> bool:
+        await reaper.sweep()
+        return (await jobs[0].refresh()).status == "cancelled"
+
+    await until(cancelled)
+    assert (await jobs[1].refresh()).status == "cancelling"
+
+
+async def test_a_pending_job_past_its_deadline_expires_without_any_worker_for_it(queue: Queue, start: Start) -> None:
+    job = await queue.enqueue("nobodys", expires="50ms")
+    await start(queue, reap_interval="50ms")
+    assert (await ended(queue, job)).status == "expired"
+
+
+async def test_retention_deletes_what_ended_long_ago_and_nothing_else(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> None: ...
+
+    worker = await start(queue)
+    done = await quick.enqueue_many([{}] * 5)
+    await until(lambda: worker.metrics.completed == 5)
+    waiting = await queue.enqueue("other")
+    await Retention(queue.store, 3_600_000).prune()
+    assert await queue.count() == 6
+    now = await queue.store.now()
+    await until(lambda: _is_after(queue, now + 5))
+    await Retention(queue.store, 1).prune()
+    assert await queue.count() == 1
+    assert (await waiting.refresh()).status == "pending"
+    assert len(done) == 5
+
+
+async def _is_after(queue: Queue, ms: int) -> bool:
+    return await queue.store.now() > ms
+
+
+async def test_only_the_leader_serves(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps: list[str] = []
+    parts = [Maintenance(queue, name, 20) for name in "abc"]
+
+    async def reclaim(limit: int = 1000) -> list[Any]:
+        sweeps.append(asyncio.current_task().get_name())  # type: ignore[union-attr]
+        return []
+
+    monkeypatch.setattr(queue.store, "reclaim", reclaim)
+    tasks = [
+        asyncio.create_task(_forever(step), name=name)
+        for part, name in zip(parts, "abc", strict=True)
+        for _, step in part.duties()
+    ]
+    await until(lambda: len(sweeps) >= 10)
+    await _end(tasks)
+    assert len(set(sweeps)) == 1
+
+
+async def _forever(step: Any) -> None:
+    while True:
+        await step()
+
+
+async def test_a_stopped_worker_hands_over_at_once(queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    elected: list[str] = []
+    original = queue.store.elect
+
+    async def elect(name: str, holder: str, ttl_ms: int) -> bool:
+        answer = await original(name, holder, ttl_ms)
+        if answer:
+            elected.append(holder)
+        return answer
+
+    monkeypatch.setattr(queue.store, "elect", elect)
+    first = await start(queue, name="first", reap_interval="20s", lease="1h")
+    await until(lambda: elected == ["first"])
+    await start(queue, name="second", reap_interval="100ms")
+    first.stop()
+    await until(lambda: "second" in elected, 10)  # long before the first one's term of 80 s is over
+
+
+async def test_recovery_needs_nothing_but_another_worker(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def quick() -> str:
+        return "recovered"
+
+    job = await quick.enqueue()
+    lease = await queue.store.open_lease("gone", 300)
+    await queue.store.claim(lease, ["quick"], [], 1, 1)
+    await in_status(queue, job, "processing")
+    await start(queue, lease="1s", reap_interval="100ms")
+    assert await job.result("15s") == "recovered"
+    assert (await job.refresh()).attempt == 2

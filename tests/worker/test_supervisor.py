@@ -1,0 +1,112 @@
+"""`--processes N`: started together, started again, ended together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.worker.waiting import until
+from treadle import Queue
+
+SUPERVISE = (
+    "import sys; from treadle.worker.supervisor import supervise; sys.exit(supervise(sys.argv[2:], int(sys.argv[1])))"
+)
+
+
+@pytest.fixture
+def supervise() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    running: list[subprocess.Popen[bytes]] = []
+
+    def supervise(processes: int, *command: str) -> subprocess.Popen[bytes]:
+        running.append(subprocess.Popen([sys.executable, "-c", SUPERVISE, str(processes), *command]))
+        return running[-1]
+
+    yield supervise
+    for process in running:
+        for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+            child.kill()
+        process.kill()
+        process.wait()
+
+
+def children(process: subprocess.Popen[bytes]) -> set[int]:
+    return {child.pid for child in psutil.Process(process.pid).children() if child.status() != psutil.STATUS_ZOMBIE}
+
+
+def a_worker(url: str, **options: Any) -> list[str]:
+    return [sys.executable, "-m", "tests.worker.program", url, json.dumps(options)]
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_the_processes_share_the_work_and_end_together(
+    queue: Queue, url: str, supervise: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    boss = supervise(2, *a_worker(url, slots=1))
+    await until(lambda: len(children(boss)) == 2)
+    seen: set[int] = set()
+
+    async def both() -> bool:
+        jobs = await queue.enqueue_many("echo", [{}] * 20)
+        seen.update([(await job.result("20s"))["pid"] for job in jobs])
+        return len(seen) == 2
+
+    await until(both, 30)
+    assert seen == children(boss)
+    boss.send_signal(signal.SIGTERM)
+    await until(lambda: boss.poll() is not None)
+    assert boss.returncode == 0
+    assert all(gone(pid) for pid in seen)
+
+
+async def test_a_process_that_dies_is_started_again(
+    queue: Queue, url: str, supervise: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    boss = supervise(1, *a_worker(url))
+    (first,) = await until(lambda: children(boss))
+    os.kill(first, signal.SIGKILL)
+    (second,) = await until(lambda: children(boss) - {first})
+    assert (await (await queue.enqueue("echo", {})).result("20s"))["pid"] == second
+
+
+async def test_the_first_signal_drains_and_the_second_kills(
+    queue: Queue, url: str, supervise: Callable[..., subprocess.Popen[bytes]], files: dict[str, str]
+) -> None:
+    boss = supervise(1, *a_worker(url, drain="60s"))
+    job = await queue.enqueue("wait", files)
+    await until(lambda: Path(files["started"]).exists())
+    (child,) = children(boss)
+    boss.send_signal(signal.SIGINT)
+    left = await queue.enqueue("echo", {})
+    await until(lambda: psutil.Process(boss.pid).is_running())
+    assert not gone(child)
+    boss.send_signal(signal.SIGTERM)
+    await until(lambda: boss.poll() is not None)
+    assert boss.returncode == 1
+    assert gone(child)
+    assert (await job.refresh()).status == "processing"
+    assert (await left.refresh()).status == "pending"
+
+
+async def test_workers_end_when_their_supervisor_is_killed(
+    url: str, queue: Queue, supervise: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    boss = supervise(2, *a_worker(url))
+    workers = await until(lambda: len(children(boss)) == 2 and children(boss))
+    await (await queue.enqueue("echo", {})).result("20s")
+    boss.kill()
+    await until(lambda: all(gone(pid) for pid in workers))
+
+
+def test_a_command_that_is_wrong_is_not_tried_again(supervise: Callable[..., subprocess.Popen[bytes]]) -> None:
+    boss = supervise(2, sys.executable, "-c", "import sys; sys.exit(2)")
+    assert boss.wait(20) == 2
