@@ -48,6 +48,7 @@ class SyncQueue:
         self._queue = queue
         self._turning: _Turning | None = None
         self._lock = threading.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
 
     open = blocking(Queue.open)
     migrate = blocking(Queue.migrate)
@@ -76,9 +77,17 @@ class SyncQueue:
         with self._lock:
             turning, self._turning = self._turning, None
         if turning is not None and turning.pid == os.getpid():
-            asyncio.run_coroutine_threadsafe(self._queue.close(), turning.loop).result()
+            asyncio.run_coroutine_threadsafe(self._wind_up(), turning.loop).result()
             turning.loop.call_soon_threadsafe(turning.loop.stop)
             turning.thread.join()
+
+    async def _wind_up(self) -> None:
+        """Those who still wait are told; then the queue is closed."""
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._queue.close()
 
     def __enter__(self) -> SyncQueue:
         self.open()
@@ -94,7 +103,7 @@ class SyncQueue:
             if loop is _running():
                 work.close()
                 raise InvalidInput("queue.sync can't be used on its own event loop")
-            answer = asyncio.run_coroutine_threadsafe(work, loop)
+            answer = asyncio.run_coroutine_threadsafe(self._call(work), loop)
         try:
             return answer.result()
         except CancelledError:
@@ -103,12 +112,22 @@ class SyncQueue:
             answer.cancel()  # Ctrl-C while waiting; without effect on an answer that is there
             raise
 
+    async def _call(self, work: Coroutine[Any, Any, R]) -> R:
+        task = asyncio.current_task()
+        assert task
+        self._calls.add(task)
+        try:
+            return await work
+        finally:
+            self._calls.discard(task)
+
     def _started(self) -> asyncio.AbstractEventLoop:
         # A fork has the loop but not the thread that turns it.
         if self._turning is None or self._turning.pid != os.getpid():
             loop = asyncio.new_event_loop()
             thread = threading.Thread(target=_turn, args=(loop,), name="treadle-sync", daemon=True)
             thread.start()
+            self._calls = set()
             self._turning = _Turning(loop, thread, os.getpid())
         return self._turning.loop
 
@@ -165,10 +184,6 @@ def _running() -> asyncio.AbstractEventLoop | None:
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.close()
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.acceptance.conftest import Start, Travel
+from tests.acceptance.conftest import Start
 from tests.acceptance.waiting import after_failures, in_status, until
 from tests.servers import PostgresServer, find_postgres, needed
 from treadle import Context, InvalidInput, InvalidPayload, PayloadTooLarge, Queue, Status, WrongState
@@ -249,7 +249,3 @@ async def test_assumption_5_a_worker_has_ten_slots_and_they_can_be_chosen(queue:
     await queue.enqueue_many("mail", [{}] * 4)
     await until(lambda: most == 3)
     gate.set()
-
-
-async def test_the_lock_of_five_minutes_is_the_default(queue: Queue, travel: Travel) -> None:
-    assert Settings().lease_ms == 300_000

@@ -96,7 +96,7 @@ async def test_a_claim_that_commits_after_its_worker_gave_it_up_is_not_stuck(pos
             done.set()
 
         async with queue:
-            worker = Worker(queue, lease="4s", poll_interval="100ms", maintenance=False)
+            worker = Worker(queue, lease="2s", poll_interval="100ms", maintenance=False)
             working = asyncio.create_task(worker.run())
             await until(sober.store.workers)
             with psycopg.connect(postgres_url) as blocker, psycopg.connect(postgres_url, autocommit=True) as look:

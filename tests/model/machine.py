@@ -53,6 +53,7 @@ units = st.integers(1, 3)
 topics = st.sampled_from([*[(topic,) for topic in TOPICS], TOPICS, TOPICS, TOPICS])
 capabilities = st.sampled_from([(), ("gpu",), ("gpu",)])
 few = st.sampled_from([0, 0, 0, 1, 2])
+TASKS = ("promote", "promote", "reclaim", "reclaim", "expire_overdue", "end_overdue_cancels", "prune", "tidy")
 
 plans = st.fixed_dictionaries(
     {
@@ -101,6 +102,19 @@ def name_of(answer: Any) -> Any:
     return type(error).__name__ if isinstance(error, Exception) else ""
 
 
+def differences(seen: dict[str, Any], expected: dict[str, Any]) -> str:
+    """For each job that is not as it should be: what it is, and what it should be."""
+    lines = []
+    for id in sorted(seen.keys() | expected.keys()):
+        one, other = seen.get(id), expected.get(id)
+        if one is None or other is None:
+            lines.append(f"job {id} is {'missing' if one is None else 'still there'}")
+        elif one != other:
+            fields = [f"{name} {one[name]!r}, not {other[name]!r}" for name in other if one[name] != other[name]]
+            lines.append(f"job {id} ({other['status']}) has {'; '.join(fields)}")
+    return "\n".join(lines)
+
+
 class Lockstep(RuleBasedStateMachine):
     pair: ClassVar[Pair]
     numbers: ClassVar[Any] = itertools.count()
@@ -136,7 +150,7 @@ class Lockstep(RuleBasedStateMachine):
 
     def pick(self, number: int) -> str:
         """One of the jobs that were made, the newest first; perhaps it is gone by now."""
-        return self.ids[-1 - number % len(self.ids)] if self.ids else UNKNOWN
+        return self.ids[-1 - number % len(self.ids)]
 
     def offset(self) -> int:
         """A few milliseconds of its own for each instant, so that no two jobs are due at the same time."""
@@ -150,10 +164,16 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(batch=st.lists(plans, min_size=2, max_size=4), atomic=st.booleans())
     def insert_many(self, batch: list[dict[str, Any]], atomic: bool) -> None:
-        # In one batch, a job whose two keys belong to two other jobs gets either answer.
-        both = {"idempotency_key", "dedupe_key"}
-        plans = [{k: v for k, v in plan.items() if k != "dedupe_key" or not both <= set(plan)} for plan in batch]
-        self._insert([{"delay": 0} | plan for plan in plans], atomic)
+        policies: dict[str, str] = {}
+        for plan in batch:
+            plan.setdefault("delay", 0)
+            # In one batch, a job whose two keys belong to two other jobs gets either answer …
+            if "idempotency_key" in plan:
+                plan.pop("dedupe_key", None)
+            # … and one key is under one policy: a template has only one.
+            if gate := plan.get("gate"):
+                plan["gate"] = gate._replace(policy=policies.setdefault(gate.key, gate.policy))
+        self._insert(batch, atomic)
 
     def _insert(self, batch: list[dict[str, Any]], atomic: bool) -> None:
         now = time.time_ns() // 1_000_000
@@ -193,10 +213,11 @@ class Lockstep(RuleBasedStateMachine):
     def first_lease(self) -> None:
         self._open_lease(5)
 
-    @rule(action=st.sampled_from(["open", "extend", "close"]), number=st.integers(0, 3), length=st.integers(2, 5))
+    @rule(action=st.sampled_from(["open", "open", "extend", "close"]), number=picks, length=st.integers(2, 5))
     def lease(self, action: str, number: int, length: int) -> None:
         if action == "open":
-            return self._open_lease(length)
+            self._open_lease(length)
+            return
         label, ms = self._lease(number), length * UNIT - HALF
         if action == "extend":
             expected = self.model.extend(label, ms)
@@ -330,33 +351,29 @@ class Lockstep(RuleBasedStateMachine):
         self.model.now += count * UNIT
         self.pair.pass_time(count * UNIT)
 
-    @rule(task=st.sampled_from(["reclaim", "expire_overdue", "end_overdue_cancels", "tidy"]), grace=units)
-    def maintain(self, task: str, grace: int) -> None:
-        graces, most = {"mail": grace * UNIT - HALF}, UNIT - HALF
+    @rule(task=st.sampled_from(TASKS), length=units)
+    def maintain(self, task: str, length: int) -> None:
+        ms = length * UNIT - HALF
         match task:
+            case "promote":
+                self.ask(lambda store, _: store.promote(), lambda answer: answer[0], self.model.promote())
             case "reclaim":
                 self._moves(self.model.reclaim(), lambda store, _: store.reclaim())
             case "expire_overdue":
                 self._moves(self.model.expire_overdue(), lambda store, _: store.expire_overdue())
             case "end_overdue_cancels":
-                expected = self.model.end_overdue_cancels(graces, most)
-                self._moves(expected, lambda store, _: store.end_overdue_cancels(graces, most))
+                expected = self.model.end_overdue_cancels({"mail": ms}, HALF)
+                self._moves(expected, lambda store, _: store.end_overdue_cancels({"mail": ms}, HALF))
+            case "prune":
+                self.ask(lambda store, _: store.prune(ms), lambda count: count, self.model.prune(ms))
             case "tidy":
                 self.pair.each(lambda side: side.store.tidy())
 
     def _moves(self, expected: set[tuple[str, str]], call: Callable[[Store, Side], Awaitable[Any]]) -> None:
         self.ask(call, lambda moved: {(one.id, one.status) for one in moved}, expected)
 
-    @rule()
-    def promote(self) -> None:
-        self.ask(lambda store, _: store.promote(), lambda answer: answer[0], self.model.promote())
-
-    @rule(age=units)
-    def prune(self, age: int) -> None:
-        ms = age * UNIT - HALF
-        self.ask(lambda store, _: store.prune(ms), lambda count: count, self.model.prune(ms))
-
-    @rule(number=few, known=picks)
+    @precondition(lambda self: self.hands)
+    @rule(number=picks, known=picks)
     def release_unknown(self, number: int, known: int) -> None:
         """A claim's answer was lost: its worker names the tokens that it has."""
         label = self._lease(number)
@@ -371,6 +388,7 @@ class Lockstep(RuleBasedStateMachine):
 
     # -- what people ask for -------------------------------------------------------------------
 
+    @precondition(lambda self: self.ids)
     @rule(numbers=st.lists(picks, min_size=1, max_size=3), fixed=st.booleans(), unknown=st.booleans())
     def cancel(self, numbers: list[int], fixed: bool, unknown: bool) -> None:
         ids = list(dict.fromkeys([self.pick(number) for number in numbers] + [UNKNOWN] * unknown))
@@ -395,6 +413,7 @@ class Lockstep(RuleBasedStateMachine):
         expected = self.model.requeue(id, force, STALE_AFTER)
         self.ask(lambda store, _: store.requeue([id], force), lambda answers: name_of(answers[0]), expected)
 
+    @precondition(lambda self: self.ids)
     @rule(action=st.sampled_from(["release", "delete", "requeue"]), number=picks, force=st.booleans())
     def steer(self, action: str, number: int, force: bool) -> None:
         id = self.pick(number)
@@ -408,6 +427,7 @@ class Lockstep(RuleBasedStateMachine):
             case "requeue":
                 self._requeue(id, force)
 
+    @precondition(lambda self: self.ids)
     @rule(
         number=picks,
         delay=st.none() | st.integers(-2, 3),
@@ -454,11 +474,11 @@ class Lockstep(RuleBasedStateMachine):
             problems, events = side.look()
             assert not problems, f"{side.dialect}: {problems}"
             seen = {id: self._seen(job, now) for id, job in jobs.items()}
-            assert seen == expected, side.dialect
+            assert seen == expected, f"{side.dialect}: {differences(seen, expected)}"
             assert tallied == counts, side.dialect
             for id, job in self.model.jobs.items():
                 told = [tuple(row[1:]) for row in events if row[0] == id]
-                assert told == job.events, side.dialect
+                assert told == job.events, f"{side.dialect}: of job {id} it tells {told}, not {job.events}"
         for gate, limit in (("g1", 1), ("g2", 2)):
             assert self.model.inside(gate) <= limit
         self.model.now += STEP

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+import treadle.worker.cancels
 from tests.queue.hands import Hands, eventually
-from treadle import Concurrency, ConcurrencyRejected, Job, JobRequest, Queue, Rate, Status
+from treadle import Concurrency, ConcurrencyRejected, Job, JobRequest, Queue, Rate, Status, Worker
 
 USER_A: dict[str, Any] = {"scope": "user", "scope_id": "a"}
 USER_B: dict[str, Any] = {"scope": "user", "scope_id": "b"}
@@ -170,6 +171,29 @@ async def test_replace_asks_the_one_that_runs_to_stop_and_waits_for_it(queue: Qu
     await hands.fail(claimed)
     assert await status(queue, first) is Status.CANCELLED
     assert await hands.claimable("sync") == [second.id]
+
+
+async def test_replace_reaches_a_running_handler_at_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker looks for cancels once an hour here: only a hint can have told it."""
+    monkeypatch.setattr(treadle.worker.cancels, "LOOK_EVERY_S", 3600.0)
+    started: list[int] = []
+
+    async def handler(payload: dict[str, int]) -> int:
+        started.append(payload["n"])
+        if payload["n"] == 1:
+            await asyncio.Event().wait()
+        return payload["n"]
+
+    queue.register("sync", handler, concurrency=Concurrency("replace_same_scope"))
+    worker = Worker(queue, lease="10h", poll_interval="1h", maintenance=False)
+    running = asyncio.create_task(worker.run())
+    first = await queue.enqueue("sync", {"n": 1})
+    await eventually(lambda: started == [1])
+    second = await queue.enqueue("sync", {"n": 2})
+    assert await second.result(timeout="20s") == 2
+    assert await status(queue, first) is Status.CANCELLED
+    worker.stop()
+    await running
 
 
 async def test_of_many_at_once_replace_keeps_the_last(queue: Queue, hands: Hands) -> None:

@@ -174,6 +174,18 @@ def test_a_thread_that_waits_when_the_queue_closes_is_told(queue: Queue) -> None
             waiting.result(timeout=20)
 
 
+def test_work_runs_a_worker_until_the_queue_is_closed(queue: Queue) -> None:
+    queue.register("mail", lambda: "sent")
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(queue.sync.work, poll_interval="50ms")
+        job = queue.sync.enqueue("mail")
+        assert queue.sync.result(job.id, timeout="20s") == "sent"
+        queue.sync.close()
+        with pytest.raises(StoreUnavailable, match="closed meanwhile"):
+            working.result(timeout=20)
+    assert queue.sync.stats().processing == 0
+
+
 async def tasks() -> int:
     return len(asyncio.all_tasks())
 

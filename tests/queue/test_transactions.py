@@ -18,8 +18,8 @@ from tests.queue.drivers import WAYS, Way, django_connection, sqlalchemy_url, sq
 from tests.queue.hands import Hands, eventually
 from treadle import Concurrency, ConcurrencyRejected, InvalidInput, JobRequest, KeyReused, Queue, Status, Worker
 
-# Rows that an enqueue leaves; templates and topics are written when the queue opens.
-ENQUEUE_TABLES = "lanes jobs ready later held keys gates members deadlines notes events".split()
+# Rows that an enqueue leaves. Lanes are only names: PostgreSQL registers them outside, or others would have to wait.
+ENQUEUE_TABLES = "jobs ready later held keys gates members deadlines notes events".split()
 
 
 def read(url: str, sql: str) -> list[tuple[Any, ...]]:
@@ -203,7 +203,7 @@ async def test_refused_it_leaves_nothing_even_if_the_caller_goes_on_and_commits(
     assert orders(url) == ["after", "before"]
     assert await queue.count() == 3
     assert (await queue.get(kept.id)).status is Status.PENDING
-    assert leftovers(url) == {"lanes": 2, "jobs": 3, "ready": 3, "keys": 1, "gates": 1, "members": 1}
+    assert leftovers(url) == {"jobs": 3, "ready": 3, "keys": 1, "gates": 1, "members": 1}
     assert not (await queue.enqueue("mail", {"n": 9}, idempotency_key="free")).deduplicated
     assert not (await queue.enqueue("once", {"user": 5})).deduplicated
 
@@ -353,6 +353,39 @@ async def test_django_on_an_event_loop_says_so(sqlite_url: str) -> None:
         connection = django_connection(sqlite_url)
         with pytest.raises(SynchronousOnlyOperation):
             await queue.enqueue("mail", connection=connection)
+
+
+# -- PostgreSQL: what others must not wait for, and snapshots -------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", ["async", "sync"])
+async def test_others_do_not_wait_for_a_transaction_that_used_a_topic_first(postgres_url: str, face: str) -> None:
+    """Even in one program: a second enqueue beside the open transaction would wait for it for ever."""
+    async with Queue(postgres_url) as queue:
+        with psycopg.connect(postgres_url) as connection:
+            if face == "async":
+                joined = await queue.enqueue("first_of_all", connection=connection)
+            else:
+                joined = await asyncio.to_thread(queue.sync.enqueue, "first_of_all", connection=connection)
+            async with asyncio.timeout(20):
+                beside = await queue.enqueue("first_of_all")
+            connection.commit()
+        queue.sync.close()
+        assert await Hands(queue).claimable("first_of_all") == [joined.id, beside.id]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_a_transaction_with_a_snapshot_may_use_a_topic_first(postgres_url: str, level: str) -> None:
+    async with Queue(postgres_url) as queue:
+        queue.register("queued", lambda: None, concurrency=Concurrency("queue_same_scope"))
+        connection = await asyncpg.connect(postgres_url)
+        async with connection.transaction(isolation=level.lower().replace(" ", "_")):
+            await connection.fetch("SELECT 1 FROM treadle.jobs")
+            jobs = await queue.enqueue_many(
+                [JobRequest("mail"), JobRequest("queued"), JobRequest("queued")], connection=connection
+            )
+        await connection.close()
+        assert await Hands(queue).claimable("mail", "queued") == [job.id for job in jobs[:2]]
 
 
 # -- SQLite: one writer at a time ----------------------------------------------------------------------------------

@@ -310,3 +310,19 @@ def _counted(queue: Queue, method: str, calls: list[str]) -> Callable[..., Any]:
         return await original(*arguments)
 
     return count
+
+
+async def test_a_worker_without_handlers_claims_nothing_but_moves_delayed_jobs_to_the_queue(
+    queue: Queue, start: Start, asked: list[Asked]
+) -> None:
+    """So that workers in other languages, which claim over HTTP, find them."""
+    job = await queue.enqueue("elsewhere", delay="100ms")
+    await start(queue)
+    lease = await queue.store.open_lease("elsewhere", 60_000)
+
+    async def claimed() -> bool:
+        return bool((await queue.store.claim(lease, ["elsewhere"], [], 1, 1)).jobs)
+
+    await until(claimed)
+    assert (await job.refresh()).status == "processing"
+    assert all(one.limit == 1 for one in asked)

@@ -139,6 +139,27 @@ async def test_a_second_stop_leaves_at_once_and_the_lease_runs_out(queue: Queue,
     assert (await job.refresh()).attempt == 1
 
 
+async def test_a_handler_that_will_not_stop_is_told_of_when_the_worker_has_left(queue: Queue, start: Start) -> None:
+    let_go = asyncio.Event()
+
+    @queue.job
+    async def stubborn() -> None:
+        while not let_go.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    worker = await start(queue, drain="10ms")
+    job = await stubborn.enqueue()
+    await in_status(queue, job, "processing")
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    assert worker.left_behind == 1
+    assert (await job.refresh()).status == "pending"
+    let_go.set()
+
+
 async def test_cancelling_run_gives_everything_back(queue: Queue, start: Start) -> None:
     @queue.job
     async def endless() -> None:

@@ -1,5 +1,6 @@
 """Plain functions: in threads, as many as there are slots."""
 
+import asyncio
 import contextvars
 import threading
 import time
@@ -205,3 +206,29 @@ async def test_threads_and_coroutines_share_the_slots(queue: Queue, start: Start
         await on_loop.enqueue()
     await until(lambda: worker.metrics.completed == 20)
     assert most == 2
+
+
+async def test_a_cancel_left_behind_by_an_earlier_job_does_not_take_a_threads_job_from_its_slot(
+    queue: Queue, start: Start
+) -> None:
+    let_go, hit = threading.Event(), asyncio.Event()
+
+    @queue.job
+    async def leaves_a_bomb() -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task
+        loop.call_later(0.1, task.cancel)
+        loop.call_later(0.2, hit.set)
+
+    @queue.job
+    def patient() -> str:
+        assert let_go.wait(SECONDS)
+        return "done"
+
+    await start(queue, slots=1)
+    await (await leaves_a_bomb.enqueue()).result("15s")
+    job = await patient.enqueue()
+    await asyncio.wait_for(hit.wait(), 15)
+    let_go.set()
+    assert await job.result("15s") == "done"
+    assert await (await patient.enqueue()).result("15s") == "done"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 log = logging.getLogger("treadle.worker")
+
+# How long what is left of the handlers has to end after the worker has stopped.
+STOP_S = 1.0
 
 
 def worker(
@@ -96,6 +100,18 @@ async def _work(queue: Queue, choices: dict[str, Any]) -> None:
     finally:
         await queue.close()
     log.info("%s has stopped", worker.name)
+    await _leave_the_deaf_behind()
+
+
+async def _leave_the_deaf_behind() -> None:
+    """A handler that swallows its cancel would keep the process, and run on beside whoever has its job by now."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left and (await asyncio.wait(left, timeout=STOP_S))[1]:
+        log.warning("a handler won't stop: leaving without it")
+        logging.shutdown()
+        os._exit(0)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

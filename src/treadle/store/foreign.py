@@ -43,16 +43,25 @@ class Foreign(NamedTuple):
 
 
 async def insert_with(
-    connection: Any, dialect: str, queries: dict[str, Query], jobs: Sequence[NewJob], atomic: bool
+    connection: Any,
+    dialect: str,
+    queries: dict[str, Query],
+    jobs: Sequence[NewJob],
+    atomic: bool,
+    outside: Callable[[], Any] | None = None,
 ) -> list[Inserted | Refused]:
-    """Insert on the caller's connection; on PostgreSQL the wake-up is sent by the commit itself."""
+    """Insert on the caller's connection; on PostgreSQL the wake-up is sent by the commit itself.
+
+    `outside` registers what others would have to wait for until the caller commits, in a transaction of its own.
+    """
     joined = await _join(connection, dialect)
+    if outside and await _sees_new_rows(joined):
+        await _maybe(outside())
     undo, done = await _begin(joined, certain=all(job.plain for job in jobs))
     try:
         answers = await _drive(joined.execute, queries, scripts.insert(jobs, atomic))
         if dialect == "postgres":
-            hint = hints.LATER if any(job.delay_ms or job.run_at for job in jobs) else hints.READY
-            await _run(joined, f"SELECT pg_notify('treadle', '{hint}')")
+            await _run(joined, f"SELECT pg_notify('treadle', '{','.join(hints.of_new(jobs))}')")
     except BaseException:
         with contextlib.suppress(Exception):
             await _run(joined, *undo)
@@ -66,6 +75,12 @@ async def query_with(connection: Any, dialect: str, sql: str, document: str) -> 
     joined = await _join(connection, dialect)
     rows: list[Any] = await _maybe(joined.execute(sql, document))
     return rows
+
+
+async def _sees_new_rows(joined: Foreign) -> bool:
+    """Not with a snapshot of its own: there a row that others have just made is an error, not a find."""
+    rows = await _maybe(joined.execute("SHOW transaction_isolation", None))
+    return bool(rows[0][0] == "read committed")
 
 
 async def _begin(joined: Foreign, certain: bool) -> tuple[list[str], list[str]]:

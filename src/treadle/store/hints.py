@@ -10,6 +10,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 
+from treadle.store.base import NewJob
+
 READY = "ready"
 LATER = "later"
 CANCEL = "cancel"
@@ -17,6 +19,18 @@ ENDED = "ended"
 ALL = (READY, LATER, CANCEL, ENDED)
 
 Wake = Callable[[str], None]
+
+
+def of_new(jobs: Iterable[NewJob]) -> list[str]:
+    """Whom new jobs may concern."""
+    tell = {READY}
+    for job in jobs:
+        if job.run_at is not None or job.delay_ms:
+            tell.add(LATER)
+        if job.gate and job.gate.policy == "replace_same_scope":
+            tell.update((CANCEL, ENDED))
+    return [hint for hint in ALL if hint in tell]
+
 
 _hubs: dict[str, Hub] = {}
 _hubs_lock = threading.Lock()

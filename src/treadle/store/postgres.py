@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from treadle.store.postgres_health import examine
 from treadle.store.postgres_link import Link
 from treadle.store.relational import RelationalStore
 from treadle.store.scripts import Script
+from treadle.store.scripts.lanes import lane_of
 
 T = TypeVar("T")
 
@@ -38,6 +40,7 @@ class PostgresStore(RelationalStore):
         self.url = url
         self.hub = hints.Hub.of(url)
         self.link = Link(url, self.hub)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[tuple[str, str, int], int] = {}
         self._marks: dict[int, tuple[int, int]] = {}
         self._marked_at = 0.0
@@ -47,6 +50,7 @@ class PostgresStore(RelationalStore):
     # -- being there ---------------------------------------------------------------------------
 
     async def open(self, migrate: bool = True) -> None:
+        self._loop = asyncio.get_running_loop()
         await self.link.open()
         try:
             if migrate:
@@ -130,15 +134,27 @@ class PostgresStore(RelationalStore):
         self, jobs: Sequence[NewJob], *, atomic: bool = True, connection: Any = None
     ) -> list[Inserted | Refused]:
         if connection is not None:
-            return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
+            known = all(lane_of(job) in self._lanes for job in jobs)
+            outside = None if known else lambda: self._register_lanes(jobs)
+            return await insert_with(connection, self.dialect, self.queries, jobs, atomic, outside)
         if not jobs:
             return []
-        tell = [hints.READY] if all(_due(job) for job in jobs) else [hints.READY, hints.LATER]
         answers = await self._sure_insert(jobs, atomic)
         if any(job.run_at is not None for job in jobs):
             self._marks.clear()  # a time in the past belongs in front of them
-        self.link.tell(tell)
+        self.link.tell(hints.of_new(jobs))
         return answers
+
+    def _register_lanes(self, jobs: Sequence[NewJob]) -> Any:
+        """In a transaction of our own; for the blocking face, which calls from its own thread, on our own loop."""
+
+        async def register() -> None:
+            self._lanes |= await self.transact(lambda: scripts.register_lanes(jobs))
+
+        if _running_loop() is self._loop:
+            return register()
+        assert self._loop, "open() came first"
+        return asyncio.run_coroutine_threadsafe(register(), self._loop).result()
 
     async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         """If the connection breaks at COMMIT, look which jobs are there before asking once more for the others."""
@@ -268,8 +284,11 @@ def _claimed(row: Any, lease: int) -> Claimed:
     return Claimed(n, str(id_), topic, payload, attempt, most, flags, by, scope, scope_id, token, lease)
 
 
-def _due(job: NewJob) -> bool:
-    return job.run_at is None and job.delay_ms == 0
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _alike(jobs: Sequence[NewJob]) -> bool:

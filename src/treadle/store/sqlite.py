@@ -107,23 +107,24 @@ class SqliteStore(RelationalStore):
         if not jobs:
             return []
         if all(job.plain for job in jobs):
-            # Lanes are remembered once the transaction that registered them has committed.
-            lanes = self._lanes.copy()
-            at: int = await self.engine.write(lambda db: self._insert_plain(db, jobs, lanes))
-            self._lanes = lanes
+            at, lanes = await self.engine.write(lambda db: self._insert_plain(db, jobs))
+            # Remembered only now that the transaction that registered them has committed.
+            self._lanes |= lanes
             answers: list[Inserted | Refused] = [Inserted(at)] * len(jobs)
         else:
             answers = await self.engine.write(lambda db: self.run(db, scripts.insert(jobs, atomic)))
-        self.hub.publish((hints.READY,) if all(_due(job) for job in jobs) else (hints.READY, hints.LATER))
+        self.hub.publish(hints.of_new(jobs))
         return answers
 
-    def _insert_plain(self, db: sqlite3.Connection, jobs: Sequence[NewJob], lanes: sqlite_hot.Lanes) -> int:
+    def _insert_plain(self, db: sqlite3.Connection, jobs: Sequence[NewJob]) -> tuple[int, sqlite_hot.Lanes]:
+        """When, and the lanes that had to be looked up."""
+        lanes, new = self._lanes, {}
         if any((job.topic, job.capability, job.priority) not in lanes for job in jobs):
-            lanes |= self.run(db, scripts.register_lanes(jobs))
+            lanes = new = self.run(db, scripts.register_lanes(jobs))
         if len(jobs) > 1:
-            return sqlite_hot.insert(db, self.queries, jobs, lanes)
+            return sqlite_hot.insert(db, self.queries, jobs, lanes), new
         [job] = jobs
-        return sqlite_hot.insert_one(db, self.queries, job, lanes[job.topic, job.capability, job.priority])
+        return sqlite_hot.insert_one(db, self.queries, job, lanes[job.topic, job.capability, job.priority]), new
 
     async def claim(
         self, lease: int, topics: Sequence[str], capabilities: Sequence[str], limit: int, free: int
@@ -161,10 +162,6 @@ def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) ->
     except StopIteration as stop:
         result: T = stop.value
         return result
-
-
-def _due(job: NewJob) -> bool:
-    return job.run_at is None and job.delay_ms == 0
 
 
 def _missing(connection: sqlite3.Connection) -> list[Migration]:

@@ -47,6 +47,14 @@ class _Request(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
 
+class _NotBegun(Exception):
+    """The write lock could not be had."""
+
+    def __init__(self, cause: sqlite3.Error) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class Engine:
     """Connections and threads of one open database."""
 
@@ -54,7 +62,7 @@ class Engine:
         self.path = path
         self.synchronous = synchronous
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._readers = ThreadPoolExecutor(2, "treadle-read", initializer=self._open_reader)
+        self._readers = ThreadPoolExecutor(2, "treadle-read")
         self._local = threading.local()
         self._read_connections: list[sqlite3.Connection] = []
         self._lock_file: int | None = None
@@ -112,10 +120,6 @@ class Engine:
             return os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError:
             return None
-
-    def _open_reader(self) -> None:
-        self._local.connection = self.connect()
-        self._read_connections.append(self._local.connection)
 
     async def close(self) -> None:
         if self._writer is None:
@@ -178,8 +182,8 @@ class Engine:
             return False
         try:
             answer = request.look(connection)
-        except sqlite3.Error:
-            return False  # busy: the transaction will say so, or work
+        except Exception:
+            return False  # the transaction will say so, or work
         if answer is not None:
             _deliver([request], [answer])
         return answer is not None
@@ -187,6 +191,10 @@ class Engine:
     def _commit(self, connection: sqlite3.Connection, group: Sequence[_Request]) -> None:
         try:
             answers = self._transaction(connection, [request.work for request in group])
+        except _NotBegun as error:
+            # Nobody's fault, and waiting once more for each of them would not help.
+            _deliver(group, [_explained(error.cause, self.path) for _ in group])
+            return
         except Exception as error:
             if len(group) == 1:
                 _deliver(group, [_explained(error, self.path)])
@@ -198,7 +206,10 @@ class Engine:
 
     def _transaction(self, connection: sqlite3.Connection, works: Sequence[Work]) -> list[Any]:
         with self._turn():
-            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise _NotBegun(error) from None
             try:
                 answers = [work(connection) for work in works]
                 connection.execute("COMMIT")
@@ -226,9 +237,18 @@ class Engine:
         self._check_process()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, sql, values)
 
+    def _reader(self) -> sqlite3.Connection:
+        """This thread's own; opened here, because an initializer that fails once would break the pool for good."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.connect()
+            self._read_connections.append(connection)
+        return connection
+
     def _read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        connection = self._reader()
         try:
-            rows: list[Any] = self._local.connection.execute(sql, values).fetchall()
+            rows: list[Any] = connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise _explained(error, self.path) from None
         return rows

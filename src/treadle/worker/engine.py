@@ -101,6 +101,7 @@ class Engine:
             topics=self._topics(),
             capabilities=options.capabilities,
             poll_s=options.poll_ms / 1000,
+            recount_s=options.lease_ms / 1000,
             on_lease_lost=self.lease_lost,
         )
 
@@ -124,6 +125,9 @@ class Engine:
         task = asyncio.create_task(work)
         self.tasks.append(task)
         return task
+
+    def still_running(self) -> int:
+        return sum(1 for _ in self.executor.running()) if self.started else 0
 
     # -- signals between the parts -----------------------------------------------------------------
 

@@ -5,7 +5,8 @@ claim that came back full, a hint from the store, the time of a delayed job, or 
 finds what a hint missed. Otherwise the loop sleeps.
 
 A claim is never cancelled while it is under way, and its error says nothing about whether it
-happened. So after an error everything under the lease that isn't known here is given back first.
+happened. So after an error everything under the lease that isn't known here is given back first,
+and again now and then: a claim that was given up here may still be waiting in the server.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class ClaimLoop:
         topics: Sequence[str],
         capabilities: Sequence[str],
         poll_s: float,
+        recount_s: float,
         on_lease_lost: Callable[[Lease], None],
     ) -> None:
         self._store = store
@@ -48,17 +50,19 @@ class ClaimLoop:
         self._topics = topics
         self._capabilities = capabilities
         self._poll_s = poll_s
+        self._recount_s = recount_s
         self._on_lease_lost = on_lease_lost
         self._appetite = Appetite(executor)
         self._backoff = Backoff()
         self._wake = asyncio.Event()
-        self._may_have_work = True
+        self._may_have_work = bool(topics)
         self._left_last_attempts = False
         self._promote_at = 0.0
         """When the next delayed job is due, or to look whether there is one."""
-        self._poll_at = 0.0
+        self._poll_at = 0.0 if topics else math.inf
         self._claimable_at = math.inf
         """When a rate limit lets the next job through."""
+        self._recount_at = time.monotonic() + recount_s
         self._stopping = False
 
     # -- signals, from anywhere on the loop ------------------------------------------------------
@@ -89,7 +93,7 @@ class ClaimLoop:
         self._wake.set()
 
     def look_again(self) -> None:
-        self._may_have_work = True
+        self._may_have_work = bool(self._topics)
         self._wake.set()
 
     # -- the loop --------------------------------------------------------------------------------
@@ -107,6 +111,8 @@ class ClaimLoop:
 
     async def _step(self) -> None:
         now = time.monotonic()
+        if now >= self._recount_at:
+            await self._recount()
         if now >= self._promote_at:
             await self._promote()
         if now >= self._poll_at or now >= self._claimable_at:
@@ -116,6 +122,13 @@ class ClaimLoop:
             await self._claim(limit, self._appetite.free())
         else:
             await self._sleep()
+
+    async def _recount(self) -> None:
+        """A claim that committed after it was given up would be nobody's for as long as the lease is kept."""
+        self._recount_at = time.monotonic() + self._recount_s
+        lease = self._executor.lease
+        if not lease.lost:
+            await self._store.release_unknown(lease.id, self._known_tokens())
 
     async def _promote(self) -> None:
         # Before asking, as with a claim: a hint that comes meanwhile sets an earlier time, and that one stays.
@@ -130,7 +143,7 @@ class ClaimLoop:
         due = time.monotonic() + (wait_s if next_ms is None else min(wait_s, next_ms / 1000))
         self._promote_at = min(self._promote_at, due)
         if moved:
-            self._may_have_work = True
+            self.look_again()
 
     async def _claim(self, limit: int, free: int) -> None:
         # Before asking: a hint that comes while the claim is under way must not be lost.

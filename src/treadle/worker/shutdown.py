@@ -59,9 +59,9 @@ async def _interrupt_all(engine: Engine) -> None:
 
 async def _say_goodbye(engine: Engine) -> None:
     engine.unsubscribe()
+    engine.threads.close()
     # A handler that swallows its cancel must not keep the worker from leaving.
     await asyncio.wait(engine.executor.close(), timeout=0.1)
-    engine.threads.close()
     await engine.processes.close()
     await engine.keeper.stop()
     try:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from treadle.worker.worker import Worker
 
-# When a handler blocks the loop, nobody hears the second signal but us.
+# When a handler blocks the loop, or swallows its cancel, only the end of the process ends it.
 PATIENCE_S = 1.0
 
 
 @contextlib.contextmanager
 def on_signals(worker: Worker) -> Iterator[None]:
-    """The first signal drains, the second leaves at once. Only in the main thread."""
+    """The first signal drains, the second leaves at once, whoever still runs. Only in the main thread."""
     loop = asyncio.get_running_loop()
     heard = 0
     left = threading.Event()
@@ -36,7 +36,8 @@ def on_signals(worker: Worker) -> Iterator[None]:
     try:
         yield
     finally:
-        left.set()
+        if heard < 2:
+            left.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -28,6 +28,7 @@ class Threads:
         self._done: deque[tuple[Answer, Outcome | None]] = deque()
         self._announced = False
         self._busy = 0
+        self._closed = False
         self._threads = 0
 
     async def perform(self, run: Run) -> Outcome | None:
@@ -37,12 +38,22 @@ class Threads:
         answer: Answer = self._loop.create_future()
         self._work.put((run, answer))
         try:
-            return await answer
+            return await self._wait(answer)
         finally:
             self._busy -= 1
 
+    async def _wait(self, answer: Answer) -> Outcome | None:
+        """Whoever cancels the slot's task: the thread goes on, and as long as it does the job is not over."""
+        while True:
+            try:
+                return await asyncio.shield(answer)
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise
+
     def close(self) -> None:
         """Idle threads leave; one that is stuck in a handler is a daemon and goes with the process."""
+        self._closed = True
         for _ in range(self._threads):
             self._work.put(None)
 

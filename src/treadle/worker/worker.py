@@ -53,6 +53,8 @@ class Worker:
         self._has_default_name = name is None
         self._made_in = os.getpid()
         self.metrics = Metrics()
+        self.left_behind = 0
+        """Handlers that would not stop and still run after `run()` has returned; they end with the process."""
         self.options = Options(
             slots=settings.slots,
             topics=_checked_topics(queue, topics),
@@ -108,6 +110,7 @@ class Worker:
             else:
                 winding_down.cancel()
                 shutdown.abandon(engine)
+            self.left_behind = engine.still_running()
 
     def _refuse_after_fork(self) -> None:
         if self._pid not in (None, os.getpid()):

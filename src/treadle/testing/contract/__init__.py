@@ -53,7 +53,7 @@ from treadle.testing.contract.settling import (
     SettleContract,
 )
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import (
+from treadle.testing.workbench import (
     DAY,
     ENDED,
     HOUR,

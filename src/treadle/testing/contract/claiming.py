@@ -12,7 +12,7 @@ from treadle.errors import LeaseLost
 from treadle.lifecycle import Completed, Failed, Released, Status
 from treadle.store.base import NewJob
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import (
+from treadle.testing.workbench import (
     ENDED,
     HOUR,
     MINUTE,

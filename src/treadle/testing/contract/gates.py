@@ -13,7 +13,7 @@ from treadle.errors import ConcurrencyRejected
 from treadle.lifecycle import Completed, Failed, Released, Snoozed, Status
 from treadle.store.base import Claimed, Gate, Inserted, Listing, Store
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job
+from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job
 
 CLIENTS = 24
 

@@ -13,7 +13,7 @@ from treadle.job import from_ms
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Inserted, Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import ENDED, HOUR, MINUTE, TOPIC, Workbench, new_job
+from treadle.testing.workbench import ENDED, HOUR, MINUTE, TOPIC, Workbench, new_job
 
 NEARLY_NOW = timedelta(minutes=1)
 

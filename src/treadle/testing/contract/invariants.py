@@ -19,7 +19,7 @@ from treadle.job import Job
 from treadle.lifecycle import ENDED, LEAVES_TO, Completed, Failed, Outcome, Released, Snoozed, Status
 from treadle.store.base import Claimed, Gate, Inserted, Listing, NewJob, Store, Touch
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, new_job, settlement
+from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, new_job, settlement
 
 SEEDS = range(4)
 ACTORS = 6
@@ -89,16 +89,14 @@ class Play:
 
     async def settle(self, store: Store) -> None:
         if job := self._take():
-            outcome: Outcome = self.dice.choice(
-                [
-                    Completed('"done"'),
-                    Failed("Boom", "Boom"),
-                    Failed("Boom", "Boom", retry_in_ms=self.dice.randint(1, 3)),
-                    Snoozed(1),
-                    Released(),
-                ]
-            )
-            await store.settle([settlement(job, outcome)])
+            outcomes: list[Outcome] = [
+                Completed('"done"'),
+                Failed("Boom", "Boom"),
+                Failed("Boom", "Boom", retry_in_ms=self.dice.randint(1, 3)),
+                Snoozed(1),
+                Released(),
+            ]
+            await store.settle([settlement(job, self.dice.choice(outcomes))])
 
     async def touch(self, store: Store) -> None:
         if self.hands:

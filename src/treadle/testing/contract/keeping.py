@@ -11,7 +11,7 @@ from treadle.errors import StoreUnavailable
 from treadle.lifecycle import Status
 from treadle.store.base import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import ENDED, HOUR, MINUTE, SECOND, STATES, Workbench
+from treadle.testing.workbench import ENDED, HOUR, MINUTE, SECOND, STATES, Workbench
 
 
 def definition(**changes: object) -> str:

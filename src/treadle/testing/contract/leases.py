@@ -8,7 +8,7 @@ from treadle.errors import LeaseLost
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Touch
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench
+from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench
 
 NOBODYS_LEASE = 999_999
 

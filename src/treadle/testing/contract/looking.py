@@ -10,7 +10,7 @@ from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Listing
 from treadle.testing.contract.requests import MALFORMED, UNKNOWN
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import (
+from treadle.testing.workbench import (
     DAY,
     ENDED,
     HOUR,

@@ -9,7 +9,7 @@ import pytest
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Gate
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench
+from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench
 
 
 class PromoteContract(ContractPart):

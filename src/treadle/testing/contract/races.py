@@ -13,10 +13,10 @@ import pytest
 
 from treadle.errors import JobNotFound, NotRepeatable, WrongState
 from treadle.job import Job
-from treadle.lifecycle import Completed, Failed, Released, Status
+from treadle.lifecycle import Completed, Failed, Outcome, Released, Status
 from treadle.store.base import Claimed, Gate, Inserted, Listing, Refusal, Store
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
+from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
 
 T = TypeVar("T")
 
@@ -461,7 +461,8 @@ class GateRaceContract(ContractPart):
             elif dice < 0.6:
                 await store.requeue([random.choice(ids)], force=True)
             for job in await bench.claim(1, store=store, lease=await bench.lease(MINUTE, store=store)):
-                await bench.settle(job, random.choice([Completed(), Released(), Failed("B", "B", 1)]), store=store)
+                outcomes: list[Outcome] = [Completed(), Released(), Failed("B", "B", 1)]
+                await bench.settle(job, random.choice(outcomes), store=store)
             await store.promote()
 
         for _ in range(ONE_BY_ONE // 2):

@@ -11,7 +11,7 @@ from treadle.job import Job, from_ms
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Gate, Listing, Refusal
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import (
+from treadle.testing.workbench import (
     DAY,
     ENDED,
     HOUR,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from treadle.errors import StoreUnavailable
 from treadle.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed, Status
 from treadle.store.base import Claimed, Touch
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.contract.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, new_job, settlement
+from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, new_job, settlement
 
 ENDINGS: list[Outcome] = [
     Completed('{"a": 1}'),
@@ -20,7 +21,7 @@ ENDINGS: list[Outcome] = [
     Released("shutdown"),
 ]
 # With something that hangs on it and without: the plain way is a statement of its own.
-KINDS = [{}, {"dedupe_key": "d", "expires_in_ms": HOUR}]
+KINDS: list[dict[str, Any]] = [{}, {"dedupe_key": "d", "expires_in_ms": HOUR}]
 
 
 def name_of(outcome: object) -> str:
@@ -30,7 +31,7 @@ def name_of(outcome: object) -> str:
 
 class SettleContract(ContractPart):
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
-    async def test_completed(self, bench: Workbench, options: dict[str, object]) -> None:
+    async def test_completed(self, bench: Workbench, options: dict[str, Any]) -> None:
         id = await bench.enqueue_one(**options)
         job = await bench.claim_one()
         assert await bench.settle(job, Completed('{"sent": [1, "ü"]}'), ran_ms=1500)
@@ -55,7 +56,7 @@ class SettleContract(ContractPart):
     async def test_any_json_is_a_result(self, bench: Workbench, text: str) -> None:
         id = await bench.enqueue_one()
         assert await bench.settle(await bench.claim_one(), Completed(text))
-        values = {"null": None, "0": 0, '""': "", "[]": [], '"\\u0000"': "\0", "1e2": 100.0}
+        values: dict[str, Any] = {"null": None, "0": 0, '""': "", "[]": [], '"\\u0000"': "\0", "1e2": 100.0}
         assert (await bench.job(id)).result_value == values.get(text, {"a": "😀"})
 
     async def test_failed(self, bench: Workbench) -> None:
@@ -184,7 +185,7 @@ class GuardContract(ContractPart):
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
     @pytest.mark.parametrize("outcome", ENDINGS, ids=name_of)
     async def test_a_stale_token_is_refused(
-        self, bench: Workbench, outcome: Outcome, options: dict[str, object]
+        self, bench: Workbench, outcome: Outcome, options: dict[str, Any]
     ) -> None:
         id = await bench.enqueue_one(**options)
         lease = await bench.lease()
@@ -198,7 +199,7 @@ class GuardContract(ContractPart):
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
     @pytest.mark.parametrize("outcome", ENDINGS, ids=name_of)
     async def test_a_lease_that_ran_out_is_refused(
-        self, bench: Workbench, outcome: Outcome, options: dict[str, object]
+        self, bench: Workbench, outcome: Outcome, options: dict[str, Any]
     ) -> None:
         id = await bench.enqueue_one(**options)
         job = await bench.claim_one(lease=await bench.lease(MINUTE))
@@ -249,7 +250,7 @@ class GuardContract(ContractPart):
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
     async def test_an_ending_whose_answer_was_lost_may_be_sent_again(
-        self, bench: Workbench, options: dict[str, object]
+        self, bench: Workbench, options: dict[str, Any]
     ) -> None:
         (id,) = await bench.enqueue(1, **options)
         job = await bench.claim_one()
@@ -289,14 +290,14 @@ class GuardContract(ContractPart):
 class CancelledWhileRunningContract(ContractPart):
     """A cancel was asked meanwhile, and the worker that reports may not know it yet."""
 
-    async def cancelling(self, bench: Workbench, **options: object) -> Claimed:
+    async def cancelling(self, bench: Workbench, **options: Any) -> Claimed:
         await bench.enqueue(1, **options)
         job = await bench.claim_one()
         await bench.store.cancel([job.id], "changed my mind")
         return job
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
-    async def test_done_first_is_done(self, bench: Workbench, options: dict[str, object]) -> None:
+    async def test_done_first_is_done(self, bench: Workbench, options: dict[str, Any]) -> None:
         job = await self.cancelling(bench, **options)
         assert await bench.settle(job, Completed('"done"'))
         seen = await bench.job(job.id)

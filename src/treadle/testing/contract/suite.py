@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from treadle.testing.contract.workbench import Database, Workbench
+from treadle.testing.workbench import Database, Workbench
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""What a contract test works with: one database, stores on it, and jobs in any state."""
+"""What tests of a store work with: one database, stores on it, and jobs in any state. Needs no pytest."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Workbench:
         return (await self.job(id)).status
 
     async def statuses(self, ids: Sequence[str]) -> list[Status | None]:
-        return [job and job.status for job in await self.store.get(ids)]
+        return [job.status if job else None for job in await self.store.get(ids)]
 
     async def history(self, id: str) -> list[str]:
         events = await self.store.events(id)

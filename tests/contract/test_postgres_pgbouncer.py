@@ -1,0 +1,93 @@
+"""Behind PgBouncer in transaction mode a session belongs to nobody; everything still works, by polling."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.relational import RelationalDatabase
+from treadle.lifecycle import Completed, Failed, Status
+from treadle.store.base import Listing
+from treadle.store.postgres import PostgresStore
+from treadle.testing import contract
+from treadle.testing.contract import HOUR, MINUTE, ContractPart, Workbench, eventually
+
+
+@pytest.fixture
+def database(pgbouncer_url: str) -> RelationalDatabase:
+    return RelationalDatabase(pgbouncer_url)
+
+
+class TestBehindPgBouncer(ContractPart):
+    async def test_it_is_found_out_by_itself(self, bench: Workbench) -> None:
+        assert isinstance(bench.store, PostgresStore)
+        assert bench.store.link.pooled
+        bench.store.subscribe(lambda _: None)
+        assert not bench.store.link.listening
+        findings = {finding.check: finding for finding in await bench.store.examine()}
+        assert findings["listen"].level == "warn"
+
+    async def test_a_direct_connection_is_no_pooler(self, postgres_url: str) -> None:
+        store = PostgresStore(postgres_url, stale_after_ms=1)
+        await store.open()
+        assert not store.link.pooled
+        await store.close()
+
+    async def test_a_whole_life(self, bench: Workbench) -> None:
+        (id,) = await bench.enqueue(1, idempotency_key="k", dedupe_key="d", delay_ms=1)
+        await eventually(bench.promoted)
+        job = await bench.claim_one()
+        assert await bench.store.extend(job.lease, HOUR)
+        assert await bench.settle(job, Failed("Boom", "Boom", retry_in_ms=1))
+        await eventually(bench.promoted)
+        await bench.claim_one(lease=await bench.lease(MINUTE))
+        await bench.pass_time(HOUR)
+        assert len(await bench.store.reclaim()) == 1
+        await bench.store.cancel([id], "")
+        await bench.store.requeue([id])
+        assert await bench.settle(await bench.claim_one(), Completed('"done"'))
+        assert await bench.history(id) == ["retrying", "reclaimed", "cancelled", "requeued"]
+        assert (await bench.job(id)).result_value == "done"
+
+    async def test_many_clients_with_different_statements_at_once(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(5)]
+        (id,) = await bench.enqueue(1)
+
+        async def look(i: int) -> None:
+            store = stores[i % len(stores)]
+            for turn in range(10):
+                match (i + turn) % 5:
+                    case 0:
+                        assert (await store.stats()).counts["pending"] == 1
+                    case 1:
+                        assert [job.id for job in await store.list(Listing(status=Status.PENDING))] == [id]
+                    case 2:
+                        assert await store.count(Listing()) == 1
+                    case 3:
+                        assert await store.pending_migrations() == []
+                    case _:
+                        assert await store.promote() == (0, None)
+
+        await asyncio.gather(*(look(i) for i in range(24)))
+
+    async def test_the_plan_settings_travel_with_each_transaction(self, bench: Workbench) -> None:
+        assert isinstance(bench.store, PostgresStore)
+        async with bench.store.link.statement() as connection:
+            assert await connection.fetchval("SHOW enable_seqscan") == "off"
+            assert await connection.fetchval("SHOW enable_hashjoin") == "off"
+        async with bench.store.link.acquire() as connection:
+            assert await connection.fetchval("SHOW enable_seqscan") == "on", "they were left behind"
+
+
+class TestInsert(contract.InsertContract): ...
+
+
+class TestClaim(contract.ClaimContract): ...
+
+
+class TestQueuePolicy(contract.QueuePolicyContract): ...
+
+
+class TestManyClaimers(contract.ManyClaimersContract): ...
+
+
+class TestWalk(contract.WalkContract): ...

@@ -1,0 +1,36 @@
+"""Several OS processes on one database."""
+
+import pytest
+
+from tests.contract.crew import crew
+from treadle.lifecycle import Status
+from treadle.store.base import Listing
+from treadle.testing.contract import ContractPart, Workbench
+from treadle.testing.contract.races import FULL
+
+
+@pytest.mark.fault
+class TestProcesses(ContractPart):
+    async def test_sixteen_processes_start_on_an_empty_database(self, url: str) -> None:
+        ids = await crew(url, "start", [f"p{i}" for i in range(16)])
+        assert len(set(ids)) == 16
+
+    async def test_a_hundred_clients_in_ten_processes_one_key_one_job(self, bench: Workbench, url: str) -> None:
+        got = await crew(url, "same_key", [10] * 10)
+        ids = {id for answers in got for id in answers}
+        assert sum(map(len, got)) == 100
+        assert len(ids) == 1
+        assert [job.id for job in await bench.store.list(Listing())] == list(ids)
+
+    async def test_several_processes_drain_one_queue(self, bench: Workbench, url: str) -> None:
+        ids = await bench.enqueue(5000 if FULL else 400)
+        done = [id for answer in await crew(url, "drain", ["a", "b", "c", "d"]) for id in answer]
+        assert len(set(done)) == len(done), "a job was done twice"
+        # Who found nothing to claim may have left while another held the last rows.
+        rest = [job.id for job in await bench.claim(10)]
+        assert sorted(done + rest) == sorted(ids)
+
+    async def test_several_processes_enqueue_at_once(self, bench: Workbench, url: str) -> None:
+        made = [id for answer in await crew(url, "produce", [25] * 6) for id in answer]
+        assert await bench.statuses(made) == [Status.PENDING] * 150
+        assert sorted(await bench.claimable()) == sorted(made)
