@@ -11,7 +11,7 @@ DEV_READY := .venv/.dev-ready
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(RUN_READY) ## Start the demo: queue, worker and dashboard on a SQLite file
+run: $(RUN_READY) ## Start the demo: jobs of every kind on a SQLite file
 	$(BIN)/treadle demo
 
 test: check ## Run every check and every test, on every store, with coverage

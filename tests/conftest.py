@@ -45,9 +45,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
 
 
 @pytest.fixture(scope="session")
-def pgbouncer(
-    postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PgBouncer]:
+def pgbouncer(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PgBouncer]:
     needed(find_pgbouncer)
     with PgBouncer(postgres_server, log=tmp_path_factory.mktemp("pgbouncer") / "server.log") as bouncer:
         yield bouncer

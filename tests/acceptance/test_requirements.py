@@ -1,6 +1,7 @@
 """docs/requirements.md names a test for every requirement, and every test that it names is there."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -133,6 +134,7 @@ def read_map() -> list[Row]:
 ROWS = read_map()
 
 
+@functools.cache
 def names_in(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text())
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from tests.acceptance.conftest import Start, StartProgram, Travel
-from tests.acceptance.program import runs
+from tests.acceptance.program import GATE, runs
 from tests.acceptance.waiting import after_failures, in_status, until
 from treadle import Context, PayloadTooLarge, Queue, Retry, Status
 from treadle.store.postgres_link import PLAN_SETTINGS
@@ -235,7 +235,9 @@ async def test_a_stale_job_without_attempts_is_expired_not_lost(
     program(lease="300ms", reap_interval="50ms")
     expired = await in_status(queue, job, "expired")
     assert expired.last_error == "worker lost"
-    assert (await queue.requeue(job.id)).status is Status.PENDING
+    (tmp_path / GATE).touch()
+    await queue.requeue(job.id)
+    await in_status(queue, job, "completed")
 
 
 # -- never ---------------------------------------------------------------------------------------------------------

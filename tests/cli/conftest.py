@@ -8,6 +8,7 @@ from tests.cli.command import Command
 
 APP = """
 import asyncio
+from pathlib import Path
 from treadle import Context, Fail, Queue
 
 queue = Queue("sqlite:///in-code.db")
@@ -21,9 +22,10 @@ def refuse() -> None:
     raise Fail("no \\x1b[31mway")
 
 @queue.job
-async def sleep(ctx: Context, payload: dict) -> str:
+async def sleep(ctx: Context) -> str:
     await ctx.progress(10, "asleep")
-    await asyncio.sleep(payload.get("seconds", 60))
+    while not Path("alarm").exists():
+        await asyncio.sleep(0.05)
     return "awake"
 
 @queue.job(process=True)

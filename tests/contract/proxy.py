@@ -1,24 +1,44 @@
 """A TCP proxy before PostgreSQL that loses a connection at a chosen moment."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
-COMMIT = b"Q\x00\x00\x00\x0cCOMMIT;\x00"
 
-# Is this the message at which the connection is lost?
-Moment = Callable[[bytes], bool]
+class Moment(NamedTuple):
+    """When the connection is lost: when this is said, or when a statement with this text is told to run."""
+
+    text: bytes
+    prepared: bool = False
 
 
-def commit(message: bytes) -> bool:
-    return COMMIT in message
+COMMITTING = Moment(b"Q\x00\x00\x00\x0cCOMMIT;\x00")
+PARSE = re.compile(rb"P.{4}(__asyncpg_stmt_\w+__)\x00([^\x00]*)\x00", re.DOTALL)
 
 
 def running(statement: str) -> Moment:
-    """A statement is sent for the first time on its connection (later its name is sent, not its text)."""
-    return lambda message: statement.encode() in message
+    return Moment(statement.encode(), prepared=True)
+
+
+class Conversation:
+    """What a client has said on one connection."""
+
+    def __init__(self) -> None:
+        self._statements: dict[bytes, bytes] = {}
+
+    def reaches(self, moment: Moment, message: bytes) -> bool:
+        self._statements.update(PARSE.findall(message))
+        if not moment.prepared:
+            return moment.text in message
+        return message.startswith(b"B") and any(
+            moment.text in text and name + b"\x00" in message for name, text in self._statements.items()
+        )
+
+
+NEVER = Moment(b"\x00never\x00")
 
 
 class Proxy:
@@ -26,7 +46,7 @@ class Proxy:
         self._target = urlsplit(url)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self._moment: Moment | None = None
+        self._moment = NEVER
         self._forward = True
         self._delay = 0.0
         self.cuts = 0
@@ -77,6 +97,7 @@ class Proxy:
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
+        writer.close()
 
     async def _watch(
         self,
@@ -85,9 +106,10 @@ class Proxy:
         server: asyncio.StreamWriter,
         answers: "asyncio.Task[None]",
     ) -> None:
+        conversation = Conversation()
         while data := await reader.read(65536):
-            if self._moment and self._moment(data):
-                self._moment = None
+            if conversation.reaches(self._moment, data):
+                self._moment = NEVER
                 self.cuts += 1
                 if self._forward:
                     client.transport.abort()  # first: no answer may come through

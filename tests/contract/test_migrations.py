@@ -130,9 +130,7 @@ async def test_a_newer_database_is_refused(database: RelationalDatabase) -> None
             await database.make_store().open(migrate)
 
 
-async def test_the_next_migration_keeps_the_jobs(
-    database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_next_migration_keeps_the_jobs(database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Workbench(database)
     await bench.open()
     (id,) = await bench.enqueue(1)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from tests.contract.proxy import Proxy, commit, running
+from tests.contract.proxy import COMMITTING, Proxy, running
 from tests.contract.relational import RelationalDatabase
 from treadle.errors import ConcurrencyRejected, KeyReused, StoreUnavailable
 from treadle.lifecycle import Completed, Failed, Status
@@ -44,12 +44,8 @@ class TestLostAtCommit(ContractPart):
         await store.close()
 
     @pytest.mark.parametrize("forward", [True, False], ids=["its answer is lost", "it is lost"])
-    async def test_a_plain_enqueue(
-        self, bench: Workbench, proxy: Proxy, store: PostgresStore, forward: bool
-    ) -> None:
+    async def test_a_plain_enqueue(self, bench: Workbench, proxy: Proxy, store: PostgresStore, forward: bool) -> None:
         await store.insert([new_job()])  # the lane is known
-        await store.close()
-        await store.open()
         jobs = [new_job() for _ in range(3)]
         with proxy.lose(INSERT, forward=forward):
             answers = await store.insert(jobs)
@@ -62,7 +58,7 @@ class TestLostAtCommit(ContractPart):
         self, bench: Workbench, proxy: Proxy, store: PostgresStore, forward: bool
     ) -> None:
         job = new_job(idempotency_key="k", dedupe_key="d", gate=Gate("g", "queue_same_scope", 1))
-        with proxy.lose(commit, forward=forward):
+        with proxy.lose(COMMITTING, forward=forward):
             (answer,) = await store.insert([job])
         assert isinstance(answer, Inserted)
         assert answer.existing_id is None
@@ -75,7 +71,7 @@ class TestLostAtCommit(ContractPart):
         """The client is told of the loss before the server has committed: what it looks for is not there yet."""
         await store.insert([new_job()])
         jobs = [new_job(**keys), new_job(topic="other", dedupe_key="d")]
-        with proxy.lose(commit, delay=0.05):
+        with proxy.lose(COMMITTING, delay=0.05):
             answers = await store.insert(jobs)
         assert all(isinstance(answer, Inserted) and answer.existing_id is None for answer in answers), answers
         assert await bench.store.count(Listing()) == 3
@@ -96,11 +92,9 @@ class TestLostAtCommit(ContractPart):
             new_job(dedupe_key="d"),
             new_job(dedupe_key="d"),
         ]
-        with proxy.lose(commit, forward=forward):
+        with proxy.lose(COMMITTING, forward=forward):
             answers = await store.insert(batch, atomic=False)
-        kinds = [
-            answer.existing_id if isinstance(answer, Inserted) else type(answer) for answer in answers
-        ]
+        kinds = [answer.existing_id if isinstance(answer, Inserted) else type(answer) for answer in answers]
         assert kinds == [first, None, KeyReused, None, ConcurrencyRejected, None, batch[5].id]
         made = [job.id for job, kind in zip(batch, kinds, strict=True) if kind is None]
         assert sorted(job.id for job in await bench.store.list(Listing())) == sorted([first, *made])
@@ -125,7 +119,7 @@ class TestLostAtCommit(ContractPart):
         id = await bench.enqueue_one(dedupe_key="d")
         job = await bench.claim_one()
         ending = settlement(job, Failed("Boom", "Boom"))
-        with proxy.lose(commit, forward=forward), pytest.raises(StoreUnavailable):
+        with proxy.lose(COMMITTING, forward=forward), pytest.raises(StoreUnavailable):
             await store.settle([ending])
         assert await store.settle([ending]) == []
         assert await bench.status(id) is Status.FAILED

@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import logging
 import random
+import resource
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import uvloop
 
@@ -15,6 +17,7 @@ from tests.fault import crash, handlers
 from tests.fault.journal import Pen
 from treadle import Queue, Worker
 from treadle.errors import StoreUnavailable
+from treadle.store import postgres_link, sqlite_engine
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,6 +25,9 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     if arguments.crash:
         crash.set_trap(crash.Crash.parse(arguments.crash))
+    if arguments.deaf:
+        sqlite_engine.Engine.watch = lambda *_: None  # type: ignore[method-assign]
+        postgres_link.Link.listen = lambda *_: None  # type: ignore[method-assign]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(COMMANDS[arguments.command](arguments))
     return 0
@@ -41,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--poll", default="300ms")
     parser.add_argument("--drain", default="10s")
     parser.add_argument("--no-maintenance", action="store_true")
+    parser.add_argument("--deaf", action="store_true", help="hear no hints from other processes")
     parser.add_argument("--topic", default="quick")
     parser.add_argument("--key")
     parser.add_argument("--keys", type=int, default=0)
@@ -88,12 +95,11 @@ async def many_keys(arguments: argparse.Namespace) -> None:
     async def client(number: int) -> None:
         keys = list(range(arguments.keys))
         random.Random(f"{arguments.seed}-{number}").shuffle(keys)
-        async with Queue(arguments.url) as queue:
-            for key in keys:
-                job = await _certainly(queue, f"key-{key}")
-                pen.note(f"key-{key}", job)
+        for key in keys:
+            pen.note(f"key-{key}", await _certainly(queue, f"key-{key}"))
 
-    await asyncio.gather(*map(client, range(arguments.clients)))
+    async with Queue(arguments.url) as queue:
+        await asyncio.gather(*map(client, range(arguments.clients)))
 
 
 async def _certainly(queue: Queue, key: str) -> str:
@@ -116,7 +122,23 @@ async def migrate(arguments: argparse.Namespace) -> None:
         Pen(arguments.journal, arguments.name).note("migrated", "-")
 
 
-COMMANDS = {one.__name__: one for one in (work, enqueue, many_keys, prune, migrate)}
+async def starve(arguments: argparse.Namespace) -> None:
+    """Read when no file can be opened, and again when it can."""
+    pen = Pen(arguments.journal, arguments.name)
+    async with Queue(arguments.url) as queue:
+        await queue.enqueue("quick")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) - 1, hard))
+        try:
+            await asyncio.gather(*(queue.count() for _ in range(8)))
+        except StoreUnavailable:
+            pen.note("unavailable", "-")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await asyncio.gather(*(queue.count() for _ in range(8)))
+        pen.note("back", "-")
+
+
+COMMANDS = {one.__name__: one for one in (work, enqueue, many_keys, prune, migrate, starve)}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Processes to break, and servers to break. Every test here has the marker `fault`: `make fault` runs them at length."""
+"""Processes to break, and servers to break. Every test here is marked `fault`: `make fault` runs them at length."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

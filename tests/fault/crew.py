@@ -48,7 +48,7 @@ class Hand:
 
     async def gone(self, seconds: float = 60) -> int:
         """The exit code, once there is one."""
-        await until(lambda: self.code is not None, seconds, lambda: self.tail())
+        await until(lambda: self.code is not None, seconds, self.tail)
         code = self.code
         assert code is not None
         return code

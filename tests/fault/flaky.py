@@ -69,4 +69,4 @@ class FlakyQueue(Queue):
 
     def new_store(self) -> Store:
         store: Any = FlakyStore(super().new_store(), self._calls)
-        return store  # type: ignore[no-any-return]
+        return store

@@ -1,4 +1,4 @@
-"""What handlers did, in a file that outlives every process: each line is one O_APPEND write, so none is torn or lost."""
+"""What handlers did, in a file that outlives every process: each line is one O_APPEND write, so none is torn."""
 
 from __future__ import annotations
 

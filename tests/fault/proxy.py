@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that can be cut: before a request gets there, after its answer left, or while it is under way."""
+"""A wire to PostgreSQL that can be cut: before a request arrives, after its answer left, or while it is under way."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from uuid_utils import uuid7
 
-from tests.fault.audit import in_order, query
+from tests.fault.audit import in_order
 from tests.fault.proxy import Cut, Proxy
 from tests.fault.scale import scaled
 from tests.fault.test_nth_call import scenario

@@ -1,4 +1,4 @@
-"""Fault 14: SIGSTOP past the lease, then SIGCONT. What the worker still writes is refused, and its handlers are told."""
+"""Fault 14: SIGSTOP past the lease, then SIGCONT. What the worker still writes is refused, its handlers are told."""
 
 import asyncio
 

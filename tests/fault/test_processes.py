@@ -17,7 +17,7 @@ from tests.fault.audit import Ledger, audit, read
 from tests.fault.crew import Crew
 from tests.fault.handlers import make_queue
 from tests.fault.journal import Pen
-from tests.fault.waiting import until
+from tests.fault.waiting import nothing_live, until
 from treadle import Job, Queue
 from treadle.errors import TreadleError
 
@@ -33,11 +33,7 @@ async def started(crew: Crew, *jobs: Job) -> None:
 
 
 async def all_ended(crew: Crew, queue: Queue) -> Ledger:
-    async def nothing_live() -> bool:
-        stats = await queue.stats()
-        return not (stats.pending or stats.processing)
-
-    await until(nothing_live, 60, crew.tails, every=0.05)
+    await until(lambda: nothing_live(queue), 60, crew.tails, every=0.05)
     await crew.dismiss()
     return await audit(queue, crew.journal, lost=crew.lost())
 
@@ -144,8 +140,8 @@ async def test_a_poison_job_uses_up_none_of_those_who_run_beside_it(crew: Crew, 
 async def _until_the_poison_is_gone(crew: Crew, queue: Queue, poison: Job, slots: int) -> None:
     """A worker after the other, as a supervisor starts them."""
     while not await _ended(queue, poison):
-        hand = crew.hire(lease="1s", reap="100ms", slots=slots)
-        await until(lambda: hand.code is not None or _ended(queue, poison), 60, crew.tails)
+        crew.hire(lease="1s", reap="100ms", slots=slots)
+        await until(lambda: not crew.alive or _ended(queue, poison), 60, crew.tails)
     crew.hire(lease="1s", reap="100ms", slots=slots)
 
 
@@ -218,9 +214,7 @@ def _use_in_fork(queue: Any, how: str, answers: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_queue_opened_before_a_fork_reopens_or_refuses_in_the_child(
-    crew: Crew, queue: Queue, how: str
-) -> None:
+async def test_a_queue_opened_before_a_fork_reopens_or_refuses_in_the_child(crew: Crew, queue: Queue, how: str) -> None:
     """Fault 20: never two processes on one connection."""
     opened = Queue(crew.url)
     before = opened.sync.enqueue("quick", {})

@@ -7,7 +7,7 @@ from tests.fault.crew import Crew
 from tests.fault.handlers import TOPICS, make_queue
 from tests.fault.journal import Pen
 from tests.fault.scale import scaled
-from tests.fault.waiting import until
+from tests.fault.waiting import nothing_live, until
 from treadle import JobRequest, Queue
 
 JOBS = scaled(1_500, 100_000)
@@ -32,7 +32,7 @@ async def test_workers_killed_at_random_lose_nothing_and_run_nothing_twice_unexp
             team.append(crew.hire())
             if kill % LOOK_EVERY == 0:
                 await in_order(queue)
-        await until(lambda: _nothing_live(queue), 120, crew.tails, every=0.1)
+        await until(lambda: nothing_live(queue), 120, crew.tails, every=0.1)
         await crew.dismiss()
         expected |= await _children(queue)
         ledger = await audit(queue, crew.journal, expected=expected, lost=crew.lost())
@@ -60,14 +60,9 @@ async def _some_work(crew: Crew, queue: Queue, chance: random.Random) -> None:
     enough = crew.journal.size + chance.randrange(BYTES_A_JOB * JOBS // KILLS)
 
     async def done() -> bool:
-        return crew.journal.size >= enough or await _nothing_live(queue)
+        return crew.journal.size >= enough or await nothing_live(queue)
 
     await until(done, 60, crew.tails)
-
-
-async def _nothing_live(queue: Queue) -> bool:
-    stats = await queue.stats()
-    return not (stats.pending or stats.processing)
 
 
 async def _children(queue: Queue) -> set[str]:

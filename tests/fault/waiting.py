@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from treadle import Queue
+from treadle.errors import StoreUnavailable
+
 
 async def until(
     condition: Callable[[], Any], seconds: float = 60.0, explain: Callable[[], str] = lambda: "", every: float = 0.01
@@ -22,3 +25,12 @@ async def until(
             return answer
         assert time.monotonic() < deadline, f"still not so after {seconds} s\n{explain()}"
         await asyncio.sleep(every)
+
+
+async def nothing_live(queue: Queue) -> bool:
+    """Whether all jobs have ended; not so if the store can't say."""
+    try:
+        stats = await queue.stats()
+    except StoreUnavailable:
+        return False
+    return not (stats.pending or stats.processing or stats.cancelling)

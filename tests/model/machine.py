@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.model.model import Model, ModelJob
 from tests.model.stores import Pair, Side
-from treadle.errors import TreadleError
+from treadle.errors import Refused, TreadleError
 from treadle.job import Job
 from treadle.lifecycle import (
     CancelAcknowledged,
@@ -50,10 +50,10 @@ UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
 
 picks = st.integers(0, 1_000)
 units = st.integers(1, 3)
-topics = st.sampled_from([*[(topic,) for topic in TOPICS], TOPICS, TOPICS, TOPICS])
-capabilities = st.sampled_from([(), ("gpu",), ("gpu",)])
+some_topics = st.sampled_from([*[(topic,) for topic in TOPICS], TOPICS, TOPICS, TOPICS])
+some_capabilities = st.sampled_from([(), ("gpu",), ("gpu",)])
 few = st.sampled_from([0, 0, 0, 1, 2])
-TASKS = ("promote", "promote", "reclaim", "reclaim", "expire_overdue", "end_overdue_cancels", "prune", "tidy")
+TASKS = ("reclaim", "reclaim", "reclaim", "expire_overdue", "expire_overdue", "end_overdue_cancels", "prune", "tidy")
 
 plans = st.fixed_dictionaries(
     {
@@ -84,6 +84,8 @@ plans = st.fixed_dictionaries(
 )
 
 outcome_kinds = st.sampled_from(["completed", "completed", "retry", "fatal", "snoozed", "released", "acknowledged"])
+choices = st.tuples(picks, outcome_kinds, st.booleans())
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
 class Hand(NamedTuple):
@@ -129,6 +131,41 @@ class Lockstep(RuleBasedStateMachine):
         self.last_tokens: dict[tuple[Side, str], int] = {}
         self.offsets = itertools.count(1)
 
+    # -- choosing ------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        """One action, chosen by its weight among those that can do something now."""
+        action = data.draw(st.sampled_from(self._possible()), label="action")
+        getattr(self, action)(data.draw)
+
+    def _possible(self) -> list[str]:
+        places = [job.place for job in self.model.jobs.values()]
+        working = any(map(self.model.live, self.model.leases))
+        weights = {
+            "insert": 2 if places.count("ready") > 5 else 8,
+            "insert_many": 2,
+            "open_lease": 1 if working else 8,
+            "extend": 1,
+            "close_lease": 1,
+            "claim": 12 if working and "ready" in places else 1,
+            "settle": bool(self.hands) * (10 if "running" in places else 1),
+            "settle_many": bool(self.hands) * (4 if "running" in places else 1),
+            "touch": 2 * bool(self.hands),
+            "release_unknown": "running" in places,
+            "time_passes": 3,
+            "promote": 4 if "later" in places else 0,
+            "maintain": 4,
+            "cancel": 2 * bool(self.ids),
+            "release": "running" in places,
+            "requeue": 3 * ("ended" in places),
+            "reschedule": 2 * bool(self.ids),
+            "delete": bool(self.ids),
+            "pause": 1,
+            "resume": 6 * bool(self.model.paused),
+        }
+        return [action for action, weight in weights.items() for _ in range(weight)]
+
     # -- asking both ---------------------------------------------------------------------------
 
     def ask(self, call: Callable[[Store, Side], Awaitable[Any]], view: Callable[[Any], Any], expected: Any) -> Any:
@@ -148,22 +185,17 @@ class Lockstep(RuleBasedStateMachine):
         assert seen == {side.dialect: expected for side in answers}, f"the model says {expected}, the stores {seen}"
         return answers
 
-    def pick(self, number: int) -> str:
-        """One of the jobs that were made, the newest first; perhaps it is gone by now."""
-        return self.ids[-1 - number % len(self.ids)]
-
     def offset(self) -> int:
         """A few milliseconds of its own for each instant, so that no two jobs are due at the same time."""
         return next(self.offsets)
 
     # -- making jobs ---------------------------------------------------------------------------
 
-    @rule(plan=plans)
-    def insert(self, plan: dict[str, Any]) -> None:
-        self._insert([plan], atomic=True)
+    def insert(self, draw: Draw) -> None:
+        self._insert([draw(plans)], atomic=True)
 
-    @rule(batch=st.lists(plans, min_size=2, max_size=4), atomic=st.booleans())
-    def insert_many(self, batch: list[dict[str, Any]], atomic: bool) -> None:
+    def insert_many(self, draw: Draw) -> None:
+        batch = draw(st.lists(plans, min_size=2, max_size=4))
         policies: dict[str, str] = {}
         for plan in batch:
             plan.setdefault("delay", 0)
@@ -173,19 +205,24 @@ class Lockstep(RuleBasedStateMachine):
             # … and one key is under one policy: a template has only one.
             if gate := plan.get("gate"):
                 plan["gate"] = gate._replace(policy=policies.setdefault(gate.key, gate.policy))
-        self._insert(batch, atomic)
+        self._insert(batch, atomic=draw(st.booleans()))
 
     def _insert(self, batch: list[dict[str, Any]], atomic: bool) -> None:
         now = time.time_ns() // 1_000_000
         made = [self._new(dict(plan), now) for plan in batch]
         expected = self.model.insert([mine for mine, _ in made], atomic)
 
-        def view(answers: list[Any]) -> list[str]:
+        async def call(store: Store, _: Side) -> list[str]:
+            try:
+                answers = await store.insert([theirs for _, theirs in made], atomic=atomic)
+            except Refused as refusal:
+                # Of several refusals an atomic batch raises any one.
+                return expected if atomic and name_of(refusal) in expected else [name_of(refusal)]
             return [
                 answer.existing_id or "made" if isinstance(answer, Inserted) else name_of(answer) for answer in answers
             ]
 
-        self.ask(lambda store, _: store.insert([theirs for _, theirs in made], atomic=atomic), view, expected)
+        self.ask(call, lambda answer: answer, expected)
         self.ids += [mine.id for mine, _ in made if mine.id in self.model.jobs]
 
     def _new(self, plan: dict[str, Any], now: int) -> tuple[NewJob, NewJob]:
@@ -213,45 +250,34 @@ class Lockstep(RuleBasedStateMachine):
     def first_lease(self) -> None:
         self._open_lease(5)
 
-    @rule(action=st.sampled_from(["open", "open", "extend", "close"]), number=picks, length=st.integers(2, 5))
-    def lease(self, action: str, number: int, length: int) -> None:
-        if action == "open":
-            self._open_lease(length)
-            return
-        label, ms = self._lease(number), length * UNIT - HALF
-        if action == "extend":
-            expected = self.model.extend(label, ms)
-            self.ask(lambda store, side: store.extend(self.leases[label][side], ms), lambda answer: answer, expected)
-        else:
-            self.model.close_lease(label)
-            self.pair.each(lambda side: side.store.close_lease(self.leases[label][side]))
+    def open_lease(self, draw: Draw) -> None:
+        self._open_lease(draw(st.integers(2, 5)))
 
     def _open_lease(self, length: int) -> None:
-        """One more worker, or one that starts again under its old name: its old leases are still its own."""
         label = f"worker-{len(self.leases)}"
         ms = length * UNIT - HALF
         self.model.leases[label] = self.model.now + ms
         self.leases[label] = self.pair.each(lambda side: side.store.open_lease(label, ms))
 
-    def _lease(self, number: int) -> str:
-        """The newest live one, or another."""
+    def _a_lease(self, draw: Draw) -> str:
+        """Mostly the newest live one."""
         labels = sorted(self.leases, key=lambda label: (self.model.live(label), int(label.split("-")[1])))
-        return labels[-1 - number % len(labels)]
+        return labels[-1 - draw(few) % len(labels)]
 
-    @rule(number=few, topics=topics, capabilities=capabilities, limit=st.integers(1, 6), short=st.integers(0, 2))
-    def claim(
-        self, number: int, topics: tuple[str, ...], capabilities: tuple[str, ...], limit: int, short: int
-    ) -> None:
-        self._claim(number, topics, capabilities, limit, max(limit - short, 0))
+    def extend(self, draw: Draw) -> None:
+        label, ms = self._a_lease(draw), draw(st.integers(2, 5)) * UNIT - HALF
+        expected = self.model.extend(label, ms)
+        self.ask(lambda store, side: store.extend(self.leases[label][side], ms), lambda answer: answer, expected)
 
-    @rule(limit=st.integers(2, 6))
-    def claim_what_there_is(self, limit: int) -> None:
-        self._claim(0, TOPICS, ("gpu",), limit, limit)
+    def close_lease(self, draw: Draw) -> None:
+        label = self._a_lease(draw)
+        self.model.close_lease(label)
+        self.pair.each(lambda side: side.store.close_lease(self.leases[label][side]))
 
-    def _claim(
-        self, number: int, topics: tuple[str, ...], capabilities: tuple[str, ...], limit: int, free: int
-    ) -> None:
-        label = self._lease(number)
+    def claim(self, draw: Draw) -> None:
+        label, topics, capabilities = self._a_lease(draw), draw(some_topics), draw(some_capabilities)
+        limit = draw(st.integers(1, 6))
+        free = max(limit - draw(few), 0)
         expected = self.model.claim(label, topics, capabilities, limit, free)
         answers = self.ask(
             lambda store, side: store.claim(self.leases[label][side], topics, capabilities, limit, free),
@@ -273,15 +299,11 @@ class Lockstep(RuleBasedStateMachine):
                 assert job.token > self.last_tokens.get((side, id), 0), "a token must rise"
                 self.last_tokens[side, id] = job.token
 
-    @precondition(lambda self: self.hands)
-    @rule(number=picks, kind=outcome_kinds, started=st.booleans())
-    def settle(self, number: int, kind: str, started: bool) -> None:
-        self._settle([(number, kind, started)], forget=False)
+    def settle(self, draw: Draw) -> None:
+        self._settle([draw(choices)], forget=False)
 
-    @precondition(lambda self: self.hands)
-    @rule(choices=st.lists(st.tuples(picks, outcome_kinds, st.booleans()), min_size=1, max_size=5))
-    def settle_many(self, choices: list[tuple[int, str, bool]]) -> None:
-        self._settle(choices, forget=True)
+    def settle_many(self, draw: Draw) -> None:
+        self._settle(draw(st.lists(choices, min_size=1, max_size=5)), forget=True)
 
     def _settle(self, choices: list[tuple[int, str, bool]], forget: bool) -> None:
         """Some of the claims that workers remember, the newest first; not forgotten, it may be settled again."""
@@ -289,7 +311,9 @@ class Lockstep(RuleBasedStateMachine):
         for number, kind, started in choices:
             index = len(self.hands) - 1 - number % len(self.hands)
             hand = self.hands[index]
-            chosen[index] = (hand, self._outcome(kind, hand), started)
+            job = self.model.jobs.get(hand.id)
+            # Whoever has told of a start knows how long it ran.
+            chosen[index] = (hand, self._outcome(kind, hand), started or (job is not None and job.started))
         expected = {
             index: self.model.settle(hand.id, hand.token, hand.lease, outcome, started=started)
             for index, (hand, outcome, started) in chosen.items()
@@ -332,10 +356,9 @@ class Lockstep(RuleBasedStateMachine):
             return decide(RowState(Status.CANCELLING, job.attempt, job.max_attempts), outcome)
         return decide(job, outcome)
 
-    @precondition(lambda self: self.hands)
-    @rule(number=picks, progress=st.none() | st.integers(0, 100), message=st.none() | st.sampled_from(["half", "soon"]))
-    def touch(self, number: int, progress: int | None, message: str | None) -> None:
-        hand = self.hands[len(self.hands) - 1 - number % len(self.hands)]
+    def touch(self, draw: Draw) -> None:
+        hand = self.hands[-1 - draw(picks) % len(self.hands)]
+        progress, message = draw(st.none() | st.integers(0, 100)), draw(st.sampled_from([None, "half", "soon"]))
         expected = self.model.touch(hand.id, hand.token, hand.lease, progress, message)
 
         def call(store: Store, side: Side) -> Awaitable[list[int]]:
@@ -346,17 +369,17 @@ class Lockstep(RuleBasedStateMachine):
 
     # -- what maintenance does -----------------------------------------------------------------
 
-    @rule(count=st.integers(1, 2))
-    def time_passes(self, count: int) -> None:
-        self.model.now += count * UNIT
-        self.pair.pass_time(count * UNIT)
+    def time_passes(self, draw: Draw) -> None:
+        ms = draw(st.integers(1, 2)) * UNIT
+        self.model.now += ms
+        self.pair.pass_time(ms)
 
-    @rule(task=st.sampled_from(TASKS), length=units)
-    def maintain(self, task: str, length: int) -> None:
-        ms = length * UNIT - HALF
-        match task:
-            case "promote":
-                self.ask(lambda store, _: store.promote(), lambda answer: answer[0], self.model.promote())
+    def promote(self, _: Draw) -> None:
+        self.ask(lambda store, _: store.promote(), lambda answer: answer[0], self.model.promote())
+
+    def maintain(self, draw: Draw) -> None:
+        ms = draw(units) * UNIT - HALF
+        match draw(st.sampled_from(TASKS)):
             case "reclaim":
                 self._moves(self.model.reclaim(), lambda store, _: store.reclaim())
             case "expire_overdue":
@@ -372,13 +395,11 @@ class Lockstep(RuleBasedStateMachine):
     def _moves(self, expected: set[tuple[str, str]], call: Callable[[Store, Side], Awaitable[Any]]) -> None:
         self.ask(call, lambda moved: {(one.id, one.status) for one in moved}, expected)
 
-    @precondition(lambda self: self.hands)
-    @rule(number=picks, known=picks)
-    def release_unknown(self, number: int, known: int) -> None:
+    def release_unknown(self, draw: Draw) -> None:
         """A claim's answer was lost: its worker names the tokens that it has."""
-        label = self._lease(number)
+        label = self._a_lease(draw)
         mine = [hand for hand in self.hands if hand.lease == label]
-        kept = mine[known % (len(mine) + 1) :]
+        kept = mine[draw(picks) % (len(mine) + 1) :]
         expected = self.model.release_unknown(label, {hand.token for hand in kept})
 
         def call(store: Store, side: Side) -> Awaitable[int]:
@@ -388,11 +409,14 @@ class Lockstep(RuleBasedStateMachine):
 
     # -- what people ask for -------------------------------------------------------------------
 
-    @precondition(lambda self: self.ids)
-    @rule(numbers=st.lists(picks, min_size=1, max_size=3), fixed=st.booleans(), unknown=st.booleans())
-    def cancel(self, numbers: list[int], fixed: bool, unknown: bool) -> None:
-        ids = list(dict.fromkeys([self.pick(number) for number in numbers] + [UNKNOWN] * unknown))
-        uncancelable = TOPICS[:1] if fixed else ()
+    def _an_id(self, draw: Draw) -> str:
+        """Of a job that was made, mostly a new one; perhaps it is gone by now."""
+        return self.ids[-1 - draw(picks) % len(self.ids)]
+
+    def cancel(self, draw: Draw) -> None:
+        ids = [self._an_id(draw) for _ in range(draw(st.integers(1, 3)))]
+        ids = list(dict.fromkeys(ids + [UNKNOWN] * draw(st.booleans())))
+        uncancelable = draw(st.sampled_from([(), (), TOPICS[:1]]))
         expected = self.model.cancel(ids, "by hand", uncancelable)
         self.ask(
             lambda store, _: store.cancel(ids, "by hand", uncancelable),
@@ -400,42 +424,26 @@ class Lockstep(RuleBasedStateMachine):
             expected,
         )
 
-    @precondition(lambda self: self._ended())
-    @rule(number=picks, force=st.booleans())
-    def requeue(self, number: int, force: bool) -> None:
-        ended = self._ended()
-        self._requeue(ended[number % len(ended)], force)
-
-    def _ended(self) -> list[str]:
-        return [job.id for job in self.model.jobs.values() if job.place == "ended"]
-
-    def _requeue(self, id: str, force: bool) -> None:
+    def requeue(self, draw: Draw) -> None:
+        ended = [job.id for job in self.model.jobs.values() if job.place == "ended"]
+        id = draw(st.sampled_from([*ended, *ended, self._an_id(draw), UNKNOWN]))
+        force = draw(st.booleans())
         expected = self.model.requeue(id, force, STALE_AFTER)
         self.ask(lambda store, _: store.requeue([id], force), lambda answers: name_of(answers[0]), expected)
 
-    @precondition(lambda self: self.ids)
-    @rule(action=st.sampled_from(["release", "delete", "requeue"]), number=picks, force=st.booleans())
-    def steer(self, action: str, number: int, force: bool) -> None:
-        id = self.pick(number)
-        match action:
-            case "release":
-                expected = self.model.release(id)
-                self.ask(lambda store, _: store.release([id]), lambda answers: name_of(answers[0]), expected)
-            case "delete":
-                expected = self.model.delete(id, force)
-                self.ask(lambda store, _: store.delete([id], force), lambda answers: name_of(answers[0]), expected)
-            case "requeue":
-                self._requeue(id, force)
+    def release(self, draw: Draw) -> None:
+        id = self._an_id(draw)
+        expected = self.model.release(id)
+        self.ask(lambda store, _: store.release([id]), lambda answers: name_of(answers[0]), expected)
 
-    @precondition(lambda self: self.ids)
-    @rule(
-        number=picks,
-        delay=st.none() | st.integers(-2, 3),
-        priority=st.sampled_from([None, None, 50, 75]),
-        most=st.none() | st.integers(1, 4),
-    )
-    def reschedule(self, number: int, delay: int | None, priority: int | None, most: int | None) -> None:
-        id = self.pick(number)
+    def delete(self, draw: Draw) -> None:
+        id, force = self._an_id(draw), draw(st.booleans())
+        expected = self.model.delete(id, force)
+        self.ask(lambda store, _: store.delete([id], force), lambda answers: name_of(answers[0]), expected)
+
+    def reschedule(self, draw: Draw) -> None:
+        id, delay = self._an_id(draw), draw(st.none() | st.integers(-2, 3))
+        priority, most = draw(st.sampled_from([None, None, 50, 75])), draw(st.none() | st.integers(1, 4))
         delay_ms = None if delay is None else delay * UNIT - HALF + self.offset()
         run_at = None if delay_ms is None else time.time_ns() // 1_000_000 + delay_ms
         expected = self.model.reschedule(id, delay_ms, priority, most)
@@ -445,16 +453,17 @@ class Lockstep(RuleBasedStateMachine):
             expected,
         )
 
-    @rule(topic=st.sampled_from(TOPICS), length=st.sampled_from([None, 1, 2, 0, 0, 0]))
-    def pause_or_resume(self, topic: str, length: int | None) -> None:
-        if length == 0:
-            self.model.paused.pop(topic, None)
-            self.pair.each(lambda side: side.store.resume(topic))
-            return
+    def pause(self, draw: Draw) -> None:
+        topic, length = draw(st.sampled_from(TOPICS)), draw(st.sampled_from([None, 1, 2]))
         until = None if length is None else length * UNIT - HALF
         self.model.paused[topic] = FOREVER if until is None else self.model.now + until
         now = time.time_ns() // 1_000_000
         self.pair.each(lambda side: side.store.pause(topic, FOREVER if until is None else now + until))
+
+    def resume(self, draw: Draw) -> None:
+        topic = draw(st.sampled_from(TOPICS))
+        self.model.paused.pop(topic, None)
+        self.pair.each(lambda side: side.store.resume(topic))
 
     # -- comparing -----------------------------------------------------------------------------
 

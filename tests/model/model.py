@@ -80,15 +80,18 @@ class Model:
 
     # -- making jobs ---------------------------------------------------------------------------
 
-    def insert(self, batch: Sequence[NewJob], atomic: bool) -> list[str] | str:
-        """For each job "made", the id of the one that stands for it, or the name of its refusal."""
+    def insert(self, batch: Sequence[NewJob], atomic: bool) -> list[str]:
+        """For each job "made", the id of the one that stands for it, or the name of its refusal.
+
+        An atomic batch with a refusal makes nothing, and the refusals are all that it answers with.
+        """
         before = copy.deepcopy(self.__dict__)
         answers = [self._insert(new) for new in batch]
         self._open_gates()
         refusals = [answer for answer in answers if answer[0].isupper()]
         if atomic and refusals:
             self.__dict__.update(before)
-            return refusals[0]
+            return refusals
         return answers
 
     def _insert(self, new: NewJob) -> str:
@@ -209,13 +212,10 @@ class Model:
             lane.sort(key=lambda job: (job.run_at, job.number))
         order = sorted(lanes, key=lambda lane: (-lane[0], lanes[lane][0].run_at))
         first = [job for lane in order for job in lanes[lane]][:limit]
-        overdue = [job for job in first if job.expires_at is not None and job.expires_at <= self.now]
         # One on its last attempt is claimed only into a free slot.
-        taken = [
-            job
-            for place, job in enumerate(first)
-            if job not in overdue and (job.attempt + 1 < job.max_attempts or place < free)
-        ]
+        fitting = [job for i, job in enumerate(first) if job.attempt + 1 < job.max_attempts or i < free]
+        overdue = [job for job in fitting if job.expires_at is not None and job.expires_at <= self.now]
+        taken = [job for job in fitting if job not in overdue]
         self.tokens += 1
         for job in taken:
             job.place, job.lease, job.token = "running", lease, self.tokens

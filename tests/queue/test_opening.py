@@ -155,16 +155,14 @@ def test_what_a_loop_left_open_is_closed_by_the_next(sqlite_url: str) -> None:
         await queue.enqueue("mail")
         await queue.count()
 
-    def threads() -> int:
-        return sum(thread.name.startswith("treadle") for thread in threading.enumerate())
+    def threads(name: str) -> int:
+        return sum(thread.name.startswith(name) for thread in threading.enumerate())
 
-    asyncio.run(forget_to_close())
-    left = threads()
     for _ in range(3):
         asyncio.run(forget_to_close())
-        assert threads() == left
+        assert threads("treadle-write") == 1
     asyncio.run(queue.close())
-    assert threads() == 0
+    assert threads("treadle") == 0
 
 
 def test_one_queue_in_several_threads_each_with_its_loop(url: str) -> None:

@@ -219,6 +219,18 @@ def sqlite3_autocommit(url: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
+def sqlite3_autocommit_attribute(url: str) -> Iterator[Any]:
+    """From Python 3.12 on the mode is an attribute; it counts, whatever the old one says."""
+
+    class Connection(sqlite3.Connection):
+        autocommit = True
+
+    connection = sqlite3.connect(sqlite_path(url), factory=Connection)
+    yield connection
+    connection.close()
+
+
+@contextlib.contextmanager
 def sqlalchemy_autocommit(url: str, driver: str) -> Iterator[Any]:
     engine = sqlalchemy.create_engine(sqlalchemy_url(url, driver), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -243,6 +255,7 @@ async def asyncpg_alone(url: str) -> AsyncIterator[Any]:
 
 ALONE: dict[str, tuple[str, Any]] = {
     "sqlite3": ("sqlite", sqlite3_autocommit),
+    "sqlite3 by its attribute": ("sqlite", sqlite3_autocommit_attribute),
     "SQLAlchemy on sqlite3": ("sqlite", lambda url: sqlalchemy_autocommit(url, "pysqlite")),
     "SQLAlchemy on aiosqlite": ("sqlite", lambda url: sqlalchemy_async_autocommit(url, "aiosqlite")),
     "asyncpg": ("postgres", asyncpg_alone),

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 # A constant that only Treadle uses: whoever holds this advisory lock is migrating.
 MIGRATION_LOCK = 0x74726561646C65
+# Building an index on a large table, or waiting for the process that does.
+MIGRATION_SECONDS = 86_400.0
 # A script is run again from its start after a deadlock or a serialization failure.
 TRIES = 10
 # For how long claims of a busy lane may start at their mark instead of at its very head.
@@ -69,7 +71,7 @@ class PostgresStore(RelationalStore):
             return []
         async with self.link.acquire() as connection, connection.transaction():
             # One process migrates, the others wait here and then find nothing to do.
-            await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+            await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})", timeout=MIGRATION_SECONDS)
             await connection.execute("CREATE SCHEMA IF NOT EXISTS treadle")
             await connection.execute(
                 "CREATE TABLE IF NOT EXISTS treadle.migrations "
@@ -77,7 +79,7 @@ class PostgresStore(RelationalStore):
             )
             applied = []
             for one in missing("postgres", await _applied(connection)):
-                await connection.execute(one.sql)
+                await connection.execute(one.sql, timeout=MIGRATION_SECONDS)
                 await connection.execute(
                     "INSERT INTO treadle.migrations (number, name) VALUES ($1, $2)", one.number, one.name
                 )
@@ -172,7 +174,7 @@ class PostgresStore(RelationalStore):
         except asyncpg.UniqueViolationError:
             # The server was still at the first try when we looked, and has made them since.
             return await self._insert_missing(jobs, atomic)
-        return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
+        return [Inserted(there[job.id]) if job.id in there else _own(job, next(told)) for job in jobs]
 
     async def _when_created(self, jobs: Sequence[NewJob]) -> dict[str, int]:
         async with self.link.acquire() as connection:
@@ -277,6 +279,11 @@ class PostgresStore(RelationalStore):
         known = set(done)
         rest = [one for one in settlements if one.job.n not in known]
         return await self.transact(lambda: scripts.settle(rest))
+
+
+def _own(job: NewJob, answer: Inserted | Refused) -> Inserted | Refused:
+    """A key that this very job holds already was taken by the first try, which came through after all."""
+    return Inserted(answer.at) if isinstance(answer, Inserted) and answer.existing_id == job.id else answer
 
 
 def _claimed(row: Any, lease: int) -> Claimed:

@@ -34,13 +34,16 @@ PLAN_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
 }
 READ_SETTINGS = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
+# No statement of ours takes nearly as long: whoever waits longer waits on a dead connection.
+COMMAND_SECONDS = 60
 # A second NOTIFY within this time adds nothing: whoever was woken looks at everything.
 NOTIFY_PAUSE = 0.004
 
 
 def passing(error: BaseException) -> bool:
     """Errors that come from the server being away or out of something: the same call may work later."""
-    return isinstance(
+    # A value that can't be encoded is an InterfaceError too, but no waiting will mend it.
+    return not isinstance(error, ValueError) and isinstance(
         error,
         OSError
         | asyncpg.PostgresConnectionError
@@ -81,7 +84,13 @@ class Link:
     async def _pool(self, size: int, settings: dict[str, str]) -> Any:
         own = {"statement_cache_size": 0} if self.pooled else {"server_settings": settings}
         return await asyncpg.create_pool(
-            self.url, min_size=0, max_size=size, max_inactive_connection_lifetime=60, reset=_as_it_is, **own
+            self.url,
+            min_size=0,
+            max_size=size,
+            max_inactive_connection_lifetime=60,
+            command_timeout=COMMAND_SECONDS,
+            reset=_as_it_is,
+            **own,
         )
 
     async def _behind_pooler(self) -> bool:

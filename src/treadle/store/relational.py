@@ -84,6 +84,8 @@ class RelationalStore(ABC):
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
         lost: list[Settlement] = []
+        if len({one.job.n for one in settlements}) < len(settlements):
+            settlements, lost = _only_newest(settlements)
         for lease in sorted({one.job.lease for one in settlements}):
             mine = [one for one in settlements if one.job.lease == lease]
             plain = [one for one in mine if is_plain(one)]
@@ -307,6 +309,15 @@ def _with_status(refusal: Refusal | None, job: Job | None) -> Refusal | None:
 
 def is_plain(one: Settlement) -> bool:
     return one.job.flags == 0 and one.transition.to is Status.COMPLETED and one.transition.event is None
+
+
+def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """A worker may report a job that it lost and got again twice at once: only the newest claim can be live."""
+    tokens: dict[int, int] = {}
+    for one in settlements:
+        tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
+    newest = [one for one in settlements if one.job.token == tokens[one.job.n]]
+    return newest, [one for one in settlements if one.job.token < tokens[one.job.n]]
 
 
 def _told(settlements: Sequence[Settlement]) -> list[str]:

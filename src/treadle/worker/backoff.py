@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+# With the jitter 3 s: whatever kept the store away, work goes on within 5 s after it is back.
+MOST_S = 2.0
+
 
 class Backoff:
-    def __init__(self, first_s: float = 0.05, most_s: float = 5.0) -> None:
+    def __init__(self, first_s: float = 0.05, most_s: float = MOST_S) -> None:
         self._first_s = first_s
         self._most_s = most_s
         self._next_s = first_s

@@ -35,12 +35,11 @@ def leave_gates(gates: Iterable[str]) -> Script[None]:
 
 def open_gates(gates: Iterable[str]) -> Script[None]:
     """Move those who wait at gates (locked by the caller) into the queue as far as there is room."""
-    rows = gate_rows(gates)
-    room = {gate: limit - used for gate, used, limit in (yield "relock_gates", rows)}
-    rows = [row for row in rows if room.get(row["gate"], 0) > 0]
+    room = {gate: limit - used for gate, used, limit in (yield "relock_gates", gate_rows(gates))}
+    roomy = [{"gate": gate, "room": left} for gate, left in sorted(room.items()) if left > 0]
     entering: list[tuple[str, int, int]] = []
-    if rows:
-        for gate, n, attempt in (yield "next_held", rows):
+    if roomy:
+        for gate, n, attempt in (yield "next_held", roomy):
             if room[gate] > 0:
                 room[gate] -= 1
                 entering.append((gate, n, attempt))

@@ -27,8 +27,10 @@ def insert(jobs: Sequence[NewJob], atomic: bool) -> Script[list[Inserted | Refus
     free = yield from _take_keys(jobs, free, reserved, answers, now)
     replaced: dict[str, str] = {}
     free = yield from _pass_gates(jobs, free, reserved, answers, replaced)
+    made = set(free)
     for i, first, key in repeats:
-        answers[i] = _repeat(jobs[i], jobs[first], answers[first], key, now)
+        if first in made:
+            answers[i] = _resolve(jobs[i], key, _payload_hash(jobs[first]), jobs[first].id, now)
     if atomic:
         _raise_first_refusal(answers)
     rows = [_job_row(jobs[i], reserved[i], lanes[lane_of(jobs[i])], now) for i in free]
@@ -37,7 +39,18 @@ def insert(jobs: Sequence[NewJob], atomic: bool) -> Script[list[Inserted | Refus
         yield from _place_new(rows)
     for old, by in replaced.items():
         yield from cancel([old], _replaced_by(by), ())
+    yield from _insert_again(jobs, [i for i, first, _ in repeats if first not in made], answers, atomic)
     return answers
+
+
+def _insert_again(
+    jobs: Sequence[NewJob], indexes: Sequence[int], answers: list[Inserted | Refused], atomic: bool
+) -> Script[None]:
+    """Jobs that stood behind one of their own batch that was not made: now they stand for themselves."""
+    if indexes:
+        found = yield from insert([jobs[i] for i in indexes], atomic)
+        for i, answer in zip(indexes, found, strict=True):
+            answers[i] = answer
 
 
 def _raise_first_refusal(answers: Iterable[Inserted | Refused]) -> None:
@@ -108,13 +121,6 @@ def _first_of_each_key(jobs: Sequence[NewJob]) -> tuple[list[int], list[tuple[in
             owners.update(dict.fromkeys(keys, i))
             free.append(i)
     return free, repeats
-
-
-def _repeat(job: NewJob, first: NewJob, answer: Inserted | Refused, key: _Key, now: int) -> Inserted | Refused:
-    """The second of a pair in one batch gets what its first got, as if it had come a moment later."""
-    if isinstance(answer, Refused):
-        return answer
-    return _resolve(job, key, _payload_hash(first), answer.existing_id or first.id, now)
 
 
 def _take_keys(

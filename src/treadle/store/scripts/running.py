@@ -23,26 +23,29 @@ def claim(lease: int, topics: Sequence[str], capabilities: Sequence[str], limit:
     allowance, next_at, now = yield from _rate_allowance(topics, now)
     names = [{"topic": topic} for topic in topics] + [{"capability": name} for name in capabilities]
     chosen: list[Any] = []
-    overdue = False
+    looked, overdue = 0, False  # what is looked at counts, taken or not: as in PostgreSQL's own statement
     starts: dict[str, int] = {}
     for lane, topic in (yield "lane_heads", names):
         if topic in allowance:
             # Under a rate limit nothing is prefetched: a start is counted when it is claimed.
-            top = min(free - len(chosen), allowance[topic])
+            top = min(free - looked, allowance[topic])
         else:
-            top = limit - len(chosen)
+            top = limit - looked
         if top <= 0:
             continue
         for row in (yield "peek_lane", [{"lane": lane, "top": top}]):
             _, attempt, max_attempts, flags, *_, expires_at = row
+            looked += 1
+            if attempt + 1 >= max_attempts and looked > free:
+                continue
             if flags & EXPIRES and expires_at is not None and expires_at <= now:
                 overdue = True
-            elif attempt + 1 < max_attempts or len(chosen) < free:
+            else:
                 chosen.append(row)
                 if topic in allowance:
                     allowance[topic] -= 1
                     starts[topic] = starts.get(topic, 0) + 1
-        if len(chosen) >= limit:
+        if looked >= limit:
             break
     if not chosen:
         return Claim([], next_at, overdue)

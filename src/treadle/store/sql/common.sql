@@ -75,11 +75,6 @@ ON CONFLICT (gate, n) DO NOTHING
 -- Jobs that no longer do.
 DELETE FROM {members} WHERE (gate, n) IN (SELECT t.gate, t.n FROM {rows: gate text, n bigint})
 
--- name: next_held
--- Who waits at these gates, most urgent first.
-SELECT h.gate, h.n, h.attempt FROM {held} h
-WHERE h.gate IN (SELECT t.gate FROM {rows: gate text}) ORDER BY h.gate, h.priority DESC, h.n
-
 -- name: insert_jobs
 -- The wide rows, with numbers and times already chosen.
 INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, expires_at, template_version,

@@ -14,6 +14,12 @@ SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id::text, j.topic, j.payload, 
 FROM {ready} r JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
 ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}) FOR UPDATE OF r SKIP LOCKED
 
+-- name: next_held
+-- Who waits at these gates, most urgent first, as many as there is room for; not all who wait, they may be many.
+SELECT t.gate, h.n, h.attempt FROM {rows: gate text, room integer} CROSS JOIN LATERAL (
+    SELECT x.n, x.attempt, x.priority FROM {held} x WHERE x.gate = t.gate ORDER BY x.priority DESC, x.n LIMIT t.room) h
+ORDER BY t.gate, h.priority DESC, h.n
+
 -- name: insert_alike
 -- Many jobs that differ only in id and payload: the bulk path. $1 ids, $2 payloads, $3 lane, $4 topic, $5 delay,
 -- $6 run_at or null, $7 max_attempts, $8 template_version, $9 scope, $10 scope_id, $11 created_by, $12 capability,
@@ -89,10 +95,13 @@ WITH live AS MATERIALIZED (
     DELETE FROM {running} r
     USING live, unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::json[]) AS t(n, token, ran, topic, result)
     WHERE r.n = t.n AND r.token = t.token AND r.lease = live.id
-    RETURNING r.n, r.token, r.attempt, r.claimed_at, r.cancel_at, r.cancel_reason, live.now, t.ran, t.topic, t.result
+    RETURNING r.n, r.token, r.attempt, r.claimed_at, r.cancel_at, r.cancel_reason, r.message, live.now, t.ran, t.topic,
+        t.result
 ), ended AS (
-    INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason, result)
-    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, result FROM gone
+    INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
+        message, result)
+    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, message, result
+    FROM gone
 ), counted AS (
     INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
     SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(ran), 0) FROM gone GROUP BY now, topic

@@ -16,6 +16,13 @@ FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, 
     FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
     ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}))
 
+-- name: next_held
+-- Who waits at these gates, most urgent first, at each as many as the roomiest has room for.
+SELECT t.gate, h.n, h.attempt FROM {rows: gate text} CROSS JOIN {held} h
+WHERE h.n IN (SELECT x.n FROM {held} x WHERE x.gate = t.gate ORDER BY x.priority DESC, x.n
+    LIMIT (SELECT max(t.room) FROM {rows: room integer}))
+ORDER BY h.gate, h.priority DESC, h.n
+
 -- name: insert_alike
 -- Many jobs that differ only in id and payload (executemany).
 INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload)
@@ -61,9 +68,10 @@ DELETE FROM {ready} WHERE lane = ?1 AND (run_at, n) <= (?2, ?3)
 
 -- name: settle_completed
 -- The everyday ending: append, guarded by token and lease (the caller has the only write lock and has seen the lease live).
-INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason, result)
+INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
+    message, result)
 SELECT r.n, r.token, ?2, 'completed', r.attempt, ?3, r.claimed_at, ?3 - json_extract(value, '$[2]'), r.cancel_at,
-    r.cancel_reason, json_extract(value, '$[3]')
+    r.cancel_reason, r.message, json_extract(value, '$[3]')
 FROM json_each(?1) CROSS JOIN {running} r
 WHERE r.n = json_extract(value, '$[0]') AND r.token = json_extract(value, '$[1]') AND r.lease = ?4
 

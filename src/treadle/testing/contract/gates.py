@@ -227,10 +227,7 @@ class RejectPolicyContract(ContractPart):
         stores = [bench.store, *await bench.others(3)]
         for _ in range(3):
             answers = await asyncio.gather(
-                *(
-                    stores[i % 4].insert([new_job(gate=rejecting(limit))], atomic=False)
-                    for i in range(CLIENTS)
-                )
+                *(stores[i % 4].insert([new_job(gate=rejecting(limit))], atomic=False) for i in range(CLIENTS))
             )
             made = [answer for (answer,) in answers if isinstance(answer, Inserted)]
             assert len(made) == limit

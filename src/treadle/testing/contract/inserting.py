@@ -51,7 +51,8 @@ class InsertContract(ContractPart):
     async def test_a_plain_job_has_nothing_that_it_was_not_given(self, bench: Workbench) -> None:
         seen = await bench.job(await bench.enqueue_one())
         nothing = (
-            "stale_at result_value last_error error_type progress_message expires_at claimed_at started_at completed_at "
+            "stale_at result_value last_error error_type progress_message expires_at claimed_at started_at "
+            "completed_at "
             "failed_at cancelled_at last_heartbeat_at locked_by locked_until cancel_requested_at cancel_reason scope "
             "scope_id created_by idempotency_key capability template_version"
         ).split()

@@ -268,7 +268,7 @@ class InvariantContract(ContractPart):
         waiting = await bench.enqueue_one(gate=gate)
         job = await bench.claim_one()
         before = await bench.store.stats()
-        with pytest.raises(Exception):  # noqa: B017, PT011 - drivers name "this can't be stored" in many ways
+        with pytest.raises(Exception):  # noqa: B017 - drivers name "this can't be stored" in many ways
             await bench.settle(job, Failed("\ud800", "Boom"))
         assert await bench.store.stats() == before
         assert await bench.history(id) == []

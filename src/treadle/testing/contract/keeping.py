@@ -91,9 +91,7 @@ class LeaderContract(ContractPart):
     async def test_of_many_candidates_one_is_elected(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(3)]
         for term in range(5):
-            votes = await asyncio.gather(
-                *(stores[i % 4].elect("maintenance", f"c{i}", MINUTE) for i in range(20))
-            )
+            votes = await asyncio.gather(*(stores[i % 4].elect("maintenance", f"c{i}", MINUTE) for i in range(20)))
             assert votes.count(True) == 1, f"term {term}"
             await bench.pass_time(MINUTE + SECOND)
 

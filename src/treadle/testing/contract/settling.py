@@ -184,9 +184,7 @@ class GuardContract(ContractPart):
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
     @pytest.mark.parametrize("outcome", ENDINGS, ids=name_of)
-    async def test_a_stale_token_is_refused(
-        self, bench: Workbench, outcome: Outcome, options: dict[str, Any]
-    ) -> None:
+    async def test_a_stale_token_is_refused(self, bench: Workbench, outcome: Outcome, options: dict[str, Any]) -> None:
         id = await bench.enqueue_one(**options)
         lease = await bench.lease()
         old = await bench.claim_one(lease=lease)
@@ -391,7 +389,7 @@ class BadDataContract(ContractPart):
 
     async def test_a_new_job_that_cannot_be_stored_is_refused_whole(self, bench: Workbench) -> None:
         batch = [new_job(), new_job(created_by="\ud800"), new_job()]
-        with pytest.raises(Exception) as caught:  # noqa: PT011
+        with pytest.raises(Exception) as caught:
             await bench.store.insert(batch)
         assert not isinstance(caught.value, StoreUnavailable), "it would be tried for ever"
         assert await bench.statuses([job.id for job in batch]) == [None] * 3

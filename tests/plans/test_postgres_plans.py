@@ -1,0 +1,386 @@
+"""PostgreSQL's plans with 0, 1,000 and 1,000,000 jobs: on their indexes, at the same cost.
+
+Each verb is run as the store runs it, on a connection with the engine's (or the reader's) settings
+and in a transaction that is rolled back; the server's own counters say what was touched.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
+from tests.servers import PostgresServer
+from treadle.lifecycle import Completed, Failed, Status
+from treadle.store import listing, scripts
+from treadle.store.base import Claimed, Gate, Listing, NewJob
+from treadle.store.postgres import PostgresStore
+from treadle.store.postgres_link import PLAN_SETTINGS, READ_SETTINGS
+from treadle.store.queries import TABLES
+from treadle.testing.contract import DAY, new_job, settlement
+
+SIZES = [0, 1_000, 1_000_000]
+BIG = frozenset("jobs ready later held outcomes keys events deadlines members gates".split())
+
+
+class World(NamedTuple):
+    url: str
+    backlog: Backlog
+
+
+@pytest.fixture(scope="module")
+def worlds(postgres_server: PostgresServer) -> Iterator[dict[int, World]]:
+    """A database of each size, made when the first test of this module asks for it."""
+    names = {size: f"backlog_{size}" for size in SIZES}
+    made = {}
+    for size, name in names.items():
+        url = postgres_server.create_database(name)
+        made[size] = World(url, fill(url, size))
+    yield made
+    for name in names.values():
+        postgres_server.drop_database(name)
+
+
+def fill(url: str, size: int) -> Backlog:
+    import asyncio
+
+    asyncio.run(_migrate(url))
+    tables = {table: f"treadle.{table}" for table in TABLES}
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = off")
+        row = connection.execute("SELECT CAST(extract(epoch FROM now()) * 1000 AS bigint)").fetchone()
+        assert row is not None
+        # Sorting a million entries once is much quicker than putting them in one by one.
+        indexes = connection.execute(
+            "SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid), c.conname, c.conrelid::regclass::text, "
+            "pg_get_constraintdef(c.oid) FROM pg_index i LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid "
+            "WHERE i.indrelid::regclass::text LIKE 'treadle.%' AND NOT i.indisprimary"
+        ).fetchall()
+        for name, _, constraint, table, _ in indexes:
+            drop = f"ALTER TABLE {table} DROP CONSTRAINT {constraint}" if constraint else f"DROP INDEX {name}"
+            connection.execute(drop.encode())
+        for statement in statements("postgres", size, row[0]):
+            connection.execute(statement.format(**tables).encode())
+        for _, definition, constraint, table, constraint_definition in indexes:
+            add = f"ALTER TABLE {table} ADD CONSTRAINT {constraint} {constraint_definition}"
+            connection.execute((add if constraint else definition).encode())
+        connection.execute("VACUUM ANALYZE")
+        return Backlog(size, row[0])
+
+
+async def _migrate(url: str) -> None:
+    store = PostgresStore(url, stale_after_ms=7 * DAY)
+    await store.open()
+    await store.close()
+
+
+@pytest.fixture(params=SIZES)
+def world(request: pytest.FixtureRequest, worlds: dict[int, World]) -> World:
+    return worlds[request.param]
+
+
+# -- what a verb touches ---------------------------------------------------------------------------
+
+
+class Touched(NamedTuple):
+    scans: dict[str, int]
+    """Sequential scans, by table."""
+    rows: dict[str, int]
+    """Rows read, by table."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.rows.values())
+
+
+class Undone(Exception):
+    """Rolls a transaction back."""
+
+
+Act = Callable[[PostgresStore, Any, Backlog], Awaitable[Any]]
+
+
+async def touched(world: World, act: Act, *, reading: bool = False) -> Touched:
+    store = PostgresStore(world.url, stale_after_ms=7 * DAY)
+    await store.open(migrate=False)
+    try:
+        link = store.link.reader() if reading else store.link.acquire()
+        async with link as connection:
+            try:
+                async with connection.transaction():
+                    await act(store, connection, world.backlog)
+                    rows = await connection.fetch(
+                        "SELECT relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0) "
+                        "FROM pg_stat_xact_user_tables WHERE schemaname = 'treadle'"
+                    )
+                    raise Undone
+            except Undone:
+                pass
+    finally:
+        await store.close()
+    return Touched(
+        {name: scans for name, scans, _ in rows if scans and name in BIG},
+        {name: count for name, _, count in rows if count and name in BIG},
+    )
+
+
+def running_jobs(backlog: Backlog, count: int = 4) -> list[Claimed]:
+    """Jobs under the first lease."""
+    numbers = [n for n in range(backlog.first_running, backlog.last) if 1 + n % 5 == LIVE_LEASE][:count]
+    return [Claimed(n, job_id(n), "mail", "{}", 1, 3, 0, None, None, None, TOKEN, LIVE_LEASE) for n in numbers]
+
+
+def script(make: Callable[[Backlog], Any]) -> Act:
+    async def act(store: PostgresStore, connection: Any, backlog: Backlog) -> Any:
+        return await store._run(connection, make(backlog))
+
+    return act
+
+
+async def claim(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
+    arguments = (LIVE_LEASE, ["mail", "other", "idle"], ["media"], 20, 20, [], [], [])
+    rows = await connection.fetch(store.queries["claim"].sql, *arguments)
+    assert len(rows) == (20 if backlog.size else 1)
+
+
+async def settle_completed(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
+    jobs = running_jobs(backlog)
+    arguments = ([job.n for job in jobs], [TOKEN] * 4, [5] * 4, ["mail"] * 4, [None] * 4)
+    done = await connection.fetchval(store.queries["settle_completed"].sql, LIVE_LEASE, *arguments)
+    assert len(done) == 4
+
+
+async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
+    jobs = [new_job() for _ in range(10)]
+    shape = (1, "mail", 0, None, 3, None, None, None, None, "", 50)
+    ids, payloads = [job.id for job in jobs], [job.payload for job in jobs]
+    assert await connection.fetchval(store.queries["insert_alike"].sql, ids, payloads, *shape)
+
+
+def keyed_jobs() -> list[NewJob]:
+    """One at the gate where a fiftieth of the backlog waits, one at a new one."""
+    busy, new = Gate("g", "queue_same_scope", 1), Gate("of its own", "reject_same_scope", 1)
+    return [
+        new_job(idempotency_key="a", dedupe_key="b", gate=new, expires_in_ms=1000),
+        new_job(idempotency_key="c", gate=busy),
+    ]
+
+
+WRITES: dict[str, Act] = {
+    "claim": claim,
+    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, ["mail", "other"], ["media"], 20, 20)),
+    "settle_completed": settle_completed,
+    "settle": script(
+        lambda backlog: scripts.settle(
+            [
+                settlement(job, outcome)
+                for job, outcome in zip(
+                    running_jobs(backlog),
+                    [Completed(), Failed("B", "B"), Failed("B", "B", 1), Completed()],
+                    strict=True,
+                )
+            ]
+        )
+    ),
+    "insert_alike": insert_alike,
+    "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
+    "promote": script(lambda _: scripts.promote(100)),
+    "reclaim": script(lambda _: scripts.reclaim()),
+    "expire": script(lambda _: scripts.expire_overdue(100)),
+    "end_overdue_cancels": script(lambda _: scripts.end_overdue_cancels({}, 0)),
+    "cancel": script(lambda b: scripts.cancel([job_id(1), job_id(45), job_id(65), job_id(b.last)], "", ())),
+    "requeue": script(lambda _: scripts.requeue([job_id(65), job_id(75)], True, DAY)),
+    "reschedule": script(lambda b: scripts.reschedule(job_id(1), b.now + DAY, 60, 5)),
+    "delete": script(lambda _: scripts.delete([job_id(1), job_id(45), job_id(65)], True)),
+    "release": script(lambda b: scripts.release([job_id(b.first_running)])),
+    "leave a gate": script(lambda _: scripts.delete([job_id(98)], True)),
+}
+
+
+class TestWrites:
+    @pytest.mark.parametrize("verb", WRITES)
+    async def test_nothing_is_scanned(self, world: World, verb: str) -> None:
+        assert (await touched(world, WRITES[verb])).scans == {}
+
+    @pytest.mark.parametrize("verb", WRITES)
+    async def test_the_cost_does_not_grow_with_the_backlog(self, worlds: dict[int, World], verb: str) -> None:
+        small = await touched(worlds[1_000], WRITES[verb])
+        large = await touched(worlds[1_000_000], WRITES[verb])
+        assert large.total <= small.total + 25, f"{small.rows} with a thousand jobs, {large.rows} with a million"
+
+
+class TestClaimBuffers:
+    async def test_the_claim_touches_as_many_pages_whatever_waits(self, worlds: dict[int, World]) -> None:
+        """Beside it a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
+        pages = {size: await self._pages(world) for size, world in worlds.items()}
+        assert pages[1_000_000] <= pages[1_000] * 2 + 60, pages
+        assert pages[1_000_000] < 600
+
+    async def _pages(self, world: World) -> int:
+        query = PostgresStore(world.url, stale_after_ms=DAY).queries["claim"].sql
+        arguments = [LIVE_LEASE, ["mail", "other"], ["media"], 20, 20, [], [], []]
+        plan = explain(world, query, arguments, PLAN_SETTINGS, analyze=True)
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+# -- what the planner says -------------------------------------------------------------------------
+
+
+def explain(
+    world: World, query: str, arguments: list[Any], settings: dict[str, str], *, analyze: bool = False
+) -> dict[str, Any]:
+    """The plan of a prepared statement, as the store's connections would make it."""
+    values = sql.SQL(", ").join(sql.Literal(argument) for argument in arguments)
+    call = sql.SQL("EXECUTE p({})").format(values) if arguments else sql.SQL("EXECUTE p")
+    options = "ANALYZE, BUFFERS, FORMAT JSON" if analyze else "FORMAT JSON"
+    with psycopg.connect(world.url, prepare_threshold=None) as connection:
+        for name, value in settings.items():
+            connection.execute(f"SET {name} = {value}".encode())
+        connection.execute(f"PREPARE p AS {query}".encode())
+        explained = connection.execute(sql.SQL("EXPLAIN (" + options + ") ") + call)
+        row = explained.fetchone()
+        connection.rollback()
+    assert row is not None
+    plan: dict[str, Any] = row[0][0]["Plan"]
+    return plan
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def scanned(plan: dict[str, Any]) -> set[str]:
+    return {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"} & BIG
+
+
+def indexes(plan: dict[str, Any]) -> set[str]:
+    return {node["Index Name"] for node in nodes(plan) if "Index Name" in node}
+
+
+def rows(*objects: dict[str, Any]) -> list[Any]:
+    return [json.dumps(objects)]
+
+
+# The hot statements by name: their parameters, and the indexes that they are made for.
+HOT: dict[str, tuple[list[Any], set[str]]] = {
+    "claim": (
+        [LIVE_LEASE, ["mail", "other"], ["media"], 20, 20, [], [], []],
+        {"ready_pkey", "jobs_pkey", "leases_pkey"},
+    ),
+    "settle_completed": (
+        [LIVE_LEASE, [1], [1], [1], ["mail"], [None]],
+        {"running_pkey", "leases_pkey"},
+    ),
+    "take_due": (rows({"top": 100}), {"later_due", "later_pkey"}),
+    "next_due": ([], {"later_due"}),
+    "lane_heads": (rows({"topic": "mail"}, {"capability": "media"}), {"ready_pkey"}),
+    "peek_lane": (rows({"lane": 1, "top": 20}), {"ready_pkey", "jobs_pkey"}),
+    "due_deadlines": (rows({"top": 100}), {"deadlines_due"}),
+    "cancel_requests": (rows({"lease": 1}), {"running_cancelling"}),
+    "cancelling": ([], {"running_cancelling", "jobs_pkey"}),
+    "take_ready": (rows({"n": 1}), {"ready_n_key"}),
+    "take_running": (rows({"n": 1, "token": 1, "lease": 1}), {"running_pkey"}),
+    "find_jobs": (rows({"id": job_id(1)}), {"jobs_id_key"}),
+    "job_facts": (rows({"n": 1}), {"jobs_pkey"}),
+    "find_outcomes": (rows({"n": 1}), {"outcomes_pkey"}),
+    "place_ready": (rows({"n": 1, "attempt": 0}), {"jobs_pkey"}),
+    "take_keys": (rows({"kind": "x", "key": "y", "n": 1, "hash": None}), set()),
+    "find_keys": (rows({"kind": "x", "key": "y"}), {"jobs_pkey"}),
+    "drop_all_keys": (rows({"n": 1}), {"keys_job"}),
+    "next_held": (rows({"gate": "g", "room": 1}), {"held_next"}),
+    "members": (rows({"gate": "g"}), {"members_pkey", "jobs_pkey"}),
+    "job_events": (rows({"id": job_id(1)}), {"jobs_id_key", "events_job"}),
+    "drop_events": (rows({"n": 1}), {"events_job"}),
+}
+
+
+class TestHotStatements:
+    @pytest.mark.parametrize("name", HOT)
+    def test_on_its_indexes_whatever_the_size(self, world: World, name: str) -> None:
+        arguments, wanted = HOT[name]
+        query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
+        plan = explain(world, query, arguments, PLAN_SETTINGS)
+        assert scanned(plan) == set()
+        assert indexes(plan) >= wanted
+
+
+# -- lists and counts ------------------------------------------------------------------------------
+
+LISTINGS = {
+    "the newest": Listing(),
+    "a later page": Listing(offset=300),
+    "of a topic": Listing(topic="mail"),
+    "of a rare topic": Listing(topic="rare"),
+    "of an unknown topic": Listing(topic="nobodys"),
+    "of a scope": Listing(scope="user", scope_id="u7"),
+    "of a rare scope": Listing(scope="user", scope_id="rare"),
+    **{f"{status}": Listing(status=status) for status in Status},
+    **{f"{status} of a topic": Listing(status=status, topic="mail") for status in Status},
+    "completed of a rare topic": Listing(status=Status.COMPLETED, topic="rare"),
+    "failed of an unknown topic": Listing(status=Status.FAILED, topic="nobodys"),
+    "pending of a rare topic": Listing(status=Status.PENDING, topic="rare"),
+}
+# What a page may read beside the jobs that it shows: a look at each place of each of them.
+A_PAGE = 2_000
+
+
+class TestLists:
+    @pytest.mark.parametrize("name", LISTINGS)
+    async def test_a_page_of_a_million_reads_little(self, worlds: dict[int, World], name: str) -> None:
+        async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+            query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+            await connection.fetch(query, *values)
+
+        seen = await touched(worlds[1_000_000], act, reading=True)
+        assert seen.total <= A_PAGE, seen
+        assert {table for table, count in seen.rows.items() if count > A_PAGE} == set()
+
+    @pytest.mark.parametrize("name", LISTINGS)
+    async def test_a_count_stops_at_its_cap(self, worlds: dict[int, World], name: str) -> None:
+        async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+            query, values = listing.count(store.queries, "postgres", LISTINGS[name], store.stale_after_ms, 1_000)
+            await connection.fetch(query, *values)
+
+        seen = await touched(worlds[1_000_000], act, reading=True)
+        assert seen.total <= 20_000, seen
+
+    async def test_a_job_is_found_by_its_id(self, worlds: dict[int, World]) -> None:
+        async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+            document = json.dumps([{"id": job_id(n)} for n in (1, 45, 65, 98)])
+            assert len(await connection.fetch(listing.by_id(store.queries), document)) == 4
+
+        seen = await touched(worlds[1_000_000], act, reading=True)
+        assert seen.scans == {}
+        assert seen.total <= 60, seen
+
+    def test_the_plan_of_a_page_names_its_indexes(self, worlds: dict[int, World]) -> None:
+        world = worlds[1_000_000]
+        store = PostgresStore(world.url, stale_after_ms=7 * DAY)
+        wanted = {
+            "failed": "outcomes_not_completed",
+            "completed of a rare topic": "outcomes_topic",
+            "of a topic": "jobs_topic",
+            "of a scope": "jobs_scope",
+            "the newest": "jobs_pkey",
+        }
+        for name, index in wanted.items():
+            query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+            plan = explain(world, query, list(values), READ_SETTINGS)
+            assert index in indexes(plan), name
+            assert scanned(plan) == set(), name
+
+
+async def prune(store: PostgresStore, connection: Any, _: Backlog) -> None:
+    assert await store._run(connection, scripts.prune(7 * DAY, 100)) == 100
+
+
+class TestRetention:
+    async def test_pruning_reads_the_old_ones_only(self, worlds: dict[int, World]) -> None:
+        seen = await touched(worlds[1_000_000], prune)
+        assert seen.scans == {}
+        assert seen.total <= 20_000, seen
