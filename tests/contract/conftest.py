@@ -4,7 +4,7 @@ import pytest
 
 pytest.register_assert_rewrite("treadle.testing.contract")
 
-from tests.contract.relational import RelationalDatabase
+from tests.contract.relational import RelationalDatabase  # noqa: E402 - after the rewrite is registered
 
 
 @pytest.fixture

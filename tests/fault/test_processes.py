@@ -40,7 +40,7 @@ async def all_ended(crew: Crew, queue: Queue) -> Ledger:
 
 async def test_sigterm_drains_then_gives_back_what_is_left_with_its_attempt(crew: Crew, queue: Queue) -> None:
     """Fault 12."""
-    hand = crew.hire(slots=3, drain="600ms", lease="30s")
+    hand = crew.hire(slots=3, drain="2s", lease="30s")
     endless = await queue.enqueue("patient")
     soon = await queue.enqueue("slow", {"ms": 300})
     await started(crew, endless, soon)

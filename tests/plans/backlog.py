@@ -66,7 +66,8 @@ def statements(dialect: str, size: int, now: int) -> list[str]:
         "INSERT INTO {topics} (topic) VALUES ('mail'), ('other'), ('rare')",
         "INSERT INTO {lanes} (lane, topic, capability, priority) VALUES "
         "(1, 'mail', '', 50), (2, 'other', '', 50), (3, 'rare', '', 50), (4, 'mail', 'media', 90), (5, 'idle', '', 90)",
-        "INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, scope, scope_id, gate, payload) "
+        "INSERT INTO {jobs} "
+        "(n, id, lane, topic, run_at, created_at, max_attempts, flags, scope, scope_id, gate, payload) "
         f"SELECT i, {id_}, CASE WHEN {rare} THEN 3 WHEN {other} THEN 2 ELSE 1 END, "
         f"CASE WHEN {rare} THEN 'rare' WHEN {other} THEN 'other' ELSE 'mail' END, "
         f"CASE WHEN i % 100 BETWEEN 40 AND 59 THEN {now} + {DAY} + i ELSE {now} - {last} + i END, "
@@ -78,7 +79,8 @@ def statements(dialect: str, size: int, now: int) -> list[str]:
         "INSERT INTO {later} (n, lane, run_at, attempt) "
         f"SELECT n, lane, run_at, 0 FROM {{jobs}} WHERE n % 100 BETWEEN 40 AND 59 AND n <= {size}",
         "INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at) "
-        "SELECT n, n, topic, CASE WHEN n % 10 = 5 THEN 'failed' WHEN n % 1000 = 66 THEN 'expired' ELSE 'completed' END, "
+        "SELECT n, n, topic, "
+        "CASE WHEN n % 10 = 5 THEN 'failed' WHEN n % 1000 = 66 THEN 'expired' ELSE 'completed' END, "
         f"1, CASE WHEN n <= 1000 THEN {now} - {8 * DAY} + n ELSE {now} - {last} + n END, run_at, run_at "
         f"FROM {{jobs}} WHERE n % 100 BETWEEN 60 AND 97 AND n <= {size}",
         "INSERT INTO {held} (n, lane, gate, priority, attempt) "

@@ -55,8 +55,8 @@ def fill(url: str, size: int) -> Backlog:
         assert row is not None
         # Sorting a million entries once is much quicker than putting them in one by one.
         indexes = connection.execute(
-            "SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid), c.conname, c.conrelid::regclass::text, "
-            "pg_get_constraintdef(c.oid) FROM pg_index i LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid "
+            "SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid), c.conname, "
+            "c.conrelid::regclass::text, pg_get_constraintdef(c.oid) FROM pg_index i LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid "
             "WHERE i.indrelid::regclass::text LIKE 'treadle.%' AND NOT i.indisprimary"
         ).fetchall()
         for name, _, constraint, table, _ in indexes:
@@ -200,30 +200,30 @@ WRITES: dict[str, Act] = {
 }
 
 
-class TestWrites:
-    @pytest.mark.parametrize("verb", WRITES)
-    async def test_nothing_is_scanned(self, world: World, verb: str) -> None:
-        assert (await touched(world, WRITES[verb])).scans == {}
-
-    @pytest.mark.parametrize("verb", WRITES)
-    async def test_the_cost_does_not_grow_with_the_backlog(self, worlds: dict[int, World], verb: str) -> None:
-        small = await touched(worlds[1_000], WRITES[verb])
-        large = await touched(worlds[1_000_000], WRITES[verb])
-        assert large.total <= small.total + 25, f"{small.rows} with a thousand jobs, {large.rows} with a million"
+@pytest.mark.parametrize("verb", WRITES)
+async def test_nothing_is_scanned(world: World, verb: str) -> None:
+    assert (await touched(world, WRITES[verb])).scans == {}
 
 
-class TestClaimBuffers:
-    async def test_the_claim_touches_as_many_pages_whatever_waits(self, worlds: dict[int, World]) -> None:
-        """Beside it a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
-        pages = {size: await self._pages(world) for size, world in worlds.items()}
-        assert pages[1_000_000] <= pages[1_000] * 2 + 60, pages
-        assert pages[1_000_000] < 600
+@pytest.mark.parametrize("verb", WRITES)
+async def test_the_cost_does_not_grow_with_the_backlog(worlds: dict[int, World], verb: str) -> None:
+    small = await touched(worlds[1_000], WRITES[verb])
+    large = await touched(worlds[1_000_000], WRITES[verb])
+    assert large.total <= small.total + 25, f"{small.rows} with a thousand jobs, {large.rows} with a million"
 
-    async def _pages(self, world: World) -> int:
-        query = PostgresStore(world.url, stale_after_ms=DAY).queries["claim"].sql
-        arguments = [LIVE_LEASE, ["mail", "other"], ["media"], 20, 20, [], [], []]
-        plan = explain(world, query, arguments, PLAN_SETTINGS, analyze=True)
-        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+async def test_the_claim_touches_as_many_pages_whatever_waits(worlds: dict[int, World]) -> None:
+    """Beside it a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
+    pages = {size: await _pages(world) for size, world in worlds.items()}
+    assert pages[1_000_000] <= pages[1_000] * 2 + 60, pages
+    assert pages[1_000_000] < 600
+
+
+async def _pages(world: World) -> int:
+    query = PostgresStore(world.url, stale_after_ms=DAY).queries["claim"].sql
+    arguments = [LIVE_LEASE, ["mail", "other"], ["media"], 20, 20, [], [], []]
+    plan = explain(world, query, arguments, PLAN_SETTINGS, analyze=True)
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 # -- what the planner says -------------------------------------------------------------------------
@@ -299,14 +299,13 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
 }
 
 
-class TestHotStatements:
-    @pytest.mark.parametrize("name", HOT)
-    def test_on_its_indexes_whatever_the_size(self, world: World, name: str) -> None:
-        arguments, wanted = HOT[name]
-        query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
-        plan = explain(world, query, arguments, PLAN_SETTINGS)
-        assert scanned(plan) == set()
-        assert indexes(plan) >= wanted
+@pytest.mark.parametrize("name", HOT)
+def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
+    arguments, wanted = HOT[name]
+    query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
+    plan = explain(world, query, arguments, PLAN_SETTINGS)
+    assert scanned(plan) == set()
+    assert indexes(plan) >= wanted
 
 
 # -- lists and counts ------------------------------------------------------------------------------
@@ -329,58 +328,59 @@ LISTINGS = {
 A_PAGE = 2_000
 
 
-class TestLists:
-    @pytest.mark.parametrize("name", LISTINGS)
-    async def test_a_page_of_a_million_reads_little(self, worlds: dict[int, World], name: str) -> None:
-        async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
-            query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
-            await connection.fetch(query, *values)
+@pytest.mark.parametrize("name", LISTINGS)
+async def test_a_page_of_a_million_reads_little(worlds: dict[int, World], name: str) -> None:
+    async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+        query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+        await connection.fetch(query, *values)
 
-        seen = await touched(worlds[1_000_000], act, reading=True)
-        assert seen.total <= A_PAGE, seen
-        assert {table for table, count in seen.rows.items() if count > A_PAGE} == set()
+    seen = await touched(worlds[1_000_000], act, reading=True)
+    assert seen.total <= A_PAGE, seen
+    assert {table for table, count in seen.rows.items() if count > A_PAGE} == set()
 
-    @pytest.mark.parametrize("name", LISTINGS)
-    async def test_a_count_stops_at_its_cap(self, worlds: dict[int, World], name: str) -> None:
-        async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
-            query, values = listing.count(store.queries, "postgres", LISTINGS[name], store.stale_after_ms, 1_000)
-            await connection.fetch(query, *values)
 
-        seen = await touched(worlds[1_000_000], act, reading=True)
-        assert seen.total <= 20_000, seen
+@pytest.mark.parametrize("name", LISTINGS)
+async def test_a_count_stops_at_its_cap(worlds: dict[int, World], name: str) -> None:
+    async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+        query, values = listing.count(store.queries, "postgres", LISTINGS[name], store.stale_after_ms, 1_000)
+        await connection.fetch(query, *values)
 
-    async def test_a_job_is_found_by_its_id(self, worlds: dict[int, World]) -> None:
-        async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
-            document = json.dumps([{"id": job_id(n)} for n in (1, 45, 65, 98)])
-            assert len(await connection.fetch(listing.by_id(store.queries), document)) == 4
+    seen = await touched(worlds[1_000_000], act, reading=True)
+    assert seen.total <= 20_000, seen
 
-        seen = await touched(worlds[1_000_000], act, reading=True)
-        assert seen.scans == {}
-        assert seen.total <= 60, seen
 
-    def test_the_plan_of_a_page_names_its_indexes(self, worlds: dict[int, World]) -> None:
-        world = worlds[1_000_000]
-        store = PostgresStore(world.url, stale_after_ms=7 * DAY)
-        wanted = {
-            "failed": "outcomes_not_completed",
-            "completed of a rare topic": "outcomes_topic",
-            "of a topic": "jobs_topic",
-            "of a scope": "jobs_scope",
-            "the newest": "jobs_pkey",
-        }
-        for name, index in wanted.items():
-            query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
-            plan = explain(world, query, list(values), READ_SETTINGS)
-            assert index in indexes(plan), name
-            assert scanned(plan) == set(), name
+async def test_a_job_is_found_by_its_id(worlds: dict[int, World]) -> None:
+    async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+        document = json.dumps([{"id": job_id(n)} for n in (1, 45, 65, 98)])
+        assert len(await connection.fetch(listing.by_id(store.queries), document)) == 4
+
+    seen = await touched(worlds[1_000_000], act, reading=True)
+    assert seen.scans == {}
+    assert seen.total <= 60, seen
+
+
+def test_the_plan_of_a_page_names_its_indexes(worlds: dict[int, World]) -> None:
+    world = worlds[1_000_000]
+    store = PostgresStore(world.url, stale_after_ms=7 * DAY)
+    wanted = {
+        "failed": "outcomes_not_completed",
+        "completed of a rare topic": "outcomes_topic",
+        "of a topic": "jobs_topic",
+        "of a scope": "jobs_scope",
+        "the newest": "jobs_pkey",
+    }
+    for name, index in wanted.items():
+        query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+        plan = explain(world, query, list(values), READ_SETTINGS)
+        assert index in indexes(plan), name
+        assert scanned(plan) == set(), name
 
 
 async def prune(store: PostgresStore, connection: Any, _: Backlog) -> None:
     assert await store._run(connection, scripts.prune(7 * DAY, 100)) == 100
 
 
-class TestRetention:
-    async def test_pruning_reads_the_old_ones_only(self, worlds: dict[int, World]) -> None:
-        seen = await touched(worlds[1_000_000], prune)
-        assert seen.scans == {}
-        assert seen.total <= 20_000, seen
+async def test_pruning_reads_the_old_ones_only(worlds: dict[int, World]) -> None:
+    seen = await touched(worlds[1_000_000], prune)
+    assert seen.scans == {}
+    assert seen.total <= 20_000, seen

@@ -92,7 +92,12 @@ async def test_a_caller_that_is_cancelled_takes_nobody_along(queue: Queue) -> No
 async def test_an_error_of_the_store_reaches_every_caller(queue: Queue) -> None:
     watched = Watched(queue)
     watched.error = StoreUnavailable("the disk is full")
-    answers = await asyncio.gather(*(queue.enqueue("mail") for _ in range(100)), return_exceptions=True)
+    watched.gate.clear()
+    calls = [asyncio.create_task(queue.enqueue("mail")) for _ in range(100)]
+    await eventually(lambda: watched.batches == [1])
+    watched.gate.set()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert watched.batches == [1, 99]
     assert [str(answer) for answer in answers] == ["the disk is full"] * 100
     watched.error = None
     jobs = await asyncio.gather(*(queue.enqueue("mail") for _ in range(100)))

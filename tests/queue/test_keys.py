@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.queue.hands import Hands
-from treadle import InvalidInput, JobRequest, KeyReused, NotRepeatable, Queue, Status, WrongState
+from treadle import InvalidInput, JobNotFound, JobRequest, KeyReused, NotRepeatable, Queue, Status, WrongState
 
 
 class Payment(BaseModel):
@@ -88,6 +88,22 @@ async def test_a_payload_without_the_key_is_refused(queue: Queue) -> None:
     queue.register("deep", lambda: None, idempotency_key="a.b.c")
     with pytest.raises(InvalidInput, match=r"no a\.b\.c"):
         await queue.enqueue("deep", {"a": {"b": 5}})
+
+
+async def test_a_job_that_is_deleted_while_it_is_found_is_not_made_up(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await queue.enqueue("mail", idempotency_key="a")
+
+    async def delete_first(ids: list[str], **options: Any) -> Any:
+        monkeypatch.undo()
+        await queue.store.delete(ids)
+        return await queue.store.get(ids, **options)
+
+    monkeypatch.setattr(queue.store, "get", delete_first)
+    with pytest.raises(JobNotFound, match="deleted just now; enqueue again"):
+        await queue.enqueue("mail", idempotency_key="a")
+    assert (await queue.enqueue("mail", idempotency_key="a")).id != job.id
 
 
 async def test_a_hundred_clients_with_one_key_make_one_job(url: str) -> None:

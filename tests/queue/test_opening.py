@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.relational import RelationalDatabase
 from tests.queue.hands import Hands
 from treadle import InvalidInput, Job, Queue, SchemaMismatch, Status, StoreUnavailable
 
@@ -114,6 +115,15 @@ async def test_migrate_says_what_it_applied(url: str) -> None:
     assert await queue.migrate() == []
     async with queue:
         await queue.enqueue("mail")
+
+
+async def test_a_database_newer_than_the_code_is_refused(url: str) -> None:
+    queue = Queue(url)
+    await queue.migrate()
+    await RelationalDatabase(url).execute("INSERT INTO {migrations} VALUES (9999, 'from_the_future', '2100-01-01')")
+    for call in (queue.open, queue.migrate):
+        with pytest.raises(SchemaMismatch, match="the database has migration 9999"):
+            await call()
 
 
 async def test_another_database_may_be_chosen_before_the_first_use(tmp_path: Path, url: str) -> None:

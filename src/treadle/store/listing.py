@@ -75,8 +75,11 @@ def _places(build: Builder, listing: Listing, stale_after_ms: int, clock: str) -
         case Status.CANCELLING:
             return [("running", ["p.cancel_at IS NOT NULL"])]
         case status if status in ENDED:
-            # A literal, so that the planner sees the partial index.
-            return [("outcomes", [f"p.status = '{status.value}'"])]
+            # Literals, so that the planner sees the partial index; SQLite only if its very condition is there.
+            conditions = [f"p.status = '{status.value}'"]
+            if status is not Status.COMPLETED:
+                conditions.append("p.status <> 'completed'")
+            return [("outcomes", conditions)]
         case _:
             return [("running", ["1 = 0"])]
 

@@ -61,11 +61,6 @@ ORDER BY g.gate {for_update}
 UPDATE {gates} SET used = used + (SELECT t.change FROM {rows: gate text, change integer} WHERE t.gate = {gates}.gate)
 WHERE gate IN (SELECT t.gate FROM {rows: gate text})
 
--- name: members
--- Live jobs under these gates, oldest first.
-SELECT m.gate, m.n, CAST(j.id AS text) FROM {members} m JOIN {jobs} j ON j.n = m.n
-WHERE m.gate IN (SELECT t.gate FROM {rows: gate text}) ORDER BY m.gate, m.n
-
 -- name: add_members
 -- Jobs that now live under a gate.
 INSERT INTO {members} (gate, n) SELECT t.gate, t.n FROM {rows: gate text, n bigint} WHERE true

@@ -14,6 +14,13 @@ SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id::text, j.topic, j.payload, 
 FROM {ready} r JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
 ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}) FOR UPDATE OF r SKIP LOCKED
 
+-- name: members
+-- Live jobs under these gates, oldest first. OFFSET keeps the planner from walking through the members of all gates
+-- when the statistics say that most belong to one.
+SELECT t.gate, m.n, m.id FROM {rows: gate text} CROSS JOIN LATERAL (
+    SELECT x.n, j.id::text FROM {members} x JOIN {jobs} j ON j.n = x.n WHERE x.gate = t.gate OFFSET 0) m
+ORDER BY t.gate, m.n
+
 -- name: next_held
 -- Who waits at these gates, most urgent first, as many as there is room for; not all who wait, they may be many.
 SELECT t.gate, h.n, h.attempt FROM {rows: gate text, room integer} CROSS JOIN LATERAL (

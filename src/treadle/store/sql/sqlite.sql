@@ -16,6 +16,11 @@ FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, 
     FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
     ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}))
 
+-- name: members
+-- Live jobs under these gates, oldest first.
+SELECT m.gate, m.n, j.id FROM {rows: gate text} CROSS JOIN {members} m CROSS JOIN {jobs} j
+WHERE m.gate = t.gate AND j.n = m.n ORDER BY m.gate, m.n
+
 -- name: next_held
 -- Who waits at these gates, most urgent first, at each as many as the roomiest has room for.
 SELECT t.gate, h.n, h.attempt FROM {rows: gate text} CROSS JOIN {held} h

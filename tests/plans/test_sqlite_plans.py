@@ -1,0 +1,240 @@
+"""SQLite's plans with 0, 1,000 and 1,000,000 jobs: on their indexes, at the same cost.
+
+The cost of a verb is the number of steps of SQLite's virtual machine, which a progress handler counts.
+"""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.plans.backlog import LIVE_LEASE, Backlog, job_id, statements
+from tests.plans.test_postgres_plans import LISTINGS, keyed_jobs, running_jobs
+from treadle.lifecycle import Completed, Failed
+from treadle.store import listing, scripts, sqlite_hot
+from treadle.store.queries import TABLES, load
+from treadle.store.sqlite import SqliteStore, run_script
+from treadle.testing.contract import DAY, new_job, settlement
+
+SIZES = [0, 1_000, 1_000_000]
+QUERIES = load("sqlite")
+BIG = {f"treadle_{table}" for table in "jobs ready later held outcomes keys events deadlines members gates".split()}
+
+
+class World(NamedTuple):
+    path: Path
+    backlog: Backlog
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, World]]:
+    folder = tmp_path_factory.mktemp("backlog")
+    made = {size: World(folder / f"{size}.db", fill(folder / f"{size}.db", size)) for size in SIZES}
+    yield made
+    for world in made.values():
+        world.path.unlink()
+
+
+def fill(path: Path, size: int) -> Backlog:
+    asyncio.run(_migrate(path))
+    tables = {table: f"treadle_{table}" for table in TABLES}
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -400000")
+        now = connection.execute(QUERIES["clock"].sql).fetchone()[0]
+        indexes = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql > ''").fetchall()
+        connection.execute("BEGIN")
+        for name, _ in indexes:
+            connection.execute(f"DROP INDEX {name}")
+        for statement in statements("sqlite", size, now):
+            connection.execute(statement.format(**tables))
+        for _, definition in indexes:
+            connection.execute(definition)
+        connection.execute("COMMIT")
+        connection.execute("ANALYZE")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return Backlog(size, now)
+
+
+async def _migrate(path: Path) -> None:
+    store = SqliteStore(path, stale_after_ms=7 * DAY)
+    await store.open()
+    await store.close()
+
+
+@pytest.fixture(params=SIZES)
+def world(request: pytest.FixtureRequest, worlds: dict[int, World]) -> World:
+    return worlds[request.param]
+
+
+# -- what a verb costs -----------------------------------------------------------------------------
+
+Act = Callable[[sqlite3.Connection, Backlog], Any]
+
+
+class Seen(NamedTuple):
+    steps: int
+    statements: list[str]
+
+
+def watched(world: World, act: Act) -> Seen:
+    """The steps and the statements of a verb, run on a connection of the store's and rolled back."""
+    store = SqliteStore(world.path, stale_after_ms=7 * DAY)
+    with closing(store.engine.connect()) as connection:
+        steps = 0
+        statements: list[str] = []
+
+        def step() -> int:
+            nonlocal steps
+            steps += 1
+            return 0
+
+        connection.execute("BEGIN IMMEDIATE")
+        connection.set_trace_callback(statements.append)
+        connection.set_progress_handler(step, 1)
+        act(connection, world.backlog)
+        connection.set_progress_handler(None, 1)
+        connection.set_trace_callback(None)
+        connection.execute("ROLLBACK")
+    return Seen(steps, statements)
+
+
+def script(make: Callable[[Backlog], Any]) -> Act:
+    return lambda connection, backlog: run_script(connection, QUERIES, make(backlog))
+
+
+def claim(connection: sqlite3.Connection, backlog: Backlog) -> None:
+    found = sqlite_hot.claim(connection, QUERIES, LIVE_LEASE, ["mail", "other", "idle"], ["media"], 20, 20)
+    assert found is not None
+    assert len(found.jobs) == (20 if backlog.size else 0)
+
+
+def look(connection: sqlite3.Connection, _: Backlog) -> None:
+    assert sqlite_hot.nothing_to_claim(connection, QUERIES, LIVE_LEASE, ["idle"], [])
+
+
+def settle_completed(connection: sqlite3.Connection, backlog: Backlog) -> None:
+    endings = [settlement(job, Completed()) for job in running_jobs(backlog)]
+    assert sqlite_hot.settle(connection, QUERIES, LIVE_LEASE, endings) == []
+
+
+def insert_alike(connection: sqlite3.Connection, _: Backlog) -> None:
+    sqlite_hot.insert(connection, QUERIES, [new_job() for _ in range(10)], {("mail", "", 50): 1})
+
+
+def settle_any(backlog: Backlog) -> Any:
+    outcomes = [Completed(), Failed("B", "B"), Failed("B", "B", 1), Completed()]
+    return scripts.settle([settlement(job, one) for job, one in zip(running_jobs(backlog), outcomes, strict=True)])
+
+
+VERBS: dict[str, Act] = {
+    "claim": claim,
+    "claim in vain": look,
+    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, ["mail", "other"], ["media"], 20, 20)),
+    "settle_completed": settle_completed,
+    "settle": script(settle_any),
+    "insert_alike": insert_alike,
+    "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
+    "promote": script(lambda _: scripts.promote(100)),
+    "reclaim": script(lambda _: scripts.reclaim()),
+    "expire": script(lambda _: scripts.expire_overdue(100)),
+    "end_overdue_cancels": script(lambda _: scripts.end_overdue_cancels({}, 0)),
+    "cancel": script(lambda b: scripts.cancel([job_id(1), job_id(45), job_id(65), job_id(b.last)], "", ())),
+    "requeue": script(lambda _: scripts.requeue([job_id(65), job_id(75)], True, DAY)),
+    "reschedule": script(lambda b: scripts.reschedule(job_id(1), b.now + DAY, 60, 5)),
+    "delete": script(lambda _: scripts.delete([job_id(1), job_id(45), job_id(65)], True)),
+    "release": script(lambda b: scripts.release([job_id(b.first_running)])),
+    "prune": script(lambda _: scripts.prune(7 * DAY, 100)),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_cost_does_not_grow_with_the_backlog(worlds: dict[int, World], verb: str) -> None:
+    small, large = (watched(worlds[size], VERBS[verb]).steps for size in (1_000, 1_000_000))
+    assert large <= small * 1.25 + 100, f"{small} steps with a thousand jobs, {large} with a million"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_statement_scans_a_big_table(world: World, verb: str) -> None:
+    for statement in watched(world, VERBS[verb]).statements:
+        assert scans(world, statement) == [], statement
+
+
+def scans(world: World, statement: str) -> list[str]:
+    """The lines of a statement's plan that walk through a big table (min and max look at one end only)."""
+    if not statement.lstrip().upper().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
+        return []
+    with closing(sqlite3.connect(world.path)) as connection:
+        lines = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    return [line for line in lines if line.startswith("SCAN") and any(name in BIG for name in _tables(line, statement))]
+
+
+def _tables(line: str, statement: str) -> set[str]:
+    """A plan names aliases; the statement says what they stand for."""
+    name = line.split()[1]
+    words = statement.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    stands_for = {name}
+    stands_for |= {words[i] for i in range(len(words) - 1) if words[i + 1] == name and words[i] in BIG}
+    return stands_for
+
+
+# The hot statements by name, their parameters and the indexes that they are made for.
+HOT: dict[str, tuple[tuple[Any, ...], list[str]]] = {
+    "peek_heads": ((1, 20, 1, 1), ["USING PRIMARY KEY (lane=?)", "INTEGER PRIMARY KEY"]),
+    "peek_lane": ((json.dumps([{"lane": 1, "top": 20}]),), ["USING PRIMARY KEY (lane=?)", "INTEGER PRIMARY KEY"]),
+    "start_heads": ((1, 1, 1, 1, 1, 1), ["PRIMARY KEY (lane=? AND (run_at,n)<(?,?))"]),
+    "drop_heads": ((1, 1, 1), ["PRIMARY KEY (lane=? AND (run_at,n)<(?,?))"]),
+    "lane_heads": ((json.dumps([{"topic": "mail"}]),), ["USING PRIMARY KEY (lane=?)"]),
+    "take_due": ((json.dumps([{"top": 100}]),), ["treadle_later_due (run_at<?)"]),
+    "next_due": ((), ["treadle_later_due"]),
+    "due_deadlines": ((json.dumps([{"top": 100}]),), ["treadle_deadlines_due (expires_at<?)"]),
+    "cancel_requests": ((json.dumps([{"lease": 1}]),), ["treadle_running_cancelling"]),
+    "take_ready": ((json.dumps([{"n": 1}]),), ["treadle_ready USING"]),
+    "find_jobs": ((json.dumps([{"id": job_id(1)}]),), ["sqlite_autoindex_treadle_jobs_1 (id=?)"]),
+    "find_outcomes": ((json.dumps([{"n": 1}]),), ["INTEGER PRIMARY KEY"]),
+    "find_keys": ((json.dumps([{"kind": "x", "key": "y"}]),), ["PRIMARY KEY (kind=? AND key=?)"]),
+    "next_held": ((json.dumps([{"gate": "g", "room": 1}]),), ["treadle_held_next (gate=?)"]),
+    "members": ((json.dumps([{"gate": "g"}]),), ["PRIMARY KEY (gate=?)"]),
+    "old_outcomes": ((json.dumps([{"age": 1, "top": 1}]),), ["treadle_outcomes_ended (ended_at<?)"]),
+    "job_events": ((json.dumps([{"id": job_id(1)}]),), ["treadle_events_job (n=?)"]),
+}
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
+    values, wanted = HOT[name]
+    with closing(sqlite3.connect(world.path)) as connection:
+        plan = "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {QUERIES[name].sql}", values))
+    for index in wanted:
+        assert index in plan, plan
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_a_page_of_a_million_costs_little(worlds: dict[int, World], name: str) -> None:
+    def act(connection: sqlite3.Connection, _: Backlog) -> None:
+        query, values = listing.page(QUERIES, "sqlite", LISTINGS[name], 7 * DAY)
+        connection.execute(query, values).fetchall()
+
+    assert watched(worlds[1_000_000], act).steps < 60_000
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_a_count_stops_at_its_cap(worlds: dict[int, World], name: str) -> None:
+    def act(connection: sqlite3.Connection, _: Backlog) -> None:
+        query, values = listing.count(QUERIES, "sqlite", LISTINGS[name], 7 * DAY, 1_000)
+        connection.execute(query, values).fetchall()
+
+    assert watched(worlds[1_000_000], act).steps < 100_000
+
+
+def test_a_job_is_found_by_its_id(worlds: dict[int, World]) -> None:
+    def act(connection: sqlite3.Connection, _: Backlog) -> None:
+        document = json.dumps([{"id": job_id(n)} for n in (1, 45, 65, 98)])
+        assert len(connection.execute(listing.by_id(QUERIES), (document,)).fetchall()) == 4
+
+    assert watched(worlds[1_000_000], act).steps < 2_000
