@@ -229,10 +229,10 @@ async def test_a_stale_job_without_attempts_is_expired_not_lost(
     queue: Queue, program: StartProgram, tmp_path: Path
 ) -> None:
     job = await queue.enqueue("wait_for_gate", max_attempts=1)
-    worker = program(lease="300ms")
+    worker = program(lease="1s")
     await until(lambda: runs(tmp_path))
     worker.kill9()
-    program(lease="300ms", reap_interval="50ms")
+    program(lease="1s", reap_interval="50ms")
     expired = await in_status(queue, job, "expired")
     assert expired.last_error == "worker lost"
     (tmp_path / GATE).touch()

@@ -110,11 +110,11 @@ async def test_sc_004_every_job_of_a_crashed_worker_is_completed_by_another(
 ) -> None:
     jobs = await queue.enqueue_many("wait_for_gate", [{}] * 6)
     for crashes in (1, 2):
-        worker = program(lease="300ms", reap_interval="50ms", slots=6)
+        worker = program(lease="1s", reap_interval="50ms", slots=6)
         await until(functools.partial(have_run, tmp_path, 6 * crashes))
         worker.kill9()
     (tmp_path / GATE).touch()
-    survivor = program(lease="300ms", reap_interval="50ms")
+    survivor = program(lease="1s", reap_interval="50ms")
     for job in jobs:
         await in_status(queue, job, "completed")
     assert Counter(id for id, _, _ in runs(tmp_path)) == Counter({job.id: 3 for job in jobs})

@@ -31,8 +31,8 @@ async def test_1_after_the_crash_the_job_is_still_processing(
 async def test_2_when_locked_until_is_over_another_worker_takes_the_job_over(
     queue: Queue, program: StartProgram, tmp_path: Path
 ) -> None:
-    job, first = await crashed_job(queue, program, tmp_path, lease="300ms", reap_interval="50ms")
-    second = program(lease="300ms", reap_interval="50ms")
+    job, first = await crashed_job(queue, program, tmp_path, lease="1s", reap_interval="50ms")
+    second = program(lease="1s", reap_interval="50ms")
     await until(lambda: len(runs(tmp_path)) == 2)
     assert runs(tmp_path) == [(job.id, 1, first.pid), (job.id, 2, second.pid)]
     assert [event.type for event in await queue.events(job.id)].count("job:reclaimed") == 1
@@ -61,7 +61,7 @@ async def test_3_by_default_the_job_can_be_taken_over_after_five_minutes(
 async def test_4_taken_over_and_successful_the_job_is_completed(
     queue: Queue, program: StartProgram, tmp_path: Path
 ) -> None:
-    job, _ = await crashed_job(queue, program, tmp_path, lease="300ms")
+    job, _ = await crashed_job(queue, program, tmp_path, lease="1s")
     (tmp_path / GATE).touch()
     second = program(reap_interval="50ms")
     done = await in_status(queue, job, "completed")

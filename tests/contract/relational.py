@@ -12,7 +12,7 @@ import psycopg
 from treadle.connect import make_store
 from treadle.store.base import Store
 from treadle.store.queries import TABLES, load
-from treadle.testing.contract import DAY, Database
+from treadle.testing.workbench import DAY, Database
 
 # What can't be true of a healthy database: (what is wrong, a query that shows it).
 PROBLEMS = [

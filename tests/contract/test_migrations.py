@@ -11,7 +11,7 @@ from tests.contract.relational import RelationalDatabase
 from treadle.errors import SchemaMismatch
 from treadle.store import migration
 from treadle.store.migration import Migration, migrations
-from treadle.testing.contract import Workbench, new_job
+from treadle.testing.workbench import Workbench, new_job
 
 # Half of the schema, then the process or its backend is gone.
 KILLED_HALF_WAY = """

@@ -14,8 +14,9 @@ from treadle.errors import ConcurrencyRejected, KeyReused, StoreUnavailable
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Gate, Inserted, Listing, NewJob
 from treadle.store.postgres import PostgresStore
-from treadle.testing.contract import DAY, ContractPart, Workbench, eventually, new_job, settlement
+from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
+from treadle.testing.workbench import DAY, Workbench, eventually, new_job, settlement
 
 INSERT = running("INSERT INTO treadle.jobs")
 CLAIM = running("INSERT INTO treadle.running")

@@ -9,7 +9,8 @@ from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Listing
 from treadle.store.postgres import PostgresStore
 from treadle.testing import contract
-from treadle.testing.contract import HOUR, MINUTE, ContractPart, Workbench, eventually
+from treadle.testing.contract import ContractPart
+from treadle.testing.workbench import HOUR, MINUTE, Workbench, eventually
 
 
 @pytest.fixture

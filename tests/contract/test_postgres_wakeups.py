@@ -9,7 +9,8 @@ import pytest
 from tests.contract.relational import RelationalDatabase
 from treadle.lifecycle import Completed
 from treadle.store.postgres import PostgresStore
-from treadle.testing.contract import DAY, HOUR, ContractPart, Workbench, eventually, new_job
+from treadle.testing.contract import ContractPart
+from treadle.testing.workbench import DAY, HOUR, Workbench, eventually, new_job
 
 
 @pytest.fixture

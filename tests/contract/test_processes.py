@@ -5,8 +5,9 @@ import pytest
 from tests.contract.crew import crew
 from treadle.lifecycle import Status
 from treadle.store.base import Listing
-from treadle.testing.contract import ContractPart, Workbench
+from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
+from treadle.testing.workbench import Workbench
 
 
 @pytest.mark.fault

@@ -20,7 +20,8 @@ from treadle.lifecycle import Completed, Status
 from treadle.store import sqlite_engine
 from treadle.store.base import Listing
 from treadle.store.sqlite import SqliteStore
-from treadle.testing.contract import ContractPart, Workbench, new_job
+from treadle.testing.contract import ContractPart
+from treadle.testing.workbench import Workbench, new_job
 
 
 @pytest.fixture

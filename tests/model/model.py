@@ -222,12 +222,12 @@ class Model:
             job.attempt += 1
         return [(job.id, job.attempt) for job in taken], bool(overdue)
 
-    def settle(self, id: str, token: int, lease: str, outcome: Outcome, *, started: bool) -> bool:
+    def settle(self, id: str, token: int, lease: str, outcome: Outcome, *, ran: bool) -> bool:
         """Whether it was accepted."""
         job = self.jobs.get(id)
         if not job or not self.live(lease) or not self._owns(job, token, lease):
             return bool(job and job.place == "ended" and job.settled_by == token)
-        job.started = job.started or started
+        job.started = job.started or ran
         asked_to_stop = job.cancel_at is not None
         match outcome:
             case Completed(result):

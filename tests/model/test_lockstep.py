@@ -3,6 +3,7 @@
 `make test` runs the short form, the same examples each time; TREADLE_FAULT=full runs 2,000 × 50 steps.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_both_stores_agree_with_the_model(pair: Pair) -> None:
     class Machine(Lockstep):
         pass
 
-    Machine.pair = pair
+    Machine.pair, Machine.numbers = pair, itertools.count()
     run_state_machine_as_test(
         Machine,
         settings=settings(

@@ -4,6 +4,7 @@ Each verb is run as the store runs it, on a connection with the engine's (or the
 and in a transaction that is rolled back; the server's own counters say what was touched.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,13 +15,13 @@ from psycopg import sql
 
 from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
 from tests.servers import PostgresServer
-from treadle.lifecycle import Completed, Failed, Status
+from treadle.lifecycle import Completed, Failed, Outcome, Status
 from treadle.store import listing, scripts
-from treadle.store.base import Claimed, Gate, Listing, NewJob
+from treadle.store.base import Claimed, Gate, Listing, NewJob, Settlement
 from treadle.store.postgres import PostgresStore
 from treadle.store.postgres_link import PLAN_SETTINGS, READ_SETTINGS
 from treadle.store.queries import TABLES
-from treadle.testing.contract import DAY, new_job, settlement
+from treadle.testing.workbench import DAY, new_job, settlement
 
 SIZES = [0, 1_000, 1_000_000]
 BIG = frozenset("jobs ready later held outcomes keys events deadlines members gates".split())
@@ -45,8 +46,6 @@ def worlds(postgres_server: PostgresServer) -> Iterator[dict[int, World]]:
 
 
 def fill(url: str, size: int) -> Backlog:
-    import asyncio
-
     asyncio.run(_migrate(url))
     tables = {table: f"treadle.{table}" for table in TABLES}
     with psycopg.connect(url, autocommit=True) as connection:
@@ -56,7 +55,8 @@ def fill(url: str, size: int) -> Backlog:
         # Sorting a million entries once is much quicker than putting them in one by one.
         indexes = connection.execute(
             "SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid), c.conname, "
-            "c.conrelid::regclass::text, pg_get_constraintdef(c.oid) FROM pg_index i LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid "
+            "c.conrelid::regclass::text, pg_get_constraintdef(c.oid) "
+            "FROM pg_index i LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid "
             "WHERE i.indrelid::regclass::text LIKE 'treadle.%' AND NOT i.indisprimary"
         ).fetchall()
         for name, _, constraint, table, _ in indexes:
@@ -133,6 +133,11 @@ def running_jobs(backlog: Backlog, count: int = 4) -> list[Claimed]:
     return [Claimed(n, job_id(n), "mail", "{}", 1, 3, 0, None, None, None, TOKEN, LIVE_LEASE) for n in numbers]
 
 
+def any_endings(backlog: Backlog) -> list[Settlement]:
+    outcomes: list[Outcome] = [Completed(), Failed("B", "B"), Failed("B", "B", 1), Completed()]
+    return [settlement(job, outcome) for job, outcome in zip(running_jobs(backlog), outcomes, strict=True)]
+
+
 def script(make: Callable[[Backlog], Any]) -> Act:
     async def act(store: PostgresStore, connection: Any, backlog: Backlog) -> Any:
         return await store._run(connection, make(backlog))
@@ -141,14 +146,14 @@ def script(make: Callable[[Backlog], Any]) -> Act:
 
 
 async def claim(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
-    arguments = (LIVE_LEASE, ["mail", "other", "idle"], ["media"], 20, 20, [], [], [])
+    arguments: list[Any] = [LIVE_LEASE, ["mail", "other", "idle"], ["media"], 20, 20, [], [], []]
     rows = await connection.fetch(store.queries["claim"].sql, *arguments)
     assert len(rows) == (20 if backlog.size else 1)
 
 
 async def settle_completed(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = running_jobs(backlog)
-    arguments = ([job.n for job in jobs], [TOKEN] * 4, [5] * 4, ["mail"] * 4, [None] * 4)
+    arguments: tuple[Any, ...] = ([job.n for job in jobs], [TOKEN] * 4, [5] * 4, ["mail"] * 4, [None] * 4)
     done = await connection.fetchval(store.queries["settle_completed"].sql, LIVE_LEASE, *arguments)
     assert len(done) == 4
 
@@ -173,18 +178,7 @@ WRITES: dict[str, Act] = {
     "claim": claim,
     "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, ["mail", "other"], ["media"], 20, 20)),
     "settle_completed": settle_completed,
-    "settle": script(
-        lambda backlog: scripts.settle(
-            [
-                settlement(job, outcome)
-                for job, outcome in zip(
-                    running_jobs(backlog),
-                    [Completed(), Failed("B", "B"), Failed("B", "B", 1), Completed()],
-                    strict=True,
-                )
-            ]
-        )
-    ),
+    "settle": script(lambda backlog: scripts.settle(any_endings(backlog))),
     "insert_alike": insert_alike,
     "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
     "promote": script(lambda _: scripts.promote(100)),
@@ -305,7 +299,8 @@ def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
     query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
     plan = explain(world, query, arguments, PLAN_SETTINGS)
     assert scanned(plan) == set()
-    assert indexes(plan) >= wanted
+    if world.backlog.size:  # of an empty table any index will do
+        assert indexes(plan) >= wanted
 
 
 # -- lists and counts ------------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """SQLite's plans with 0, 1,000 and 1,000,000 jobs: on their indexes, at the same cost.
 
 The cost of a verb is the number of steps of SQLite's virtual machine, which a progress handler counts.
+The store itself never analyses, so that is one kind of world; the other is one in which the user did.
+(There a small table may be scanned, which costs nothing, so only the large one must be on its indexes.)
 """
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,12 +17,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.plans.backlog import LIVE_LEASE, Backlog, job_id, statements
-from tests.plans.test_postgres_plans import LISTINGS, keyed_jobs, running_jobs
-from treadle.lifecycle import Completed, Failed
+from tests.plans.test_postgres_plans import LISTINGS, any_endings, keyed_jobs, running_jobs
+from treadle.lifecycle import Completed
 from treadle.store import listing, scripts, sqlite_hot
 from treadle.store.queries import TABLES, load
 from treadle.store.sqlite import SqliteStore, run_script
-from treadle.testing.contract import DAY, new_job, settlement
+from treadle.testing.workbench import DAY, new_job, settlement
 
 SIZES = [0, 1_000, 1_000_000]
 QUERIES = load("sqlite")
@@ -31,13 +34,25 @@ class World(NamedTuple):
     backlog: Backlog
 
 
+class Worlds(NamedTuple):
+    plain: dict[int, World]
+    analysed: dict[int, World]
+
+
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, World]]:
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     folder = tmp_path_factory.mktemp("backlog")
-    made = {size: World(folder / f"{size}.db", fill(folder / f"{size}.db", size)) for size in SIZES}
-    yield made
-    for world in made.values():
-        world.path.unlink()
+    plain = {size: World(folder / f"{size}.db", fill(folder / f"{size}.db", size)) for size in SIZES}
+    analysed = {size: analyse(world, folder / f"{size}-analysed.db") for size, world in plain.items()}
+    yield Worlds(plain, analysed)
+    shutil.rmtree(folder)
+
+
+def analyse(world: World, path: Path) -> World:
+    shutil.copyfile(world.path, path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ANALYZE")
+    return World(path, world.backlog)
 
 
 def fill(path: Path, size: int) -> Backlog:
@@ -56,7 +71,6 @@ def fill(path: Path, size: int) -> Backlog:
         for _, definition in indexes:
             connection.execute(definition)
         connection.execute("COMMIT")
-        connection.execute("ANALYZE")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return Backlog(size, now)
 
@@ -67,9 +81,9 @@ async def _migrate(path: Path) -> None:
     await store.close()
 
 
-@pytest.fixture(params=SIZES)
-def world(request: pytest.FixtureRequest, worlds: dict[int, World]) -> World:
-    return worlds[request.param]
+@pytest.fixture(params=[*SIZES, "analysed"])
+def world(request: pytest.FixtureRequest, worlds: Worlds) -> World:
+    return worlds.analysed[1_000_000] if request.param == "analysed" else worlds.plain[request.param]
 
 
 # -- what a verb costs -----------------------------------------------------------------------------
@@ -127,17 +141,12 @@ def insert_alike(connection: sqlite3.Connection, _: Backlog) -> None:
     sqlite_hot.insert(connection, QUERIES, [new_job() for _ in range(10)], {("mail", "", 50): 1})
 
 
-def settle_any(backlog: Backlog) -> Any:
-    outcomes = [Completed(), Failed("B", "B"), Failed("B", "B", 1), Completed()]
-    return scripts.settle([settlement(job, one) for job, one in zip(running_jobs(backlog), outcomes, strict=True)])
-
-
 VERBS: dict[str, Act] = {
     "claim": claim,
     "claim in vain": look,
     "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, ["mail", "other"], ["media"], 20, 20)),
     "settle_completed": settle_completed,
-    "settle": script(settle_any),
+    "settle": script(lambda backlog: scripts.settle(any_endings(backlog))),
     "insert_alike": insert_alike,
     "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
     "promote": script(lambda _: scripts.promote(100)),
@@ -153,9 +162,11 @@ VERBS: dict[str, Act] = {
 }
 
 
+@pytest.mark.parametrize("kind", ["plain", "analysed"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_cost_does_not_grow_with_the_backlog(worlds: dict[int, World], verb: str) -> None:
-    small, large = (watched(worlds[size], VERBS[verb]).steps for size in (1_000, 1_000_000))
+def test_the_cost_does_not_grow_with_the_backlog(worlds: Worlds, verb: str, kind: str) -> None:
+    sizes: dict[int, World] = getattr(worlds, kind)
+    small, large = (watched(sizes[size], VERBS[verb]).steps for size in (1_000, 1_000_000))
     assert large <= small * 1.25 + 100, f"{small} steps with a thousand jobs, {large} with a million"
 
 
@@ -214,27 +225,35 @@ def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
         assert index in plan, plan
 
 
+# Without statistics of single topics, all that is pending is looked through for those of a rare one: about 0.1 s.
+WALKS = {"pending of a rare topic"}
+WALK = 6_000_000
+
+
+@pytest.mark.parametrize("kind", ["plain", "analysed"])
 @pytest.mark.parametrize("name", LISTINGS)
-def test_a_page_of_a_million_costs_little(worlds: dict[int, World], name: str) -> None:
+def test_a_page_of_a_million_costs_little(worlds: Worlds, name: str, kind: str) -> None:
     def act(connection: sqlite3.Connection, _: Backlog) -> None:
         query, values = listing.page(QUERIES, "sqlite", LISTINGS[name], 7 * DAY)
         connection.execute(query, values).fetchall()
 
-    assert watched(worlds[1_000_000], act).steps < 60_000
+    assert watched(getattr(worlds, kind)[1_000_000], act).steps < (WALK if name in WALKS else 60_000)
 
 
+@pytest.mark.parametrize("kind", ["plain", "analysed"])
 @pytest.mark.parametrize("name", LISTINGS)
-def test_a_count_stops_at_its_cap(worlds: dict[int, World], name: str) -> None:
+def test_a_count_stops_at_its_cap(worlds: Worlds, name: str, kind: str) -> None:
     def act(connection: sqlite3.Connection, _: Backlog) -> None:
         query, values = listing.count(QUERIES, "sqlite", LISTINGS[name], 7 * DAY, 1_000)
         connection.execute(query, values).fetchall()
 
-    assert watched(worlds[1_000_000], act).steps < 100_000
+    assert watched(getattr(worlds, kind)[1_000_000], act).steps < (WALK if name in WALKS else 100_000)
 
 
-def test_a_job_is_found_by_its_id(worlds: dict[int, World]) -> None:
-    def act(connection: sqlite3.Connection, _: Backlog) -> None:
+def test_a_job_is_found_by_its_id(world: World) -> None:
+    def act(connection: sqlite3.Connection, backlog: Backlog) -> None:
         document = json.dumps([{"id": job_id(n)} for n in (1, 45, 65, 98)])
-        assert len(connection.execute(listing.by_id(QUERIES), (document,)).fetchall()) == 4
+        found = connection.execute(listing.by_id(QUERIES), (document,)).fetchall()
+        assert len(found) == sum(n <= backlog.last for n in (1, 45, 65, 98))
 
-    assert watched(worlds[1_000_000], act).steps < 2_000
+    assert watched(world, act).steps < 2_000

@@ -52,10 +52,12 @@ def _chosen(build: Builder, listing: Listing, stale_after_ms: int, clock: str, t
     parts = []
     for place, conditions in places:
         wheres = [*conditions, *_job_conditions(build, listing, place)]
-        where = f" WHERE {' AND '.join(wheres)}" if wheres else ""
         source = f"{build.table(place)} p"
-        if place != "jobs":
-            source += f" JOIN {build.table('jobs')} j ON j.n = p.n" if _needs_job(listing, place) else ""
+        if place != "jobs" and _needs_job(listing, place):
+            # A cross join keeps SQLite from starting at the jobs of the topic, of which most have ended long ago.
+            source += f" CROSS JOIN {build.table('jobs')} j"
+            wheres.append("j.n = p.n")
+        where = f" WHERE {' AND '.join(wheres)}" if wheres else ""
         limit = build.bind(top)
         parts.append(f"SELECT n FROM (SELECT p.n FROM {source}{where} ORDER BY p.n DESC LIMIT {limit}) s")
     return " UNION ALL ".join(parts)

@@ -99,6 +99,7 @@ def requeue(ids: Sequence[str], force: bool, stale_after_ms: int) -> Script[dict
     if moves:
         ns = [move.facts.n for move in moves]
         yield "drop_outcomes", numbers(ns)
+        yield "drop_notes", numbers(ns)  # the failures before this ending are history like the ending itself
         yield "add_tally", [one.undone() for one in ended if one.n in ns]
         yield "set_run_at", [{"n": n, "run_at": now} for n in sorted(ns)]
         if expiring := [move.facts.n for move in moves if move.facts.flags & EXPIRES]:

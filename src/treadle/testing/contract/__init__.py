@@ -5,9 +5,10 @@ Needs pytest and pytest-asyncio. In the tests of your store:
     class TestMyStore(StoreContract):
         @pytest.fixture
         def database(self, tmp_path):
-            return MyDatabase(tmp_path)        # a treadle.testing.contract.Database
+            return MyDatabase(tmp_path)        # a treadle.testing.workbench.Database
 
-Each part can also stand alone, which spreads better over several test processes.
+Each part can also stand alone, which spreads better over several test processes. For asserts that
+explain themselves, call `pytest.register_assert_rewrite("treadle.testing.contract")` in conftest.py.
 """
 
 from treadle.testing.contract.claiming import (
@@ -53,31 +54,145 @@ from treadle.testing.contract.settling import (
     SettleContract,
 )
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import (
-    DAY,
-    ENDED,
-    HOUR,
-    MINUTE,
-    PENDING,
-    RUNNING,
-    SECOND,
-    STATES,
-    TOPIC,
-    Database,
-    Workbench,
-    eventually,
-    new_job,
-    settlement,
-)
 
 
-class StoreContract(
-    InsertContract,
-    IdempotencyContract,
-    DedupeContract,
-    LeaseContract,
-    TouchContract,
-    CancelRequestContract,
-    LostClaimContract,
-):
-    """Everything at once."""
+class StoreContract:
+    """Everything: one nested class for each part."""
+
+    class TestInsert(InsertContract): ...
+
+    class TestIdempotency(IdempotencyContract): ...
+
+    class TestDedupe(DedupeContract): ...
+
+    class TestClaim(ClaimContract): ...
+
+    class TestClaimOrder(ClaimOrderContract): ...
+
+    class TestLastAttempt(LastAttemptContract): ...
+
+    class TestDeadline(DeadlineContract): ...
+
+    class TestPause(PauseContract): ...
+
+    class TestManyClaimers(ManyClaimersContract): ...
+
+    class TestLease(LeaseContract): ...
+
+    class TestTouch(TouchContract): ...
+
+    class TestCancelRequest(CancelRequestContract): ...
+
+    class TestLostClaim(LostClaimContract): ...
+
+    class TestSettle(SettleContract): ...
+
+    class TestGuard(GuardContract): ...
+
+    class TestCancelledWhileRunning(CancelledWhileRunningContract): ...
+
+    class TestBadData(BadDataContract): ...
+
+    class TestPromote(PromoteContract): ...
+
+    class TestReclaim(ReclaimContract): ...
+
+    class TestCancel(CancelContract): ...
+
+    class TestRequeue(RequeueContract): ...
+
+    class TestRelease(ReleaseContract): ...
+
+    class TestReschedule(RescheduleContract): ...
+
+    class TestDelete(DeleteContract): ...
+
+    class TestQueuePolicy(QueuePolicyContract): ...
+
+    class TestRejectPolicy(RejectPolicyContract): ...
+
+    class TestReplacePolicy(ReplacePolicyContract): ...
+
+    class TestRate(RateContract): ...
+
+    class TestGet(GetContract): ...
+
+    class TestList(ListContract): ...
+
+    class TestEvents(EventsContract): ...
+
+    class TestStats(StatsContract): ...
+
+    class TestTopics(TopicsContract): ...
+
+    class TestObstacles(ObstaclesContract): ...
+
+    class TestHints(HintsContract): ...
+
+    class TestTemplate(TemplateContract): ...
+
+    class TestLeader(LeaderContract): ...
+
+    class TestPrune(PruneContract): ...
+
+    class TestOpen(OpenContract): ...
+
+    class TestInvariant(InvariantContract): ...
+
+    class TestWalk(WalkContract): ...
+
+    class TestRace(RaceContract): ...
+
+    class TestKeyRace(KeyRaceContract): ...
+
+    class TestGateRace(GateRaceContract): ...
+
+
+__all__ = [
+    "BadDataContract",
+    "CancelContract",
+    "CancelRequestContract",
+    "CancelledWhileRunningContract",
+    "ClaimContract",
+    "ClaimOrderContract",
+    "ContractPart",
+    "DeadlineContract",
+    "DedupeContract",
+    "DeleteContract",
+    "EventsContract",
+    "GateRaceContract",
+    "GetContract",
+    "GuardContract",
+    "HintsContract",
+    "IdempotencyContract",
+    "InsertContract",
+    "InvariantContract",
+    "KeyRaceContract",
+    "LastAttemptContract",
+    "LeaderContract",
+    "LeaseContract",
+    "ListContract",
+    "LostClaimContract",
+    "ManyClaimersContract",
+    "ObstaclesContract",
+    "OpenContract",
+    "PauseContract",
+    "PromoteContract",
+    "PruneContract",
+    "QueuePolicyContract",
+    "RaceContract",
+    "RateContract",
+    "ReclaimContract",
+    "RejectPolicyContract",
+    "ReleaseContract",
+    "ReplacePolicyContract",
+    "RequeueContract",
+    "RescheduleContract",
+    "SettleContract",
+    "StatsContract",
+    "StoreContract",
+    "TemplateContract",
+    "TopicsContract",
+    "TouchContract",
+    "WalkContract",
+]
