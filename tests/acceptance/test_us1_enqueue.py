@@ -50,7 +50,7 @@ async def test_4_a_payload_of_more_than_one_mebibyte_is_payload_too_large(queue:
 async def test_5_business_data_and_job_are_written_together_or_not_at_all(
     url: str, queue: Queue, start: Start, ending: str
 ) -> None:
-    """The worker looks only when it is told: what it runs, the commit has told it."""
+    """With a worker at work all the time: it never sees what was not committed."""
     ran: list[Any] = []
     queue.register("check_payment", lambda payload: ran.append(payload["orderId"]))
     await start(queue)

@@ -37,6 +37,12 @@ asyncio.run(make_store(url, stale_after_ms=1).open())
 """
 
 
+@pytest.fixture
+def database(url: str) -> RelationalDatabase:
+    """An empty one."""
+    return RelationalDatabase(url)
+
+
 async def opened_once(database: RelationalDatabase) -> None:
     store = database.make_store()
     await store.open()

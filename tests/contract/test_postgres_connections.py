@@ -24,8 +24,13 @@ SETTLE = running("INSERT INTO treadle.outcomes")
 
 
 @pytest.fixture
-def database(postgres_url: str) -> RelationalDatabase:
-    return RelationalDatabase(postgres_url)
+def database(postgres_database: RelationalDatabase) -> RelationalDatabase:
+    return postgres_database
+
+
+@pytest.fixture
+def postgres_url(postgres_database: RelationalDatabase) -> str:
+    return postgres_database.url
 
 
 @pytest.mark.fault

@@ -1,10 +1,12 @@
 """Behind PgBouncer in transaction mode a session belongs to nobody; everything still works, by polling."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
 from tests.contract.relational import RelationalDatabase
+from tests.servers import PgBouncer, PostgresServer
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Listing
 from treadle.store.postgres import PostgresStore
@@ -14,8 +16,11 @@ from treadle.testing.workbench import HOUR, MINUTE, Workbench, eventually
 
 
 @pytest.fixture
-def database(pgbouncer_url: str) -> RelationalDatabase:
-    return RelationalDatabase(pgbouncer_url)
+def database(
+    migrated_template: str, postgres_server: PostgresServer, pgbouncer: PgBouncer
+) -> Iterator[RelationalDatabase]:
+    with postgres_server.database(migrated_template) as name:
+        yield RelationalDatabase(pgbouncer.url(name))
 
 
 class TestBehindPgBouncer(ContractPart):
@@ -79,9 +84,6 @@ class TestBehindPgBouncer(ContractPart):
             assert await connection.fetchval("SHOW enable_seqscan") == "on", "they were left behind"
 
 
-class TestInsert(contract.InsertContract): ...
-
-
 class TestClaim(contract.ClaimContract): ...
 
 
@@ -89,6 +91,3 @@ class TestQueuePolicy(contract.QueuePolicyContract): ...
 
 
 class TestManyClaimers(contract.ManyClaimersContract): ...
-
-
-class TestWalk(contract.WalkContract): ...

@@ -14,8 +14,13 @@ from treadle.testing.workbench import DAY, HOUR, Workbench, eventually, new_job
 
 
 @pytest.fixture
-def database(postgres_url: str) -> RelationalDatabase:
-    return RelationalDatabase(postgres_url)
+def database(postgres_database: RelationalDatabase) -> RelationalDatabase:
+    return postgres_database
+
+
+@pytest.fixture
+def postgres_url(postgres_database: RelationalDatabase) -> str:
+    return postgres_database.url
 
 
 class TestWakeUps(ContractPart):

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.contract.crew import crew
+from tests.contract.relational import RelationalDatabase
 from treadle.lifecycle import Status
 from treadle.store.base import Listing
 from treadle.testing.contract import ContractPart
@@ -16,22 +17,24 @@ class TestProcesses(ContractPart):
         ids = await crew(url, "start", [f"p{i}" for i in range(16)])
         assert len(set(ids)) == 16
 
-    async def test_a_hundred_clients_in_ten_processes_one_key_one_job(self, bench: Workbench, url: str) -> None:
-        got = await crew(url, "same_key", [10] * 10)
+    async def test_a_hundred_clients_in_ten_processes_one_key_one_job(
+        self, bench: Workbench, database: RelationalDatabase
+    ) -> None:
+        got = await crew(database.url, "same_key", [10] * 10)
         ids = {id for answers in got for id in answers}
         assert sum(map(len, got)) == 100
         assert len(ids) == 1
         assert [job.id for job in await bench.store.list(Listing())] == list(ids)
 
-    async def test_several_processes_drain_one_queue(self, bench: Workbench, url: str) -> None:
+    async def test_several_processes_drain_one_queue(self, bench: Workbench, database: RelationalDatabase) -> None:
         ids = await bench.enqueue(5000 if FULL else 400)
-        done = [id for answer in await crew(url, "drain", ["a", "b", "c", "d"]) for id in answer]
+        done = [id for answer in await crew(database.url, "drain", ["a", "b", "c", "d"]) for id in answer]
         assert len(set(done)) == len(done), "a job was done twice"
         # Who found nothing to claim may have left while another held the last rows.
         rest = [job.id for job in await bench.claim(10)]
         assert sorted(done + rest) == sorted(ids)
 
-    async def test_several_processes_enqueue_at_once(self, bench: Workbench, url: str) -> None:
-        made = [id for answer in await crew(url, "produce", [25] * 6) for id in answer]
+    async def test_several_processes_enqueue_at_once(self, bench: Workbench, database: RelationalDatabase) -> None:
+        made = [id for answer in await crew(database.url, "produce", [25] * 6) for id in answer]
         assert await bench.statuses(made) == [Status.PENDING] * 150
         assert sorted(await bench.claimable()) == sorted(made)

@@ -25,8 +25,8 @@ from treadle.testing.workbench import Workbench, new_job
 
 
 @pytest.fixture
-def database(sqlite_url: str) -> RelationalDatabase:
-    return RelationalDatabase(sqlite_url)
+def database(sqlite_database: RelationalDatabase) -> RelationalDatabase:
+    return sqlite_database
 
 
 class SqlitePart(ContractPart):

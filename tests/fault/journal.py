@@ -50,8 +50,11 @@ class Journal:
         self.path = path
         path.touch()
 
-    def entries(self, phase: str | None = None) -> list[Entry]:
-        found = [_entry(line) for line in self.path.read_text().splitlines()]
+    def entries(self, phase: str | None = None, since: int = 0) -> list[Entry]:
+        """All of this phase, or those that were written after the file had the size `since`."""
+        with self.path.open() as file:
+            file.seek(since)
+            found = [_entry(line) for line in file]
         return [one for one in found if phase in (None, one.phase)]
 
     def by_job(self, phase: str) -> dict[str, list[Entry]]:

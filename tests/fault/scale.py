@@ -10,3 +10,10 @@ def scaled(short: int, full: int) -> int:
     if ASKED == "short":
         return short
     return full if ASKED == "full" else max(short, round(full * float(ASKED)))
+
+
+def stride(short: int, full: int) -> int:
+    """The other way round: every `short`-th, or every `full`-th, or something between."""
+    if ASKED == "short":
+        return short
+    return full if ASKED == "full" else min(short, round(full / float(ASKED)))

@@ -11,7 +11,7 @@ from uuid_utils import uuid7
 
 from tests.fault.audit import in_order
 from tests.fault.proxy import Cut, Proxy
-from tests.fault.scale import scaled
+from tests.fault.scale import stride
 from tests.fault.test_nth_call import scenario
 from tests.fault.waiting import until
 from treadle import Queue, Worker
@@ -60,7 +60,7 @@ async def test_a_worker_goes_on_wherever_its_wire_was_cut(postgres_server: Any, 
         async with Proxy(postgres_server.url(name)).listening() as proxy:
             await scenario(proxy.url, tmp_path, sober_url=postgres_server.url(name))
             total = proxy.requests
-    step = scaled(80, 4)
+    step = stride(80, 4)
     limit = asyncio.Semaphore(12)
 
     async def one(number: int, nth: int, cut: Cut) -> None:

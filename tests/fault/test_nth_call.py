@@ -16,14 +16,14 @@ from tests.fault.audit import audit
 from tests.fault.flaky import Calls, Fault, FlakyQueue
 from tests.fault.handlers import add_handlers
 from tests.fault.journal import Journal, Pen
-from tests.fault.scale import scaled
+from tests.fault.scale import stride
 from tests.fault.waiting import until
 from tests.servers import PostgresServer
 from treadle import Job, Queue, Worker
 from treadle.errors import StoreUnavailable, WrongState
 
 AT_ONCE = 12
-STEP = scaled(6, 1)
+STEP = stride(6, 1)
 """Every n in the long form, some of them in the short one."""
 MUST_FAIL_ONCE = {"insert", "claim", "settle", "extend", "open_lease", "promote", "touch", "elect", "templates"}
 

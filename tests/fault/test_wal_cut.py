@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.fault.scale import ASKED, scaled
+from tests.fault.scale import scaled, stride
 from treadle import Queue
 from treadle.lifecycle import Completed, Failed, Outcome, decide
 from treadle.store.base import Claimed, Settlement
@@ -22,7 +22,7 @@ from treadle.store.base import Claimed, Settlement
 COMMITS = scaled(200, 2_000)
 COMMITS_A_PIECE = 40
 """Between two checkpoints, as in life: what has been checkpointed can't be cut off any more."""
-EVERY = 1 if ASKED == "full" else 4
+EVERY = stride(4, 1)
 """The short form cuts after every commit and at some of the frames between."""
 HEADER, FRAME_HEADER = 32, 24
 

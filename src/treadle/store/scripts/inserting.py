@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from treadle.errors import ConcurrencyRejected, KeyReused, NotRepeatable, Refused, StoreUnavailable
 from treadle.store.base import EXPIRES, GATED, Inserted, NewJob
 from treadle.store.scripts.common import LOOKS, Script, numbers
-from treadle.store.scripts.gates import enter_gates
+from treadle.store.scripts.gates import enter_gates, open_gates
 from treadle.store.scripts.lanes import lane_of, register_lanes
 from treadle.store.scripts.requests import cancel
 
@@ -96,6 +96,9 @@ def _place_new(rows: list[dict[str, Any]]) -> Script[None]:
         yield "add_members", [{"gate": row["gate"], "n": row["n"]} for row in gated]
         waiting = [row for row in gated if row["run_at"] <= row["created_at"]]
         yield from enter_gates([(row["gate"], row["n"], 0) for row in waiting])
+        # A limit that was raised lets others in, even if the job that brought it is not due yet.
+        if quiet := {row["gate"] for row in gated} - {row["gate"] for row in waiting}:
+            yield from open_gates(quiet)
 
 
 def _positions(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, int]]:

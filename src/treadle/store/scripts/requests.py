@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from treadle.errors import NotCancelable, TreadleError, WrongState
+from treadle.errors import NotCancelable, NotRepeatable, TreadleError, WrongState
 from treadle.lifecycle import CancelRequested, Released, Requeued, Status, decide, wrong_state
-from treadle.store.base import DEDUPE, EXPIRES, NewJob, Refusal, RowState
+from treadle.store.base import DEDUPE, EXPIRES, ONCE, NewJob, Refusal, RowState
 from treadle.store.scripts.common import LOOKS, Facts, Move, Script, as_facts, not_found, numbers
 from treadle.store.scripts.ended import Ended, erase
 from treadle.store.scripts.gates import enter_gates, gate_rows, leave_gates
@@ -138,7 +138,19 @@ def _retake_dedupe(job: Facts) -> Script[None]:
         rows = [{"kind": "dedupe", "key": job.dedupe_key, "n": job.n, "hash": None}]
         if not (yield "take_keys", rows):
             raise WrongState("another live job has the same dedupe keys: requeue is not possible", status="ended")
+        if job.flags & ONCE:
+            yield from _refuse_completed_twin(job)
         yield "drop_keys", [{"n": job.n, "kind": "once"}]
+
+
+def _refuse_completed_twin(job: Facts) -> Script[None]:
+    """Looked for after its dedupe key was taken: a twin may complete while we wait for that."""
+    for _, _, _, other in (yield "find_keys", [{"kind": "once", "key": job.dedupe_key}]):
+        if other != job.id:
+            yield "drop_keys", [{"n": job.n, "kind": "dedupe"}]
+            raise NotRepeatable(
+                f"{job.topic} is not repeatable and job {other} has completed for the same keys", jobId=other
+            )
 
 
 def release(ids: Sequence[str]) -> Script[dict[str, Refusal | None]]:

@@ -21,7 +21,7 @@ from treadle.store.base import Claimed, Gate, Inserted, Listing, NewJob, Store, 
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, new_job, settlement
 
-SEEDS = range(4)
+SEEDS = range(3)
 ACTORS = 6
 STEPS = 25
 

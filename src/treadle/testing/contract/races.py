@@ -390,6 +390,17 @@ class KeyRaceContract(ContractPart):
             else:
                 assert isinstance(answer, NotRepeatable)
 
+    async def test_what_may_complete_once_is_not_requeued_while_its_twin_completes(self, bench: Workbench) -> None:
+        other = await bench.another()
+        for turn in range(ONE_BY_ONE):
+            options = {"dedupe_key": f"d{turn}", "repeatable": False}
+            failed = await bench.make("failed", **options)
+            await bench.enqueue_one(**options)
+            job = await bench.claim_one()
+            accepted, (answer,) = await together(bench.settle(job, Completed()), other.requeue([failed]))
+            assert accepted
+            assert isinstance(answer, Refusal), "it may complete a second time"
+
     async def test_delete_against_the_same_key(self, bench: Workbench) -> None:
         other = await bench.another()
         for turn in range(ONE_BY_ONE):

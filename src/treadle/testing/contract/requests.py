@@ -183,7 +183,7 @@ class RequeueContract(ContractPart):
 
     async def test_it_queues_behind_those_who_wait(self, bench: Workbench) -> None:
         failed = await bench.make("failed")
-        waiting = await bench.enqueue(2)
+        waiting = await bench.enqueue(2, run_at=await bench.store.now() - 1)
         await bench.store.requeue([failed])
         assert await bench.claimable() == [*waiting, failed]
 

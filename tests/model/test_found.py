@@ -1,0 +1,136 @@
+"""What the state machine found, each in the fewest steps, on each store."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from treadle.connect import make_store
+from treadle.errors import KeyReused, NotRepeatable
+from treadle.job import Job
+from treadle.lifecycle import Completed, Failed, Outcome, Status, decide
+from treadle.store.base import Claimed, Gate, Inserted, NewJob, Refusal, Settlement, Store, Touch
+
+HOUR = 3_600_000
+FIRST, SECOND, THIRD, FOURTH = (f"00000000-0000-7000-8000-{number:012x}" for number in range(1, 5))
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = make_store(url, stale_after_ms=HOUR)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def lease(store: Store) -> int:
+    return await store.open_lease("worker", HOUR)
+
+
+def job(id: str, payload: str = '{"v":1}', **options: object) -> NewJob:
+    return NewJob(id, "mail", payload, **options)  # type: ignore[arg-type]
+
+
+def settled(claimed: Claimed, outcome: Outcome) -> Settlement:
+    return Settlement(claimed, decide(claimed, outcome), 0)
+
+
+async def claim(store: Store, lease: int, limit: int = 10, free: int = 10) -> list[Claimed]:
+    return (await store.claim(lease, ["mail"], [], limit, free)).jobs
+
+
+async def read(store: Store, id: str) -> Job:
+    found = (await store.get([id]))[0]
+    assert found is not None
+    return found
+
+
+async def test_an_overdue_job_counts_among_those_that_a_claim_looks_at(store: Store, lease: int) -> None:
+    await store.insert([job(FIRST, priority=75, expires_at=1), job(SECOND)])
+    answer = await store.claim(lease, ["mail"], [], 1, 1)
+    assert (answer.jobs, answer.overdue) == ([], True)
+    await store.expire_overdue()
+    assert [one.id for one in await claim(store, lease, 1)] == [SECOND]
+
+
+async def test_a_job_on_its_last_attempt_takes_no_slot_from_those_behind_it(store: Store, lease: int) -> None:
+    await store.insert([job(FIRST, max_attempts=1, run_at=1), job(SECOND, run_at=2), job(THIRD, run_at=3)])
+    assert [one.id for one in await claim(store, lease, limit=2, free=0)] == [SECOND]
+
+
+async def test_a_job_that_was_requeued_after_its_deadline_can_be_claimed(store: Store, lease: int) -> None:
+    await store.insert([job(FIRST, expires_at=1)])
+    await store.expire_overdue()
+    await store.requeue([FIRST])
+    assert [one.id for one in await claim(store, lease)] == [FIRST]
+    assert (await read(store, FIRST)).status is Status.PROCESSING
+
+
+async def test_one_callers_bad_payload_does_not_refuse_the_next_caller_with_the_same_key(store: Store) -> None:
+    """The intake puts callers who know nothing of each other into one batch."""
+    await store.insert([job(FIRST, '{"v":1}', idempotency_key="k")])
+    wrong, right = job(SECOND, '{"v":2}', idempotency_key="k"), job(THIRD, '{"v":1}', idempotency_key="k")
+    answers = await store.insert([wrong, right], atomic=False)
+    assert isinstance(answers[0], KeyReused)
+    assert isinstance(answers[1], Inserted)
+    assert answers[1].existing_id == FIRST
+
+
+async def test_behind_a_rejected_job_of_its_batch_a_job_stands_for_itself(store: Store) -> None:
+    gate = Gate("g", "reject_same_scope", 1)
+    await store.insert([job(FIRST, gate=gate)])
+    answers = await store.insert([job(SECOND, dedupe_key="d", gate=gate), job(THIRD, dedupe_key="d")], atomic=False)
+    assert not isinstance(answers[0], Inserted)
+    assert isinstance(answers[1], Inserted)
+    assert answers[1].existing_id is None
+
+
+@pytest.mark.parametrize("outcome", [Completed(), Failed("Fail: no", "Fail")])
+async def test_a_lost_claim_and_a_newer_one_of_the_same_job_are_told_apart_in_one_batch(
+    store: Store, lease: int, outcome: Outcome
+) -> None:
+    await store.insert([job(FIRST)])
+    [lost] = await claim(store, lease)
+    await store.release([FIRST])
+    [newer] = await claim(store, lease)
+    stale = settled(lost, Failed("Fail: stale", "Fail"))
+    assert await store.settle([stale, settled(newer, outcome)]) == [stale]
+    assert (await read(store, FIRST)).last_error != "Fail: stale"
+
+
+@pytest.mark.parametrize("gate", [None, Gate("g", "queue_same_scope", 1)])
+async def test_the_last_message_stays_when_a_job_completes(store: Store, lease: int, gate: Gate | None) -> None:
+    await store.insert([job(FIRST, gate=gate)])
+    [mine] = await claim(store, lease)
+    await store.touch(lease, [Touch(mine.n, mine.token, 0, 99, "sent")])
+    await store.settle([settled(mine, Completed())])
+    assert (await read(store, FIRST)).progress_message == "sent"
+
+
+async def test_a_requeued_job_shows_no_error_of_its_former_life(store: Store, lease: int) -> None:
+    await store.insert([job(FIRST, max_attempts=2)])
+    for error in ("first", "second"):
+        [mine] = await claim(store, lease)
+        await store.settle([settled(mine, Failed(error, "OSError", 0))])
+        await store.reschedule(FIRST, run_at=1, priority=None, max_attempts=None)
+    assert (await read(store, FIRST)).last_error == "second"
+    await store.requeue([FIRST])
+    assert (await read(store, FIRST)).last_error is None
+
+
+async def test_what_may_complete_once_is_not_requeued_beside_its_completed_twin(store: Store, lease: int) -> None:
+    once: dict[str, Any] = {"dedupe_key": "d", "repeatable": False}
+    for id, outcome in ((FIRST, Failed("Fail: no", "Fail")), (SECOND, Completed())):
+        await store.insert([job(id, **once)])
+        [mine] = await claim(store, lease)
+        await store.settle([settled(mine, outcome)])
+    [answer] = await store.requeue([FIRST])
+    assert isinstance(answer, Refusal)
+    assert isinstance(answer.error, NotRepeatable)
+
+
+async def test_a_raised_limit_lets_those_who_wait_in_although_its_own_job_is_delayed(store: Store, lease: int) -> None:
+    await store.insert([job(id, gate=Gate("g", "queue_same_scope", 1)) for id in (FIRST, SECOND, THIRD)])
+    await store.insert([job(FOURTH, gate=Gate("g", "queue_same_scope", 3), delay_ms=HOUR)])
+    assert [one.id for one in await claim(store, lease)] == [FIRST, SECOND, THIRD]
