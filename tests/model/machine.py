@@ -42,7 +42,6 @@ TOPICS = ("mail", "video")
 GATES = {"g1": 1, "g2": 2}
 POLICIES = ("queue_same_scope", "reject_same_scope", "replace_same_scope")
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
-TASKS = {"reclaim": 4, "expire_overdue": 3, "end_overdue_cancels": 3, "prune": 1, "tidy": 1}
 OUTCOMES = {"completed": 3, "retry": 3, "fatal": 1, "snoozed": 1, "released": 1, "acknowledged": 1}
 
 
@@ -93,9 +92,13 @@ class Lockstep(RuleBasedStateMachine):
         getattr(self, action)(random)
 
     def _possible(self) -> dict[str, int]:
-        places = [job.place for job in self.model.jobs.values()]
-        working = any(map(self.model.live, self.model.leases))
-        running, ready = "running" in places, "ready" in places
+        model, jobs = self.model, self.model.jobs.values()
+        places = [job.place for job in jobs]
+        working = any(map(model.live, model.leases))
+        running, ready, ended = "running" in places, "ready" in places, "ended" in places
+        orphaned = any(job.lease and not model.live(job.lease) for job in jobs)
+        overdue = any(job.status == "pending" and job.expires_at and job.expires_at <= model.now for job in jobs)
+        cancelling = any(job.status == "cancelling" for job in jobs)
         return {
             "insert": 2 if places.count("ready") > 4 else 8,
             "insert_many": 2,
@@ -107,16 +110,21 @@ class Lockstep(RuleBasedStateMachine):
             "settle_many": bool(self.hands) * (4 if running else 1),
             "touch": 2 * bool(self.hands),
             "release_unknown": int(running),
-            "time_passes": 3,
-            "promote": 5 if "later" in places else 0,
-            "maintain": 5,
+            "time_passes": 4,
+            "promote": 4 if "later" in places else 0,
+            "reclaim": 8 if orphaned else 1,
+            "expire_overdue": 5 if overdue else 1,
+            "end_overdue_cancels": 4 if cancelling else 1,
+            "prune": int(ended),
+            # Known: an empty gate that is tidied away has forgotten its limit when a job of it is requeued.
+            "tidy": int(not any(job.place == "ended" and job.gate for job in jobs)),
             "cancel": 3 if places else 0,
             "release": int(running),
-            "requeue": 3 if "ended" in places else 0,
+            "requeue": 3 if ended else 0,
             "reschedule": 2 if places else 0,
             "delete": 1 if places else 0,
             "pause": 1,
-            "resume": 8 if self.model.paused else 0,
+            "resume": 8 if model.paused else 0,
         }
 
     def _id(self, random: Random, place: str) -> str:
@@ -376,22 +384,26 @@ class Lockstep(RuleBasedStateMachine):
     def promote(self, _: Random) -> None:
         self.ask("promote", self.model.promote(), lambda store, _: store.promote(), lambda answer: answer[0])
 
-    def maintain(self, random: Random) -> None:
-        task, ms = weighted(random, TASKS), random.randint(1, 3) * UNIT - HALF
-        match task:
-            case "reclaim":
-                self._moves(task, self.model.reclaim(), lambda store, _: store.reclaim())
-            case "expire_overdue":
-                self._moves(task, self.model.expire_overdue(), lambda store, _: store.expire_overdue())
-            case "end_overdue_cancels":
-                expected = self.model.end_overdue_cancels({"mail": ms}, HALF)
-                self._moves(task, expected, lambda store, _: store.end_overdue_cancels({"mail": ms}, HALF))
-            case "prune":
-                self.ask(task, self.model.prune(ms), lambda store, _: store.prune(ms))
-            case "tidy" if not any(job.place == "ended" and job.gate for job in self.model.jobs.values()):
-                # Known: an empty gate that is tidied away has forgotten its limit when a job of it is requeued.
-                note(task)
-                self.pair.each(lambda side: side.store.tidy())
+    def reclaim(self, _: Random) -> None:
+        self._moves("reclaim", self.model.reclaim(), lambda store, _: store.reclaim())
+
+    def expire_overdue(self, _: Random) -> None:
+        self._moves("expire_overdue", self.model.expire_overdue(), lambda store, _: store.expire_overdue())
+
+    def end_overdue_cancels(self, random: Random) -> None:
+        grace, default = {"mail": random.randint(1, 2) * UNIT - HALF}, HALF
+        expected = self.model.end_overdue_cancels(grace, default)
+        self._moves(
+            f"end_overdue_cancels {grace}", expected, lambda store, _: store.end_overdue_cancels(grace, default)
+        )
+
+    def prune(self, random: Random) -> None:
+        ms = random.randint(1, 3) * UNIT - HALF
+        self.ask(f"prune {ms}", self.model.prune(ms), lambda store, _: store.prune(ms))
+
+    def tidy(self, _: Random) -> None:
+        note("tidy")
+        self.pair.each(lambda side: side.store.tidy())
 
     def _moves(self, task: str, expected: Any, call: Callable[[Store, Side], Awaitable[Any]]) -> None:
         self.ask(task, expected, call, lambda moved: {(one.id, one.status) for one in moved})

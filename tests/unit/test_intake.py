@@ -16,16 +16,21 @@ class SlowStore:
 
     def __init__(self) -> None:
         self.groups: list[list[str]] = []
-        self.gate = asyncio.Event()
+        self.permits = asyncio.Semaphore(0)
         self.error: BaseException | None = None
 
     async def insert(self, jobs: Sequence[NewJob], *, atomic: bool = True) -> list[Inserted | Refused]:
         assert not atomic, "one caller's refusal must not be another's"
         self.groups.append([job.id for job in jobs])
-        await self.gate.wait()
+        await self.permits.acquire()
         if self.error:
             raise self.error
         return [ConcurrencyRejected("no") if job.topic == "refused" else Inserted(int(job.id)) for job in jobs]
+
+    def let(self, groups: int = 100) -> None:
+        """So many groups may go."""
+        for _ in range(groups):
+            self.permits.release()
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ async def answers(tasks: Sequence[asyncio.Task[Inserted]]) -> list[Any]:
 
 
 async def test_a_lone_caller_never_waits_for_company(intake: Intake, store: SlowStore) -> None:
-    store.gate.set()
+    store.let()
     assert await intake.add(job(1)) == Inserted(1)
     assert await intake.add(job(2)) == Inserted(2)
     assert store.groups == [["1"], ["2"]]
@@ -66,7 +71,7 @@ async def test_a_lone_caller_never_waits_for_company(intake: Intake, store: Slow
 async def test_those_who_come_while_one_is_on_its_way_go_together(intake: Intake, store: SlowStore) -> None:
     tasks = add(intake, *map(job, range(100)))
     await turns()
-    store.gate.set()
+    store.let()
     assert await answers(tasks) == [Inserted(n) for n in range(100)]
     assert [len(group) for group in store.groups] == [1, 99]
 
@@ -74,7 +79,7 @@ async def test_those_who_come_while_one_is_on_its_way_go_together(intake: Intake
 async def test_a_group_has_its_limit(intake: Intake, store: SlowStore) -> None:
     tasks = add(intake, *map(job, range(MOST * 2 + 2)))
     await turns()
-    store.gate.set()
+    store.let()
     assert await answers(tasks) == [Inserted(n) for n in range(MOST * 2 + 2)]
     assert [len(group) for group in store.groups] == [1, MOST, MOST, 1]
 
@@ -82,7 +87,7 @@ async def test_a_group_has_its_limit(intake: Intake, store: SlowStore) -> None:
 async def test_a_refusal_concerns_only_its_own_caller(intake: Intake, store: SlowStore) -> None:
     tasks = add(intake, job(1, "refused"), job(2), job(3, "refused"), job(4))
     await turns()
-    store.gate.set()
+    store.let()
     refused, made, refused_too, made_too = await answers(tasks)
     assert isinstance(refused, ConcurrencyRejected)
     assert isinstance(refused_too, ConcurrencyRejected)
@@ -93,25 +98,41 @@ async def test_an_error_reaches_everybody_in_its_group_and_the_next_can_come(int
     store.error = StoreUnavailable("away")
     tasks = add(intake, job(1), job(2), job(3))
     await turns()
-    store.gate.set()
+    store.let()
     assert [type(answer) for answer in await answers(tasks)] == [StoreUnavailable] * 3
     store.error = None
     assert await intake.add(job(4)) == Inserted(4)
 
 
-@pytest.mark.parametrize("error", [None, StoreUnavailable("away")])
-async def test_a_caller_who_gave_up_keeps_nobody_waiting(
-    intake: Intake, store: SlowStore, error: BaseException | None
-) -> None:
-    store.error = error
+async def test_a_caller_who_gave_up_before_his_turn_enqueues_nothing(intake: Intake, store: SlowStore) -> None:
     first, second, third = add(intake, job(1), job(2), job(3))
     await turns()
     second.cancel()
     await turns()
-    store.gate.set()
+    store.let()
     _, cancelled, answer = await answers([first, second, third])
     assert isinstance(cancelled, asyncio.CancelledError)
-    assert answer is error or answer == Inserted(3)
+    assert answer == Inserted(3)
+    assert store.groups == [["1"], ["3"]]
+
+
+@pytest.mark.parametrize("error", [None, StoreUnavailable("away")])
+async def test_a_caller_who_gives_up_on_the_way_keeps_nobody_waiting(
+    intake: Intake, store: SlowStore, error: BaseException | None
+) -> None:
+    first, second, third = add(intake, job(1), job(2), job(3))
+    await turns()
+    store.let(1)
+    assert await first == Inserted(1)
+    await turns()
+    assert store.groups == [["1"], ["2", "3"]]
+    second.cancel()
+    await turns()
+    store.error = error
+    store.let()
+    cancelled, answer = await answers([second, third])
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert answer == (error or Inserted(3))
 
 
 async def test_the_first_caller_giving_up_lets_those_behind_go(intake: Intake, store: SlowStore) -> None:
@@ -119,6 +140,6 @@ async def test_the_first_caller_giving_up_lets_those_behind_go(intake: Intake, s
     await turns()
     first.cancel()
     await turns()
-    store.gate.set()
+    store.let()
     assert await second == Inserted(2)
     assert await intake.add(job(3)) == Inserted(3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from treadle.store.scripts.common import Script, numbers
@@ -35,21 +35,25 @@ def leave_gates(gates: Iterable[str]) -> Script[None]:
 
 def open_gates(gates: Iterable[str]) -> Script[None]:
     """Move those who wait at gates (locked by the caller) into the queue as far as there is room."""
-    room = {gate: limit - used for gate, used, limit in (yield "relock_gates", gate_rows(gates))}
-    roomy = [{"gate": gate, "room": left} for gate, left in sorted(room.items()) if left > 0]
-    entering: list[tuple[str, int, int]] = []
-    if roomy:
-        for gate, n, attempt in (yield "next_held", roomy):
+    rows = gate_rows(gates)
+    while True:
+        room = {gate: limit - used for gate, used, limit in (yield "relock_gates", rows)}
+        roomy = [{"gate": gate, "room": left} for gate, left in sorted(room.items()) if left > 0]
+        first: list[tuple[str, int]] = []
+        for gate, n in (yield "next_held", roomy) if roomy else ():
             if room[gate] > 0:
                 room[gate] -= 1
-                entering.append((gate, n, attempt))
-    if entering:
-        yield "take_held", numbers(n for _, n, _ in entering)
-        yield "place_ready", [{"n": n, "attempt": attempt} for _, n, attempt in entering]
-        counts: dict[str, int] = defaultdict(int)
-        for gate, _, _ in entering:
-            counts[gate] += 1
-        yield "change_gates", [{"gate": gate, "change": count} for gate, count in sorted(counts.items())]
+                first.append((gate, n))
+        if not first:
+            return
+        taken = dict((yield "take_held", numbers(n for _, n in first)))
+        counts = Counter(gate for gate, n in first if n in taken)
+        if taken:
+            yield "place_ready", [{"n": n, "attempt": attempt} for n, attempt in sorted(taken.items())]
+            yield "change_gates", [{"gate": gate, "change": count} for gate, count in sorted(counts.items())]
+        if len(taken) == len(first):
+            return
+        # Somebody cancelled or deleted one of them before we took it (that needs no gate): there is room for another.
 
 
 def gate_rows(gates: Iterable[str]) -> list[dict[str, str]]:

@@ -23,8 +23,8 @@ ORDER BY t.gate, m.n
 
 -- name: next_held
 -- Who waits at these gates, most urgent first, as many as there is room for; not all who wait, they may be many.
-SELECT t.gate, h.n, h.attempt FROM {rows: gate text, room integer} CROSS JOIN LATERAL (
-    SELECT x.n, x.attempt, x.priority FROM {held} x WHERE x.gate = t.gate ORDER BY x.priority DESC, x.n LIMIT t.room) h
+SELECT t.gate, h.n FROM {rows: gate text, room integer} CROSS JOIN LATERAL (
+    SELECT x.n, x.priority FROM {held} x WHERE x.gate = t.gate ORDER BY x.priority DESC, x.n LIMIT t.room) h
 ORDER BY t.gate, h.priority DESC, h.n
 
 -- name: insert_alike

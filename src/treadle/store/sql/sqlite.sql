@@ -23,7 +23,7 @@ WHERE m.gate = t.gate AND j.n = m.n ORDER BY m.gate, m.n
 
 -- name: next_held
 -- Who waits at these gates, most urgent first, at each as many as the roomiest has room for.
-SELECT t.gate, h.n, h.attempt FROM {rows: gate text} CROSS JOIN {held} h
+SELECT t.gate, h.n FROM {rows: gate text} CROSS JOIN {held} h
 WHERE h.n IN (SELECT x.n FROM {held} x WHERE x.gate = t.gate ORDER BY x.priority DESC, x.n
     LIMIT (SELECT max(t.room) FROM {rows: room integer}))
 ORDER BY h.gate, h.priority DESC, h.n

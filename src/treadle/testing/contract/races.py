@@ -16,7 +16,7 @@ from treadle.job import Job
 from treadle.lifecycle import Completed, Failed, Outcome, Released, Status
 from treadle.store.base import Claimed, Gate, Inserted, Listing, Refusal, Store
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
+from treadle.testing.workbench import DAY, HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
 
 T = TypeVar("T")
 
@@ -429,6 +429,28 @@ class GateRaceContract(ContractPart):
             (claimed,) = await bench.claim(2)
             assert claimed.id == new.id
             await bench.settle(claimed, Completed())
+
+    @pytest.mark.parametrize("leaving", ["cancel", "delete", "reschedule"])
+    async def test_room_for_one_who_stops_waiting_at_that_moment(self, bench: Workbench, leaving: str) -> None:
+        """The next in line goes away just as it is let in: then whoever stands behind it has its room."""
+        other = await bench.another()
+        far = await bench.store.now() + DAY
+        for turn in range(ONE_BY_ONE):
+            gate = Gate(f"g{turn}", "queue_same_scope", 1)
+            await bench.enqueue_one(gate=gate)
+            job = await bench.claim_one()
+            first, second = [await bench.enqueue_one(gate=gate) for _ in range(2)]
+            goes: Awaitable[Any]
+            if leaving == "reschedule":
+                goes = other.reschedule(first, run_at=far, priority=None, max_attempts=None)
+            else:
+                goes = other.cancel([first], "") if leaving == "cancel" else other.delete([first])
+            accepted, _ = await together(bench.settle(job, Completed()), goes)
+            assert accepted
+            (next_one,) = await bench.claim(5)
+            assert next_one.id == second
+            assert await bench.settle(next_one, Completed())
+            await bench.store.delete([first])
 
     async def test_delayed_jobs_against_tidying(self, bench: Workbench) -> None:
         other = await bench.another()
