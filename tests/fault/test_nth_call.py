@@ -23,7 +23,7 @@ from treadle import Job, Queue, Worker
 from treadle.errors import StoreUnavailable, WrongState
 
 AT_ONCE = 12
-STEP = stride(6, 1)
+STEP = stride(10, 1)
 """Every n in the long form, some of them in the short one."""
 MUST_FAIL_ONCE = {"insert", "claim", "settle", "extend", "open_lease", "promote", "touch", "elect", "templates"}
 

@@ -155,7 +155,7 @@ async def test_work_goes_on_soon_after_a_long_outage(
                 await queue.enqueue("quick")
                 await until(lambda: crew.journal.entries("done"), 60, crew.tails)
                 own_postgres.stop("fast")
-                await asyncio.sleep(scaled(9, 40))  # the outage itself
+                await asyncio.sleep(scaled(6, 40))  # the outage itself
                 own_postgres.start()
                 back = time.monotonic()
                 job = await queue.enqueue("quick")

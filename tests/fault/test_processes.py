@@ -106,7 +106,7 @@ def _hears(pid: int) -> bool:
 async def test_a_slow_handler_keeps_its_lease(crew: Crew, queue: Queue, topic: str) -> None:
     """Faults 15 and 17: by a thread of the worker's own if the handler blocks the loop, or by its heartbeats."""
     crew.hire(lease="1s", topics=topic, no_maintenance=True)
-    job = await queue.enqueue(topic, {"ms": 3_500})
+    job = await queue.enqueue(topic, {"ms": 2_500})
     await started(crew, job)
     crew.hire(lease="1s", reap="100ms")
     ledger = await all_ended(crew, queue)
