@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import PgBouncer, PostgresServer, find_pgbouncer, find_postgres, memory_disk, needed
+pytest.register_assert_rewrite("treadle.testing.contract", "tests.contract.relational")
+
+from tests.servers import PgBouncer, PostgresServer, find_pgbouncer, find_postgres, memory_disk, needed  # noqa: E402
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.relational import RelationalDatabase
 from tests.servers import PostgresServer
-
-pytest.register_assert_rewrite("treadle.testing.contract", "tests.contract.relational")
-
-from tests.contract.relational import RelationalDatabase  # noqa: E402
 
 TEMPLATE = "contract_template"
 

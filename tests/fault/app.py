@@ -10,6 +10,7 @@ import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -123,19 +124,20 @@ async def migrate(arguments: argparse.Namespace) -> None:
 
 
 async def starve(arguments: argparse.Namespace) -> None:
-    """Read when no file can be opened, and again when it can."""
+    """Read when no file can be opened, and again when it can: so much at once that another connection is needed."""
     pen = Pen(arguments.journal, arguments.name)
+    slow = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 300000) SELECT count(*) FROM c"
     async with Queue(arguments.url) as queue:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with Path("/dev/null").open() as lowest:
             free = lowest.fileno()
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-        try:
-            await queue.count()  # the first read: it needs a connection
-        except StoreUnavailable:
+        store: Any = queue.store
+        answers = await asyncio.gather(*(store.query(slow, []) for _ in range(4)), return_exceptions=True)
+        if any(isinstance(answer, StoreUnavailable) for answer in answers):
             pen.note("unavailable", "-")
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        await queue.count()
+        await asyncio.gather(*(store.query(slow, []) for _ in range(4)))
         pen.note("back", "-")
 
 

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from treadle.lifecycle import ENDED, Outcome, Status, decide
 from treadle.store.base import DEDUPE, EXPIRES, GATED, ONCE, Moved, RowState
-from treadle.store.scripts.common import Attempt, Facts, Move, Script, as_facts, numbers
+from treadle.store.scripts.common import LOOKS, Attempt, Facts, Move, Script, as_facts, numbers
 from treadle.store.scripts.gates import enter_gates, leave_gates
 
 
@@ -167,6 +167,22 @@ def take_pending(ns: Iterable[int]) -> Script[tuple[list[tuple[int, int, bool]],
             rows = yield f"take_{place}", numbers(left)
             taken += [(n, attempt, place == "ready") for n, attempt in rows]
             left -= {row[0] for row in rows}
+    return taken, left
+
+
+def take_pending_wherever(ns: Iterable[int]) -> Script[tuple[list[tuple[int, int, bool]], set[int]]]:
+    """The same, and look again for those who moved from one place to another between two of the looks."""
+    taken: list[tuple[int, int, bool]] = []
+    left = set(ns)
+    for _ in range(LOOKS):
+        found, left = yield from take_pending(left)
+        taken += found
+        if not left:
+            break
+        elsewhere = {row[0] for row in (yield "find_running", numbers(left))}
+        elsewhere |= {row[0] for row in (yield "find_outcomes", numbers(left))}
+        if elsewhere == left:
+            break
     return taken, left
 
 

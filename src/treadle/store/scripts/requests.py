@@ -12,7 +12,14 @@ from treadle.store.scripts.common import LOOKS, Facts, Move, Script, as_facts, n
 from treadle.store.scripts.ended import Ended, erase
 from treadle.store.scripts.gates import enter_gates, gate_rows, leave_gates
 from treadle.store.scripts.lanes import lane_of, register_lanes
-from treadle.store.scripts.moving import end_attempts, moved_event_row, pending_move, relocate, take_pending
+from treadle.store.scripts.moving import (
+    end_attempts,
+    moved_event_row,
+    pending_move,
+    relocate,
+    take_pending,
+    take_pending_wherever,
+)
 
 
 def cancel(ids: Sequence[str], reason: str, uncancelable: Collection[str]) -> Script[dict[str, Refusal | None]]:
@@ -172,7 +179,7 @@ def reschedule(id_: str, run_at: int | None, priority: int | None, max_attempts:
         return not_found(id_)
     job = found[0]
     now: int = (yield "clock", [])[0][0]
-    taken, _ = yield from take_pending([job.n])
+    taken, _ = yield from take_pending_wherever([job.n])
     if not taken:
         return Refusal(id_, WrongState("the job is not pending: it can't be changed", status=""))
     _, attempt, in_gate = taken[0]
@@ -201,7 +208,7 @@ def delete(ids: Sequence[str], force: bool) -> Script[dict[str, Refusal | None]]
         answers[job.id] = Refusal(job.id, wrong_state(Status.PROCESSING, "delete"))
     if not facts:
         return answers
-    taken, left = yield from take_pending(facts)
+    taken, left = yield from take_pending_wherever(facts)
     gone = [n for n, _, _ in taken]
     ended = [Ended(*row) for row in (yield "find_outcomes", numbers(left))] if left else []
     for one in ended:

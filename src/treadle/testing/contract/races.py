@@ -291,6 +291,30 @@ class RaceContract(ContractPart):
             assert claimed | changed | left == set(ids)
             await bench.store.cancel(ids, "")
 
+    async def test_delete_against_promotion(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        leader, operator = stores
+        async for count in rounds():
+            ids = await bench.enqueue(count, delay_ms=1)
+            await asyncio.sleep(0.002)
+            _, answers = await together(leader.promote(), asyncio.gather(*(operator.delete([id]) for id in ids)))
+            assert [answer for (answer,) in answers] == ids, "a pending job can be deleted wherever it waits"
+            assert await bench.store.get(ids) == [None] * count
+
+    async def test_reschedule_against_promotion(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+        leader, operator = stores
+        async for count in rounds():
+            ids = await bench.enqueue(count, delay_ms=1)
+            later = await bench.store.now() + HOUR
+            _, answers = await together(
+                leader.promote(),
+                asyncio.gather(
+                    *(operator.reschedule(id, run_at=later, priority=None, max_attempts=None) for id in ids)
+                ),
+            )
+            assert all(isinstance(answer, Job) for answer in answers), "a pending job can be changed wherever it waits"
+            assert await bench.claim(count) == []
+            await bench.store.cancel(ids, "")
+
     async def test_deadline_against_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
         worker, leader = stores
         async for count in rounds():
