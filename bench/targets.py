@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -15,17 +17,19 @@ class Target(NamedTuple):
     """Divide by this figure of the same run first."""
     digits: int = 2
 
-    def value(self, figures: dict[str, float]) -> float | None:
+    def value(self, rounds: Sequence[Mapping[str, float]]) -> float | None:
+        """The median over the rounds that measured it."""
+        values = [value for figures in rounds if (value := self._value(figures)) is not None]
+        return statistics.median(values) if values else None
+
+    def _value(self, figures: Mapping[str, float]) -> float | None:
         value = figures.get(self.figure)
         if value is None or self.of is None:
             return value
         base = figures.get(self.of)
         return value / base if base else None
 
-    def met(self, figures: dict[str, float]) -> bool | None:
-        value = self.value(figures)
-        if value is None:
-            return None
+    def met(self, value: float) -> bool:
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
 
     def bound(self) -> str:

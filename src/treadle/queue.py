@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pydantic_core import from_json, to_json
-from uuid_utils import uuid7
 
 from treadle import insights, settings
 from treadle.connect import make_store, shown
@@ -25,20 +23,20 @@ from treadle.errors import (
     Refused,
     ResultTimeout,
     SchemaMismatch,
-    TemplateDisabled,
 )
 from treadle.events import Event
 from treadle.handler import Handler
 from treadle.insights import QueueStats
 from treadle.intake import Intake
-from treadle.job import Job, checked_topic, from_ms, is_job_id, to_ms
+from treadle.job import Job, checked_topic, is_job_id, to_ms
 from treadle.lifecycle import Status
-from treadle.payload import dumps, dumps_object
+from treadle.orders import JobRequest, Order, checked_attempts, short_text
+from treadle.payload import dumps
 from treadle.policy import Duration, Priority, Retry, duration_ms, priority_value
 from treadle.settings import Settings
-from treadle.store.base import FOREVER, Gate, Inserted, Listing, NewJob, Refusal, Store, Topic
+from treadle.store.base import FOREVER, Inserted, Listing, NewJob, Refusal, Store, Topic
 from treadle.store.hints import ENDED
-from treadle.template import CancelPolicy, Concurrency, Rate, Template, checked_capability, evaluate_key
+from treadle.template import CancelPolicy, Concurrency, Rate, Template
 
 if TYPE_CHECKING:
     from treadle.sync import SyncQueue
@@ -51,15 +49,6 @@ TEMPLATES_SECONDS = 5.0
 BATCH = 1000
 MAX_LIMIT = 1000
 MAX_OFFSET = 2**31
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """One entry of a mixed `enqueue_many`: a topic, a payload, and any option of `enqueue`."""
-
-    topic: str
-    payload: Any = None
-    options: Mapping[str, Any] | None = None
 
 
 class _Session:
@@ -214,6 +203,8 @@ class Queue:
         task = self._sessions.get(loop)
         if task is None:
             task = self._sessions[loop] = loop.create_task(self._open_session())
+        elif task.done() and not task.cancelled() and task.exception() is None:
+            return task.result()
         try:
             return await asyncio.shield(task)
         except BaseException:
@@ -321,10 +312,9 @@ class Queue:
         `connection` joins the transaction that is open there: the job exists if and when it commits.
         """
         session = await self._session(joined=connection is not None)
-        template = await self._template(session, topic)
-        job = self._new_job(
-            template,
-            payload,
+        order = await self._order(
+            session,
+            topic,
             run_at=run_at,
             delay=delay,
             priority=priority,
@@ -338,10 +328,11 @@ class Queue:
             expires_at=expires_at,
             expires=expires,
         )
+        jobs = order.jobs([payload])
         if connection is None:
-            return (await self._made(session, [job], [await session.intake.add(job)]))[0]
-        answers = await session.store.insert([job], connection=connection)
-        return (await self._made(session, [job], answers, connection))[0]
+            return (await self._made(session, [order], jobs, [await session.intake.add(jobs[0])]))[0]
+        answers = await session.store.insert(jobs, connection=connection)
+        return (await self._made(session, [order], jobs, answers, connection))[0]
 
     async def enqueue_many(
         self,
@@ -354,15 +345,24 @@ class Queue:
     ) -> list[Job]:
         """Store many jobs, all or none: a topic with its payloads, or a list of `JobRequest`s."""
         session = await self._session(joined=connection is not None)
-        requests = _requests(topic, payloads, options)
-        jobs = [
-            self._new_job(await self._template(session, one.topic), one.payload, **(one.options or {}))
-            for one in requests
-        ]
+        if isinstance(topic, str):
+            order = await self._order(session, topic, **_checked_options(options))
+            jobs = order.jobs(payloads)
+            orders = [order] * len(jobs)
+        else:
+            jobs, orders = [], []
+            for one in _checked_requests(topic):
+                chosen = _checked_options({**options, **(one.options or {})})
+                orders.append(await self._order(session, one.topic, **chosen))
+                jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
         answers = await session.store.insert(jobs, connection=connection)
-        return await self._made(session, jobs, answers, connection)
+        return await self._made(session, orders, jobs, answers, connection)
+
+    async def _order(self, session: _Session, topic: str, **options: Any) -> Order:
+        template = await self._template(session, topic)
+        return Order(template, self.handlers.get(topic), self._versions.get(topic), **options)
 
     async def _template(self, session: _Session, topic: str) -> Template:
         handler = self.handlers.get(checked_topic(topic))
@@ -387,67 +387,24 @@ class Queue:
         self._versions |= {name: version for name, (_, version) in saved.items()}
         session.templates_at = time.monotonic()
 
-    def _new_job(
-        self,
-        template: Template,
-        payload: Any,
-        *,
-        run_at: datetime | None = None,
-        delay: Duration | None = None,
-        priority: Priority | None = None,
-        max_attempts: int | None = None,
-        max_retries: int | None = None,
-        idempotency_key: str | None = None,
-        scope: str | None = None,
-        scope_id: str | None = None,
-        created_by: str | None = None,
-        capability: str | None = None,
-        expires_at: datetime | None = None,
-        expires: Duration | None = None,
-    ) -> NewJob:
-        """Check everything and write it as the store keeps it."""
-        topic = template.topic
-        if not template.enabled:
-            raise TemplateDisabled(f"the template of {topic} is disabled", topic=topic)
-        handler = self.handlers.get(topic)
-        text = handler.payload_text(payload) if handler else dumps_object(payload)
-        if run_at is not None and delay is not None:
-            raise InvalidInput("give run_at or delay, not both", field="run_at")
-        if expires_at is not None and expires is not None:
-            raise InvalidInput("give expires_at or expires, not both", field="expires_at")
-        if expires is None and expires_at is None:
-            expires = template.expires
-        job = NewJob(
-            id=str(uuid7()),
-            topic=topic,
-            payload=text,
-            priority=priority_value(template.priority if priority is None else priority),
-            capability=checked_capability(template.capability if capability is None else capability) or "",
-            max_attempts=_attempts(template, max_attempts, max_retries),
-            run_at=None if run_at is None else to_ms(run_at),
-            delay_ms=0 if delay is None else duration_ms(delay, "delay"),
-            expires_at=None if expires_at is None else to_ms(expires_at, "expires_at"),
-            expires_in_ms=None if expires is None else duration_ms(expires, "expires"),
-            scope=_short_text(scope, "scope"),
-            scope_id=_short_text(scope_id, "scope_id"),
-            created_by=_short_text(created_by, "created_by"),
-            idempotency_key=_short_text(idempotency_key, "idempotency_key"),
-            template_version=self._versions.get(topic),
-        )
-        return _with_keys(job, template) if _has_keys(template) else job
-
     async def _made(
-        self, session: _Session, jobs: Sequence[NewJob], answers: Sequence[Inserted | Refused], connection: Any = None
+        self,
+        session: _Session,
+        orders: Sequence[Order],
+        jobs: Sequence[NewJob],
+        answers: Sequence[Inserted | Refused],
+        connection: Any = None,
     ) -> list[Job]:
         """The jobs as they were made; where an older one stands for a new one, that one."""
         made = cast(Sequence[Inserted], answers)  # a refusal would have been raised
+        fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, made, strict=True)]
         ids = [answer.existing_id for answer in made if answer.existing_id is not None]
-        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job} if ids else {}
+        if not ids:
+            return fresh
+        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job}
         return [
-            self._bind(_as_job(job, answer.at))
-            if answer.existing_id is None
-            else self._standing(answer.existing_id, found.get(answer.existing_id))
-            for job, answer in zip(jobs, made, strict=True)
+            job if answer.existing_id is None else self._standing(answer.existing_id, found.get(answer.existing_id))
+            for job, answer in zip(fresh, made, strict=True)
         ]
 
     def _standing(self, job_id: str, job: Job | None) -> Job:
@@ -579,7 +536,7 @@ class Queue:
             job_id,
             run_at=None if run_at is None else to_ms(run_at),
             priority=None if priority is None else priority_value(priority),
-            max_attempts=None if max_attempts is None else _checked_attempts(max_attempts, "max_attempts"),
+            max_attempts=None if max_attempts is None else checked_attempts(max_attempts),
         )
         return self._answer(answer)
 
@@ -640,18 +597,11 @@ def _make_handler(topic: str, function: Callable[..., Any], options: Mapping[str
     return handler
 
 
-def _requests(
-    topic: str | Iterable[JobRequest], payloads: Iterable[Any], options: Mapping[str, Any]
-) -> list[JobRequest]:
-    if isinstance(topic, str):
-        return [JobRequest(topic, payload, _checked_options(options)) for payload in payloads]
-    requests = []
-    for i, one in enumerate(topic):
+def _checked_requests(requests: Iterable[JobRequest]) -> Iterable[JobRequest]:
+    for i, one in enumerate(requests):
         if not isinstance(one, JobRequest):
             raise InvalidInput(f"jobs[{i}]: {type(one).__name__} is not a JobRequest", field="jobs")
-        chosen = _checked_options({**options, **(one.options or {})})
-        requests.append(JobRequest(one.topic, one.payload, chosen))
-    return requests
+        yield one
 
 
 def _checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -664,73 +614,11 @@ def _checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 _OPTIONS = frozenset(inspect.signature(Queue.enqueue).parameters) - {"self", "topic", "payload", "connection"}
 
 
-def _attempts(template: Template, max_attempts: int | None, max_retries: int | None) -> int:
-    if max_attempts is not None and max_retries is not None:
-        raise InvalidInput("give max_attempts or max_retries, not both: they say the same", field="max_retries")
-    if max_attempts is not None:
-        return _checked_attempts(max_attempts, "max_attempts")
-    if max_retries is not None:
-        return _checked_attempts(max_retries, "max_retries")
-    return template.retry.max_attempts
-
-
-def _checked_attempts(given: int, field: str) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 1_000_000:
-        raise InvalidInput(f"{field}: {str(given)[:40]!r} is not between 1 and 1,000,000", field=field)
-    return given
-
-
-def _short_text(value: str | None, field: str) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
-        raise InvalidInput(f"{field}: 1 to 255 printable characters, please", field=field)
-    return value
-
-
 def _checked_reason(reason: str) -> str:
     if not isinstance(reason, str) or len(reason) > 1000:
         raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
     dumps(reason, "reason")  # refuses what databases can't keep
     return reason
-
-
-def _has_keys(template: Template) -> bool:
-    return bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
-
-
-def _with_keys(job: NewJob, template: Template) -> NewJob:
-    """Evaluate the template's key expressions on the payload."""
-    payload = from_json(job.payload)
-
-    def values(expressions: Iterable[str]) -> str:
-        found = [evaluate_key(one, payload, job.scope, job.scope_id) for one in expressions]
-        return to_json([job.topic, *found]).decode()
-
-    key = job.idempotency_key
-    if key is None and template.idempotency_key:
-        key = _key_text(evaluate_key(template.idempotency_key, payload, job.scope, job.scope_id))
-    gate = None
-    if template.concurrency and template.concurrency.policy != "allow":
-        expressions = template.concurrency.keys or ("scope", "scope_id")
-        gate = Gate(_hashed(values(expressions)), template.concurrency.policy, template.concurrency.limit)
-    return replace(
-        job,
-        idempotency_key=key,
-        dedupe_key=_hashed(values(template.dedupe_keys)) if template.dedupe_keys else None,
-        repeatable=template.repeatable,
-        gate=gate,
-    )
-
-
-def _key_text(value: Any) -> str:
-    text = value if isinstance(value, str) else to_json(value).decode()
-    return text if 1 <= len(text) <= 255 and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()
-
-
-def _hashed(text: str) -> str:
-    """Keys of any length fit an index entry; short ones stay readable."""
-    return text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _listing(
@@ -751,35 +639,10 @@ def _listing(
         None if topic is None else checked_topic(topic),
         wanted,
         stale,
-        _short_text(scope, "scope"),
-        _short_text(scope_id, "scope_id"),
+        short_text(scope, "scope"),
+        short_text(scope_id, "scope_id"),
         min(max(limit, 1), MAX_LIMIT),
         min(max(offset, 0), MAX_OFFSET),
-    )
-
-
-def _as_job(job: NewJob, at: int) -> Job:
-    created = from_ms(at) or datetime.now(UTC)
-    run_at = from_ms(at + job.delay_ms if job.run_at is None else job.run_at)
-    expires = job.expires_at if job.expires_in_ms is None else at + job.expires_in_ms
-    return Job(
-        id=job.id,
-        topic=job.topic,
-        status=Status.PENDING,
-        payload=from_json(job.payload),
-        run_at=run_at or created,
-        created_at=created,
-        updated_at=created,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        expires_at=from_ms(expires),
-        events_count=1,
-        scope=job.scope,
-        scope_id=job.scope_id,
-        created_by=job.created_by,
-        idempotency_key=job.idempotency_key,
-        capability=job.capability or None,
-        template_version=job.template_version,
     )
 
 

@@ -77,7 +77,7 @@ class TestBehindPgBouncer(ContractPart):
 
     async def test_the_plan_settings_travel_with_each_transaction(self, bench: Workbench) -> None:
         assert isinstance(bench.store, PostgresStore)
-        async with bench.store.link.statement() as connection:
+        async with bench.store.link.transaction() as connection:
             assert await connection.fetchval("SHOW enable_seqscan") == "off"
             assert await connection.fetchval("SHOW enable_hashjoin") == "off"
         async with bench.store.link.acquire() as connection:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, NamedTuple
 
@@ -241,7 +240,7 @@ class Lockstep(RuleBasedStateMachine):
         delay_ms = delay * UNIT - STEP // 2 + self._moment()
         mine = NewJob(id, **plan, delay_ms=delay_ms, expires_in_ms=expires_in)
         expires_at = None if expires_in is None else now + expires_in
-        return mine, replace(mine, run_at=now + delay_ms, delay_ms=0, expires_at=expires_at, expires_in_ms=None)
+        return mine, mine._replace(run_at=now + delay_ms, delay_ms=0, expires_at=expires_at, expires_in_ms=None)
 
     # -- running jobs --------------------------------------------------------------------------
 

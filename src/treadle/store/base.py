@@ -39,8 +39,7 @@ class Gate(NamedTuple):
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job to insert; everything already checked and written as the store keeps it."""
 
     id: str
@@ -76,6 +75,11 @@ class NewJob:
     def plain(self) -> bool:
         """No key, gate or deadline: it may take the short way."""
         return self.flags == 0 and self.idempotency_key is None
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """All but id and payload."""
+        return (self[1], *self[3:])
 
 
 class Inserted(NamedTuple):

@@ -195,24 +195,23 @@ class PostgresStore(RelationalStore):
 
     async def _insert_alike(self, jobs: Sequence[NewJob]) -> int | None:
         job = jobs[0]
-        async with self.link.statement() as connection:
-            at: int | None = await connection.fetchval(
-                self.queries["insert_alike"].sql,
-                [one.id for one in jobs],
-                [one.payload for one in jobs],
-                self._lanes.get((job.topic, job.capability, job.priority), -1),
-                job.topic,
-                job.delay_ms,
-                job.run_at,
-                job.max_attempts,
-                job.template_version,
-                job.scope,
-                job.scope_id,
-                job.created_by,
-                job.capability,
-                job.priority,
-            )
-            return at
+        rows = await self.link.fetch(
+            self.queries["insert_alike"].sql,
+            [one.id for one in jobs],
+            [one.payload for one in jobs],
+            self._lanes.get((job.topic, job.capability, job.priority), -1),
+            job.topic,
+            job.delay_ms,
+            job.run_at,
+            job.max_attempts,
+            job.template_version,
+            job.scope,
+            job.scope_id,
+            job.created_by,
+            job.capability,
+            job.priority,
+        )
+        return rows[0][0] if rows else None
 
     async def claim(
         self, lease: int, topics: Sequence[str], capabilities: Sequence[str], limit: int, free: int
@@ -223,10 +222,9 @@ class PostgresStore(RelationalStore):
             self._marks.clear()
             self._marked_at = time.monotonic()
         marked = bool(self._marks)
-        async with self.link.statement() as connection:
-            rows = await connection.fetch(
-                self.queries["claim"].sql, lease, topics, capabilities, limit, free, *self._mark_arrays()
-            )
+        rows = await self.link.fetch(
+            self.queries["claim"].sql, lease, topics, capabilities, limit, free, *self._mark_arrays()
+        )
         if not rows:
             raise LeaseLost("the lease has run out")
         jobs = [_claimed(row, lease) for row in rows if row[0] is not None and not row[13]]
@@ -263,16 +261,15 @@ class PostgresStore(RelationalStore):
         return not self._rated.isdisjoint(topics)
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        async with self.link.statement() as connection:
-            done = await connection.fetchval(
-                self.queries["settle_completed"].sql,
-                lease,
-                [one.job.n for one in settlements],
-                [one.job.token for one in settlements],
-                [one.ran_ms for one in settlements],
-                [one.job.topic for one in settlements],
-                [one.transition.result for one in settlements],
-            )
+        [[done]] = await self.link.fetch(
+            self.queries["settle_completed"].sql,
+            lease,
+            [one.job.n for one in settlements],
+            [one.job.token for one in settlements],
+            [one.ran_ms for one in settlements],
+            [one.job.topic for one in settlements],
+            [one.transition.result for one in settlements],
+        )
         self.hub.publish((hints.ENDED,))
         if len(done) == len(settlements):
             return []
@@ -299,24 +296,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _alike(jobs: Sequence[NewJob]) -> bool:
-    first = _shape(jobs[0])
-    return all(_shape(job) == first for job in jobs[1:])
-
-
-def _shape(job: NewJob) -> tuple[Any, ...]:
-    return (
-        job.topic,
-        job.priority,
-        job.capability,
-        job.max_attempts,
-        job.run_at,
-        job.delay_ms,
-        job.scope,
-        job.scope_id,
-        job.created_by,
-        job.template_version,
-        job.plain,
-    )
+    first = jobs[0].shape
+    return all(job.shape == first for job in jobs)
 
 
 async def _applied(connection: Any) -> set[int]:

@@ -1,8 +1,10 @@
 """Connections to one PostgreSQL server: pools, wake-ups, and what to do when it is away.
 
-Two pools. The engine's own statements run with plan settings that keep them on their indexes
+Three pools. The engine's own statements run with plan settings that keep them on their indexes
 whatever the statistics say (they were written for one plan; a hash join over `unnest` once cost a
 factor of ten). Reads run with the server's defaults, planned anew for their values.
+Notifications have a connection of their own, which does not
+wait for the disk.
 
 Behind a pooler in transaction mode a session belongs to nobody: no LISTEN, no prepared statements,
 no session settings. That is found out by itself (the backend's pid is not the one that the pooler
@@ -16,17 +18,19 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
 from treadle.errors import InvalidInput, StoreUnavailable
 from treadle.store.hints import ALL, Hub
+from treadle.store.postgres_pool import Pool
 
 log = logging.getLogger("treadle.postgres")
 
 CHANNEL = "treadle"
 PLAN_SETTINGS = {
+    "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
@@ -34,6 +38,8 @@ PLAN_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
 }
 READ_SETTINGS = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
+# A notification needs no durability: without this its commit would wait for the disk.
+TELL_SETTINGS = {"synchronous_commit": "off"}
 # No statement of ours takes nearly as long: whoever waits longer waits on a dead connection.
 COMMAND_SECONDS = 60
 # A second NOTIFY within this time adds nothing: whoever was woken looks at everything.
@@ -64,8 +70,9 @@ class Link:
         self.hub = hub
         self.pooled = False
         self.listening = False
-        self._engine: Any = None
-        self._reads: Any = None
+        self._engine: Pool | None = None
+        self._reads: Pool | None = None
+        self._tells: Pool | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_tell: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
@@ -75,29 +82,19 @@ class Link:
 
     async def open(self) -> None:
         self.pooled = await self._behind_pooler()
-        try:
-            self._engine = await self._pool(6, PLAN_SETTINGS)
-            self._reads = await self._pool(3, READ_SETTINGS)
-        except BaseException as error:
-            raise _explained(error, self.url) from None
+        self._engine = Pool(lambda: self._connect(PLAN_SETTINGS), 6)
+        self._reads = Pool(lambda: self._connect(READ_SETTINGS), 3)
+        self._tells = Pool(lambda: self._connect(TELL_SETTINGS), 1)
 
-    async def _pool(self, size: int, settings: dict[str, str]) -> Any:
-        own = {"statement_cache_size": 0} if self.pooled else {"server_settings": settings}
-        return await asyncpg.create_pool(
-            self.url,
-            min_size=0,
-            max_size=size,
-            max_inactive_connection_lifetime=60,
-            command_timeout=COMMAND_SECONDS,
-            reset=_as_it_is,
-            **own,
-        )
+    async def _connect(self, settings: dict[str, str]) -> Any:
+        own: dict[str, Any] = {"statement_cache_size": 0} if self.pooled else {"server_settings": settings}
+        return await asyncpg.connect(self.url, command_timeout=COMMAND_SECONDS, **own)
 
     async def _behind_pooler(self) -> bool:
         """A pooler invents the process id that it tells its clients."""
         try:
             connection = await asyncpg.connect(self.url, statement_cache_size=0)
-        except BaseException as error:
+        except Exception as error:
             raise _explained(error, self.url) from None
         try:
             pid = await connection.fetchval("SELECT pg_backend_pid()")
@@ -113,10 +110,10 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for pool in (self._engine, self._reads):
+        for pool in (self._engine, self._reads, self._tells):
             if pool is not None:
-                await _close_pool(pool)
-        self._engine = self._reads = None
+                await pool.close()
+        self._engine = self._reads = self._tells = None
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -127,16 +124,17 @@ class Link:
             yield connection
 
     @contextlib.asynccontextmanager
-    async def _from(self, pool: Any) -> AsyncIterator[Any]:
+    async def _from(self, pool: Pool | None) -> AsyncIterator[Any]:
         if pool is None:
             raise StoreUnavailable("the queue is not open; open it first")
         try:
-            async with pool.acquire() as connection:
+            async with pool.connection() as connection:
                 yield connection
         except Exception as error:
-            if passing(error):
-                raise _explained(error, self.url) from None
-            raise
+            raise self._as_told(error) from None
+
+    def _as_told(self, error: Exception) -> Exception:
+        return _explained(error, self.url) if passing(error) else error
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -145,11 +143,19 @@ class Link:
                 await connection.execute(_settings(PLAN_SETTINGS))
             yield connection
 
-    @contextlib.asynccontextmanager
-    async def statement(self) -> AsyncIterator[Any]:
-        """For one statement that is a transaction by itself, with the engine's plan settings."""
-        async with self.transaction() if self.pooled else self.acquire() as connection:
-            yield connection
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """One statement that is a transaction by itself, with the engine's plan settings: the hot path."""
+        if self.pooled or self._engine is None:
+            async with self.transaction() as connection:
+                return cast(list[Any], await connection.fetch(sql, *values))
+        try:
+            connection = await self._engine.take()
+            try:
+                return cast(list[Any], await connection.fetch(sql, *values))
+            finally:
+                self._engine.give_back(connection)
+        except Exception as error:
+            raise self._as_told(error) from None
 
     @contextlib.asynccontextmanager
     async def reader(self) -> AsyncIterator[Any]:
@@ -172,11 +178,8 @@ class Link:
         while self._to_tell:
             told, self._to_tell = ",".join(sorted(self._to_tell)), set()
             try:
-                async with self.acquire() as connection:
-                    # The notification needs no durability: without this its commit would wait for the disk.
-                    await connection.execute(
-                        f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '{told}'; COMMIT"
-                    )
+                async with self._from(self._tells) as connection:
+                    await connection.execute(f"NOTIFY {CHANNEL}, '{told}'")
             except Exception as error:
                 log.debug("notify failed, polling will do: %s", error)
             if not self._closing:
@@ -219,23 +222,11 @@ class Link:
         self.hub.publish([hint for hint in payload.split(",") if hint in ALL])
 
 
-async def _as_it_is(_connection: Any) -> None:
-    """Nothing of ours outlives its transaction, so there is nothing to reset: that saves a round trip a call."""
-
-
-async def _close_pool(pool: Any) -> None:
-    try:
-        async with asyncio.timeout(5):
-            await pool.close()
-    except (TimeoutError, Exception):
-        pool.terminate()
-
-
 def _settings(settings: dict[str, str]) -> str:
     return "; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items())
 
 
-def _explained(error: BaseException, url: str) -> BaseException:
+def _explained(error: Exception, url: str) -> Exception:
     where = url.rsplit("@", 1)[-1].split("?", maxsplit=1)[0]
     if isinstance(
         error,
@@ -244,7 +235,7 @@ def _explained(error: BaseException, url: str) -> BaseException:
         | asyncpg.exceptions.ClientConfigurationError,
     ):
         return InvalidInput(f"can't connect to {where}: {error}")
-    if isinstance(error, Exception) and passing(error):
+    if passing(error):
         return StoreUnavailable(f"PostgreSQL at {where} can't be used just now: {str(error) or type(error).__name__}")
     if isinstance(error, ValueError | OverflowError):
         # Its text may quote a piece of the URL, and with it of the password.
