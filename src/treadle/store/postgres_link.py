@@ -30,7 +30,6 @@ log = logging.getLogger("treadle.postgres")
 
 CHANNEL = "treadle"
 PLAN_SETTINGS = {
-    "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
