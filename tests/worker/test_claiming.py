@@ -204,7 +204,7 @@ async def test_jobs_in_hand_survive_the_giving_back_of_unknown_ones(
         await let_go.wait()
         return ctx.attempt
 
-    worker = await start(queue, slots=2)
+    worker = await start(queue, slots=3)
     first = await long.enqueue()
     await in_status(queue, first, "processing")
     gave_back = asyncio.Event()

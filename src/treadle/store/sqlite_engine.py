@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle.errors import InvalidInput, StoreUnavailable
+from treadle.store.sqlite_watch import Bell
 
 try:
     import fcntl
@@ -35,7 +36,10 @@ MIN_VERSION = (3, 35, 0)
 BUSY_SECONDS = 30.0
 GROUP = 256
 # How often the watch looks for other processes' commits: quickly after one, slower the longer nothing happens.
-WATCH_MIN, WATCH_MAX, WATCH_GROWTH = 0.0015, 0.010, 1.002
+WATCH_MIN = 0.0015
+# Where the system tells of writes, looking is only for what it might have missed.
+BELL_MAX, BELL_GROWTH = 1.0, 1.5
+POLL_MAX, POLL_GROWTH = 0.010, 1.002
 
 Work = Callable[[sqlite3.Connection], Any]
 
@@ -68,6 +72,7 @@ class Engine:
         self._lock_file: int | None = None
         self._writer: threading.Thread | None = None
         self._watch: threading.Thread | None = None
+        self._bell: Bell | None = None
         self._stopping = threading.Event()
         self._pid = os.getpid()
 
@@ -88,6 +93,7 @@ class Engine:
     def watch(self, on_change: Callable[[], None]) -> None:
         """Start telling of other connections' commits; once is enough."""
         if self._watch is None:
+            self._bell = Bell([f"{self.path}-wal", f"{self.path}.lock"])
             self._watch = threading.Thread(target=self._look, args=(on_change,), name="treadle-watch", daemon=True)
             self._watch.start()
 
@@ -125,6 +131,8 @@ class Engine:
         if self._writer is None:
             return
         self._stopping.set()
+        if self._bell:
+            self._bell.stop()
         self._requests.put(None)
         await asyncio.to_thread(self._join)
 
@@ -136,6 +144,9 @@ class Engine:
             if thread:
                 thread.join()
         self._writer = None
+        if self._bell:
+            self._bell.close()
+            self._bell = None
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
@@ -213,6 +224,7 @@ class Engine:
             try:
                 answers = [work(connection) for work in works]
                 connection.execute("COMMIT")
+                self._ring()
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -230,6 +242,12 @@ class Engine:
             yield
         finally:
             fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+
+    def _ring(self) -> None:
+        """Tell the watches of other processes that there is something to see now."""
+        if self._lock_file is not None:
+            with contextlib.suppress(OSError):  # a full disk: they look now and then
+                os.pwrite(self._lock_file, b"x", 0)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -256,13 +274,19 @@ class Engine:
     # -- watching ------------------------------------------------------------------------------
 
     def _look(self, on_change: Callable[[], None]) -> None:
-        """Tell when any other connection has committed. `data_version` is a look at shared memory, no I/O."""
+        """Tell when any other connection has committed. `data_version` is a look at shared memory, no I/O.
+
+        The bell rings when the WAL is written to, a moment before the commit can be seen, and again when one of
+        Treadle's processes is through with it.
+        """
+        assert self._bell
+        most, growth = (BELL_MAX, BELL_GROWTH) if self._bell.works else (POLL_MAX, POLL_GROWTH)
         connection = self.connect()
         seen = connection.execute("PRAGMA data_version").fetchone()
         pause = WATCH_MIN
         while not self._stopping.is_set():
-            time.sleep(pause)
-            pause = min(pause * WATCH_GROWTH, WATCH_MAX)
+            rang = self._bell.wait(pause)
+            pause = WATCH_MIN if rang else min(pause * growth, most)
             try:
                 version = connection.execute("PRAGMA data_version").fetchone()
             except sqlite3.Error:
@@ -270,6 +294,7 @@ class Engine:
             if version != seen:
                 seen, pause = version, WATCH_MIN
                 on_change()
+                time.sleep(WATCH_MIN)  # whoever was told looks at everything: no need to tell of each commit
         connection.close()
 
 

@@ -138,8 +138,8 @@ class ClaimLoop:
         except BaseException:
             self._promote_at = 0.0
             raise
-        # Half as often as the poll: that a delayed job is there, its hint tells; that it is due, this timer.
-        wait_s = jittered(2 * self._poll_s)
+        # Less often than the poll: that a delayed job is there, its hint tells; that it is due, this timer.
+        wait_s = jittered(5 * self._poll_s)
         due = time.monotonic() + (wait_s if next_ms is None else min(wait_s, next_ms / 1000))
         self._promote_at = min(self._promote_at, due)
         if moved:

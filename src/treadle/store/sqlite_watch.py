@@ -1,0 +1,69 @@
+"""Waiting for a change of files without asking all the time.
+
+Linux tells of changes by itself (inotify). Python has no module for it, so its three calls are made
+through ctypes. Elsewhere `Bell` never rings, and whoever waits for it looks now and then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import sys
+from collections.abc import Sequence
+
+IN_MODIFY = 0x2
+BUFFER = 65_536
+
+
+class Bell:
+    """Rings when one of the files is written to, by whatever process."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._inotify = _watching(paths)
+        self._stopped, self._stop = os.pipe()
+        self._poll = select.poll()
+        self._poll.register(self._stopped, select.POLLIN)
+        if self._inotify is not None:
+            self._poll.register(self._inotify, select.POLLIN)
+
+    @property
+    def works(self) -> bool:
+        return self._inotify is not None
+
+    def wait(self, seconds: float) -> bool:
+        """Until it rings or the time is over; True: it rang."""
+        ready = [fd for fd, _ in self._poll.poll(seconds * 1000)]
+        if self._inotify not in ready:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._inotify, BUFFER)
+        return True
+
+    def stop(self) -> None:
+        """Wake whoever waits, now and from now on."""
+        os.write(self._stop, b"x")
+
+    def close(self) -> None:
+        for fd in (self._inotify, self._stopped, self._stop):
+            if fd is not None:
+                os.close(fd)
+
+
+def _watching(paths: Sequence[str]) -> int | None:
+    """A descriptor that is readable when one of the files was written to; None where there is no such thing."""
+    if sys.platform != "linux":
+        return None
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, AttributeError):
+        return None
+    if fd < 0:  # too many of them, system-wide
+        return None
+    for path in paths:
+        if libc.inotify_add_watch(fd, os.fsencode(path), IN_MODIFY) < 0:
+            os.close(fd)
+            return None
+    return fd
