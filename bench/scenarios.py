@@ -80,8 +80,8 @@ async def settle_disk(store: Store) -> None:
     """VACUUM and CHECKPOINT, so that no run pays for the loading of another."""
     if hasattr(store, "link"):
         async with store.link.acquire() as connection:
-            await connection.execute("VACUUM ANALYZE")
-            await connection.execute("CHECKPOINT")
+            await connection.execute("VACUUM ANALYZE", timeout=3600)
+            await connection.execute("CHECKPOINT", timeout=3600)
     else:
         await store.query("PRAGMA wal_checkpoint(TRUNCATE)", [])
 
@@ -272,7 +272,7 @@ async def fill(url: str, kind: str, rows: int) -> None:
         if hasattr(store, "link"):
             async with store.link.acquire() as connection:
                 for statement in _fill_postgres(kind, rows):
-                    await connection.execute(statement)
+                    await connection.execute(statement, timeout=3600)
         else:
             for statement in _fill_sqlite(kind, rows):
                 await store.engine.write(lambda db, sql=statement: db.execute(sql).rowcount)

@@ -1,4 +1,4 @@
-"""The real command in a subprocess, as a shell would start it."""
+"""The real command in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.cli.forks import forks
 
 TREADLE = str(Path(sys.executable).with_name("treadle"))
 SECONDS = 60
@@ -54,6 +56,10 @@ class Command:
         return self.bare(*words, *at, stdin=stdin, **environment)
 
     def bare(self, *words: str, stdin: str = "", **environment: str) -> Ran:
+        return Ran(*forks().run(words, self.folder, self.environment(environment), stdin, SECONDS))
+
+    def from_shell(self, *words: str, stdin: str = "", **environment: str) -> Ran:
+        """Started as a shell does it, for what starts processes of its own."""
         done = subprocess.run(
             [TREADLE, *words],
             input=stdin,

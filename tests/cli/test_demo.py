@@ -15,7 +15,7 @@ from treadle.cli.demo import scenes
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Command, str]:
     """The folder of a demo that has been run, and what it printed."""
     command = Command(tmp_path_factory.mktemp("demo"))
-    return command, command.bare("demo").done().out
+    return command, command.from_shell("demo").done().out
 
 
 def test_every_kind_of_job_ends_as_it_should(played: tuple[Command, str]) -> None:
@@ -90,7 +90,7 @@ def test_a_worker_can_go_on_with_its_jobs(played: tuple[Command, str]) -> None:
 def test_it_can_be_run_again_and_into_another_folder(alone: Command) -> None:
     ids = set()
     for _ in range(2):
-        jobs = alone.bare("demo", "--dir", "here/and there", "--json").done().json["items"]
+        jobs = alone.from_shell("demo", "--dir", "here/and there", "--json").done().json["items"]
         assert len(jobs) == len(scenes())
         ids |= {job["id"] for job in jobs}
     assert len(ids) == 2 * len(scenes())
@@ -99,7 +99,7 @@ def test_it_can_be_run_again_and_into_another_folder(alone: Command) -> None:
 
 def test_a_folder_that_cannot_be(alone: Command) -> None:
     (alone.folder / "file").touch()
-    assert "--dir: file" in alone.bare("demo", "--dir", "file").refused(2)
+    assert "--dir: file" in alone.from_shell("demo", "--dir", "file").refused(2)
 
 
 def test_on_a_terminal_there_is_a_live_table(alone: Command) -> None:
