@@ -89,6 +89,15 @@ class Bench:
         with self.store.fresh() as url:
             return {"bare drain 100 /s": uvloop.run(limits.postgres_drain(url, 100, self.seconds))}
 
+    def _two_commits(self) -> Figures:
+        times = 5 if self.quick else 50
+        if self.store.name == "sqlite":
+            took = limits.sqlite_two_commits(self.folder / "bare.db", times)
+        else:
+            with self.store.fresh() as url:
+                took = uvloop.run(limits.postgres_two_commits(url, times))
+        return {"bare two commits after a rest, p50 ms": took}
+
     def enqueue(self) -> Figures:
         with self.store.fresh() as url:
             return run(scenarios.enqueue(url, self.seconds))
@@ -107,7 +116,7 @@ class Bench:
         with self.store.fresh() as url:
             there = run(scenarios.pickup(url, self.folder, jobs))
         with self.store.fresh() as url:
-            return {**there, **run(scenarios.pickup_here(url, jobs))}
+            return {**self._two_commits(), **there, **run(scenarios.pickup_here(url, jobs))}
 
     def delayed(self) -> Figures:
         with self.store.fresh() as url:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,26 @@ async def postgres_insert(url: str, batch: int, seconds: float) -> float:
             await statement.fetch(rows)
             done += batch
         return done / (time.perf_counter() - started)
+    finally:
+        await connection.close()
+
+
+async def postgres_two_commits(url: str, times: int) -> float:
+    """ms for two commits in a row after a rest of 50 ms: less no pick-up can take, which stores a job and claims it."""
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(PG_SCHEMA)
+        statement = await connection.prepare(PG_INSERT)
+        took = []
+        for _ in range(times):
+            await asyncio.sleep(0.05)
+            started = time.perf_counter()
+            for _ in range(2):
+                await statement.fetch([PAYLOAD])
+            took.append(time.perf_counter() - started)
+        return statistics.median(took) * 1e3
     finally:
         await connection.close()
 
@@ -96,6 +118,20 @@ def sqlite_insert(file: Path, batch: int, seconds: float) -> float:
     rate = done / (time.perf_counter() - started)
     db.close()
     return rate
+
+
+def sqlite_two_commits(file: Path, times: int) -> float:
+    """The same."""
+    db = _sqlite(file)
+    took = []
+    for _ in range(times):
+        time.sleep(0.05)
+        started = time.perf_counter()
+        for _ in range(2):
+            db.execute("INSERT INTO bare (payload) VALUES (?)", (PAYLOAD,))
+        took.append(time.perf_counter() - started)
+    db.close()
+    return statistics.median(took) * 1e3
 
 
 def sqlite_drain(file: Path, batch: int, seconds: float) -> float:
