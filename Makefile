@@ -25,7 +25,8 @@ check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
 	$(BIN)/codespell
 
 fault: $(DEV_READY) ## Run the fault tests at full length
-	TREADLE_FAULT=full $(BIN)/pytest tests/fault -m "fault or fault_long" --timeout 3600
+	TREADLE_FAULT=full $(BIN)/pytest -n 2 --timeout 5400 -rA --show-capture=no tests/fault tests/model \
+		tests/contract/test_races.py tests/contract/test_postgres_connections.py
 
 bench: $(DEV_READY) ## Measure Treadle
 	$(BIN)/python -m bench

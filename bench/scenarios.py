@@ -282,6 +282,11 @@ async def fill(url: str, kind: str, rows: int) -> None:
 _BODY = '{"kind":"noop","pad":"' + "x" * 60 + '"}'
 
 
+def _just_now() -> int:
+    """So that retention has nothing to do with them yet."""
+    return int(time.time() * 1000)
+
+
 def _fill_postgres(kind: str, rows: int) -> list[str]:
     topic = "noop" if kind in ("future", "waiting") else "filler"
     run_at = "9e12::bigint" if kind == "future" else "1700000000000"
@@ -297,7 +302,7 @@ def _fill_postgres(kind: str, rows: int) -> list[str]:
         return [jobs + "INSERT INTO treadle.later (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 FROM j"]
     return [
         jobs + "INSERT INTO treadle.outcomes (n, token, topic, status, attempt, ended_at) "
-        "SELECT n, 1, 'filler', 'completed', 1, 1700000000000 FROM j"
+        f"SELECT n, 1, 'filler', 'completed', 1, {_just_now()} FROM j"
     ]
 
 
@@ -316,7 +321,7 @@ def _fill_sqlite(kind: str, rows: int) -> list[str]:
         "waiting": f"INSERT INTO treadle_ready SELECT lane, run_at, n, 0, 3, 0 {chosen}",
         "future": f"INSERT INTO treadle_later (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 {chosen}",
         "ended": "INSERT INTO treadle_outcomes (n, token, topic, status, attempt, ended_at) "
-        f"SELECT n, 1, 'filler', 'completed', 1, 1700000000000 {chosen}",
+        f"SELECT n, 1, 'filler', 'completed', 1, {_just_now()} {chosen}",
     }
     return [insert, place[kind]]
 

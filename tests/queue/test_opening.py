@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.contract.relational import RelationalDatabase
@@ -256,3 +257,14 @@ async def test_a_fork_after_the_first_use_opens_its_own(url: str) -> None:
     async with Queue(url) as queue:
         who = sorted(job.payload["who"] for job in await queue.list())
     assert who == ["child", "parent", "parent again"]
+
+
+async def test_a_user_who_may_not_make_tables_is_told_what_is_missing(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE visitor_without_rights LOGIN")
+    try:
+        with pytest.raises(InvalidInput, match="permission denied.* CREATE on the database .*treadle migrate"):
+            await Queue(postgres_url.replace("postgres@", "visitor_without_rights@")).open()
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute("DROP ROLE visitor_without_rights")

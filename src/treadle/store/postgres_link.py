@@ -133,7 +133,8 @@ class Link:
             raise self._as_told(error) from None
 
     def _as_told(self, error: Exception) -> Exception:
-        return _explained(error, self.url) if passing(error) else error
+        known = passing(error) or isinstance(error, asyncpg.InsufficientPrivilegeError)
+        return _explained(error, self.url) if known else error
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -144,15 +145,16 @@ class Link:
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
         """One statement that is a transaction by itself, with the engine's plan settings: the hot path."""
-        if self.pooled or self._engine is None:
+        pool = self._engine
+        if self.pooled or pool is None:
             async with self.transaction() as connection:
                 return cast(list[Any], await connection.fetch(sql, *values))
         try:
-            connection = await self._engine.take()
+            connection = await pool.take()
             try:
                 return cast(list[Any], await connection.fetch(sql, *values))
             finally:
-                self._engine.give_back(connection)
+                pool.give_back(connection)
         except Exception as error:
             raise self._as_told(error) from None
 
@@ -234,6 +236,11 @@ def _explained(error: Exception, url: str) -> Exception:
         | asyncpg.exceptions.ClientConfigurationError,
     ):
         return InvalidInput(f"can't connect to {where}: {error}")
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return InvalidInput(
+            f"{where}: {error}; this user needs the tables in schema treadle, and to make them CREATE on the database "
+            "(run treadle migrate once as a user who may)"
+        )
     if passing(error):
         return StoreUnavailable(f"PostgreSQL at {where} can't be used just now: {str(error) or type(error).__name__}")
     if isinstance(error, ValueError | OverflowError):

@@ -40,12 +40,20 @@ class Pool:
         """A connection that must be given back."""
         await self._room.acquire()
         try:
+            self._check_open()
             connection = self._spare() or await self._connect()
         except BaseException:
             self._room.release()
             raise
         self._busy.add(connection)
+        if self._closed:  # while it was being opened
+            self.give_back(connection)
+            self._check_open()
         return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionAbortedError("the queue is closing")
 
     def _spare(self) -> Any:
         while self._idle:

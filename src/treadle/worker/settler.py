@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from treadle.errors import StoreUnavailable
 from treadle.lifecycle import Failed, Status, Transition
+from treadle.policy import format_ms
 from treadle.store.base import Settlement, Store, Touch
 from treadle.worker import outcomes
 from treadle.worker.backoff import Backoff
@@ -22,6 +23,7 @@ log = logging.getLogger("treadle.worker")
 
 BATCH = 1000
 TRIES_BEFORE_BLAMING_THE_DATA = 3
+LOGGED_CHARACTERS = 500
 
 
 class Settler:
@@ -139,17 +141,34 @@ class Settler:
             batch = [one for one in batch if (one.job.n, one.job.token) not in gone]
             ids = ", ".join(settlement.job.id for settlement in lost[:10])
             log.warning("%d jobs were no longer ours when they ended: %s", len(lost), ids)
-        others = [one.transition for one in batch if one.transition.to is not Status.COMPLETED]
+        others = [one for one in batch if one.transition.to is not Status.COMPLETED]
         self._metrics.completed += len(batch) - len(others)
         if others:
-            self._metrics.count(others)
-            self._tell_retries(others)
+            transitions = [one.transition for one in others]
+            self._metrics.count(transitions)
+            self._tell_retries(transitions)
+            for one in others:
+                _log_failure(one)
 
     def _tell_retries(self, transitions: list[Transition]) -> None:
         """When the first of the jobs put back is due: no need to wait for somebody to say so."""
         delays = [transition.delay_ms for transition in transitions if transition.delay_ms]
         if delays:
             self._on_put_back(min(delays))
+
+
+def _log_failure(settlement: Settlement) -> None:
+    job, transition = settlement.job, settlement.transition
+    if not transition.error:
+        return
+    reason = transition.error.rstrip().rpartition("\n")[2][:LOGGED_CHARACTERS]  # the end of a trace
+    facts = {"job_id": job.id, "topic": job.topic, "attempt": job.attempt}
+    tried = f"attempt {job.attempt} of {job.max_attempts}"
+    if transition.to is Status.PENDING:
+        then = f"again in {format_ms(transition.delay_ms)}"
+        log.warning("%s failed (%s), %s: %s", job.topic, tried, then, reason, extra=facts)
+    else:
+        log.error("%s %s (%s): %s", job.topic, transition.to, tried, reason, extra=facts)
 
 
 def _refused(settlement: Settlement, error: Exception) -> Settlement:

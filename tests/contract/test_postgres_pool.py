@@ -1,0 +1,139 @@
+"""Connections are opened when needed, used again as they are, and thrown away when something is wrong with them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from treadle.store import postgres_pool
+from treadle.store.postgres_pool import Pool
+
+
+@pytest.fixture
+async def pool(postgres_url: str) -> AsyncIterator[Pool]:
+    made = Pool(lambda: asyncpg.connect(postgres_url), 2)
+    yield made
+    await made.close()
+
+
+async def pid(connection: Any) -> int:
+    return int(await connection.fetchval("SELECT pg_backend_pid()"))
+
+
+async def test_the_same_connection_serves_again(pool: Pool) -> None:
+    async with pool.connection() as connection:
+        first = await pid(connection)
+    async with pool.connection() as connection:
+        assert await pid(connection) == first
+
+
+async def test_no_more_than_its_size_at_once(pool: Pool) -> None:
+    seen = set()
+
+    async def use() -> None:
+        async with pool.connection() as connection:
+            seen.add(await pid(connection))
+            await connection.execute("SELECT pg_sleep(0.01)")
+
+    await asyncio.gather(*(use() for _ in range(10)))
+    assert len(seen) == 2
+
+
+async def test_a_closed_connection_is_replaced(pool: Pool) -> None:
+    async with pool.connection() as connection:
+        first = await pid(connection)
+    connection.terminate()
+    async with pool.connection() as connection:
+        assert await pid(connection) != first
+
+
+async def test_a_connection_left_in_a_transaction_is_thrown_away(pool: Pool) -> None:
+    async with pool.connection() as connection:
+        first = await pid(connection)
+        await connection.execute("BEGIN")
+    async with pool.connection() as connection:
+        assert await pid(connection) != first
+
+
+async def test_a_statement_that_was_given_up_does_not_spoil_the_connection(pool: Pool) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), pool.connection() as connection:
+            await connection.execute("SELECT pg_sleep(30)")
+    async with asyncio.timeout(10), pool.connection() as connection:
+        assert await connection.fetchval("SELECT 1") == 1
+
+
+async def test_who_can_not_connect_takes_no_place(postgres_url: str) -> None:
+    pool = Pool(lambda: asyncpg.connect(postgres_url, user="nobody_there"), 1)
+    for _ in range(3):
+        with pytest.raises(asyncpg.PostgresError):
+            await pool.take()
+    await pool.close()
+
+
+async def test_what_nobody_uses_is_closed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_pool, "IDLE_S", 0.05)
+    pool = Pool(lambda: asyncpg.connect(postgres_url), 2)
+    async with pool.connection() as one, pool.connection() as two:
+        pass
+    async with asyncio.timeout(10):
+        while not (one.is_closed() and two.is_closed()):
+            await asyncio.sleep(0.01)
+    await pool.close()
+
+
+async def test_closing_waits_for_what_is_under_way(postgres_url: str) -> None:
+    pool = Pool(lambda: asyncpg.connect(postgres_url), 1)
+
+    async def work() -> int:
+        async with pool.connection() as connection:
+            await started(connection)
+            return await pid(connection)
+
+    async def started(connection: Any) -> None:
+        await connection.execute("SELECT pg_sleep(0.1)")
+
+    working = asyncio.create_task(work())
+    await asyncio.sleep(0.05)
+    await pool.close()
+    assert await working
+
+
+async def test_who_comes_or_waits_while_it_closes_is_told(pool: Pool) -> None:
+    held = [await pool.take(), await pool.take()]
+    waiting = asyncio.create_task(pool.take())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(pool.close())
+    await asyncio.sleep(0)
+    for connection in held:
+        pool.give_back(connection)
+    await closing
+    for late in (waiting, pool.take()):
+        with pytest.raises(ConnectionAbortedError):
+            await late
+
+
+async def test_a_connection_that_comes_too_late_is_closed(postgres_url: str) -> None:
+    async def connect() -> Any:
+        made.append(await asyncpg.connect(postgres_url))
+        return made[0]
+
+    made: list[Any] = []
+    pool = Pool(connect, 1)
+    taking = asyncio.create_task(pool.take())
+    await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(ConnectionAbortedError):
+        await taking
+    assert made[0].is_closed()
+
+
+async def test_closing_does_not_wait_for_ever(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_pool, "CLOSE_S", 0.05)
+    pool = Pool(lambda: asyncpg.connect(postgres_url), 1)
+    connection = await pool.take()
+    await pool.close()
+    assert connection.is_closed()
+    pool.give_back(connection)
