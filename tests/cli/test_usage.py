@@ -128,8 +128,8 @@ def test_no_permission_in_the_server(alone: Command, postgres_url: str) -> None:
         connection.execute("CREATE ROLE guest LOGIN")
     guest = postgres_url.replace("postgres@", "guest@", 1)
     try:
-        assert "permission denied" in alone.bare("migrate", "--db", guest).refused(1)
-        assert "permission denied" in alone.bare("enqueue", "mail", "--db", guest).refused(1)
+        assert "permission denied" in alone.bare("migrate", "--db", guest).refused(2)
+        assert "permission denied" in alone.bare("enqueue", "mail", "--db", guest).refused(2)
     finally:
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("DROP ROLE guest")
