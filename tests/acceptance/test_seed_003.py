@@ -251,6 +251,7 @@ async def test_heartbeat_keeps_a_long_job_from_being_taken_for_stale(
 
     await start(queue, lease="1s")
     job = await long.enqueue()
+    await in_status(queue, job, "processing")
     other = await another()
     other.register("long", lambda: "taken over")
     await start(other, lease="1s")

@@ -13,15 +13,16 @@ from treadle.maintenance import Leader, Maintenance, Reaper, Retention
 
 async def test_one_of_many_leads_and_another_follows_when_it_resigns(queue: Queue) -> None:
     leaders = [Leader(queue.store, name, 60_000) for name in "abc"]
-    tasks = [asyncio.create_task(_tick(leader)) for leader in leaders]
+    tasks = {leader: asyncio.create_task(_tick(leader)) for leader in leaders}
     await until(lambda: sum(leader.leads for leader in leaders) == 1)
     first = next(leader for leader in leaders if leader.leads)
+    await _end([tasks.pop(first)])
     await first.resign()
     others = [leader for leader in leaders if leader is not first]
-    tasks.append(asyncio.create_task(_tick(others[0])))
-    await until(lambda: others[0].leads)
+    again = [asyncio.create_task(_tick(leader)) for leader in others]
+    await until(lambda: sum(leader.leads for leader in others) == 1)
     assert not first.leads
-    await _end(tasks)
+    await _end([*tasks.values(), *again])
 
 
 async def test_a_leader_that_dies_is_followed_when_its_term_is_over(queue: Queue) -> None:
