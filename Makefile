@@ -6,7 +6,7 @@ RUN_READY := .venv/.run-ready
 DEV_READY := .venv/.dev-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fault bench bench-peers docs lock clean
+.PHONY: help run test check fault bench docs lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,7 +15,7 @@ run: $(RUN_READY) ## Start the demo: jobs of every kind on a SQLite file
 	$(BIN)/treadle demo
 
 test: check ## Run every check and every test, on every store, with coverage
-	$(BIN)/pytest -n 2 --dist loadscope -m "not fault_long and not slow_bench" --cov --cov-report=term
+	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term
 
 check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
 	$(BIN)/ruff check
@@ -30,9 +30,6 @@ fault: $(DEV_READY) ## Run the fault tests at full length
 
 bench: $(DEV_READY) ## Measure Treadle
 	$(BIN)/python -m bench
-
-bench-peers: $(DEV_READY) ## Measure Treadle beside other queues
-	$(BIN)/python -m bench --peers
 
 docs: $(DEV_READY) ## Remake the generated documentation
 	@if [ -f scripts/docs.py ]; then $(BIN)/python scripts/docs.py; else echo "nothing to generate yet"; fi

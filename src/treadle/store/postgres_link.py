@@ -3,8 +3,7 @@
 Three pools. The engine's own statements run with plan settings that keep them on their indexes
 whatever the statistics say (they were written for one plan; a hash join over `unnest` once cost a
 factor of ten). Reads run with the server's defaults, planned anew for their values.
-Notifications have a connection of their own, which does not
-wait for the disk.
+Notifications have a connection of their own, which does not wait for the disk.
 
 Behind a pooler in transaction mode a session belongs to nobody: no LISTEN, no prepared statements,
 no session settings. That is found out by itself (the backend's pid is not the one that the pooler
