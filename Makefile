@@ -26,7 +26,7 @@ check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
 
 fault: $(DEV_READY) ## Run the fault tests at full length
 	TREADLE_FAULT=full $(BIN)/pytest -n 2 --timeout 5400 -rA --show-capture=no tests/fault tests/model \
-		tests/contract/test_races.py tests/contract/test_postgres_connections.py
+		tests/contract/test_races.py tests/contract/test_postgres_connections.py tests/contract/test_rule_agreement.py
 
 bench: $(DEV_READY) ## Measure Treadle
 	$(BIN)/python -m bench

@@ -19,14 +19,16 @@ from typing import Any
 
 import uvloop
 
-from bench import limits, scenarios
+from bench import api, limits, scenarios
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
-SECTIONS = "limits enqueue drain processes threads pickup delayed backlog ended snapshot single memory idle".split()
+SECTIONS = (
+    "limits enqueue drain processes threads pickup delayed backlog ended snapshot single http memory idle".split()
+)
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended memory idle".split())
+ONCE = frozenset("ended snapshot memory idle".split())
 ROUNDS = 3
 
 
@@ -135,18 +137,19 @@ class Bench:
         if self.store.name != "postgres":
             return {}
 
-        async def held(url: str) -> Figures:
-            async with scenarios.old_snapshot(url):
-                return await scenarios.drain(url, self.folder, self.jobs, self.store.server_cpu)
-
+        held, window, rows = (2, 0.5, 200_000) if self.quick else (60, 10, 4_000_000)
         with self.store.fresh() as url:
-            uvloop.run(scenarios.load(url, self.jobs))
-            return {"drain, old snapshot /s": run(held(url))["drain /s"]}
+            uvloop.run(scenarios.fill(url, "waiting", rows))
+            return run(scenarios.old_snapshot(url, self.folder, held, window))
 
     def single(self) -> Figures:
         with self.store.fresh() as url:
             uvloop.run(scenarios.fill(url, "waiting", 10_000 if self.quick else 1_000_000))
             return run(scenarios.single_calls(url, 100 if self.quick else 2000))
+
+    def http(self) -> Figures:
+        with self.store.fresh() as url:
+            return api.measure(url, self.folder, 1 if self.quick else 6)
 
     def memory(self) -> Figures:
         """A worker's memory after a tenth of the jobs and after all of them."""

@@ -16,9 +16,9 @@ def render(results: dict[str, list[dict[str, float]]], about: str, quick: bool) 
     if quick:
         lines += ["A quick run with small loads: it shows that measuring works, nothing else.", ""]
     lines += [
-        f"Measured with `make bench` on {about}. Every figure is the median of three rounds (memory, idle cost and the",
-        "ten million ended jobs: one); a ratio is taken within each round. The job is a no-op with a typed payload of",
-        "about 100 bytes of JSON; results and history are kept; durability is the safe default",
+        f"Measured with `make bench` on {about}. Every figure is the median of three rounds (memory, idle cost, the",
+        "old snapshot and the ten million ended jobs: one); a ratio is taken within each round. The job is a no-op",
+        "with a typed payload of about 100 bytes of JSON; results and history are kept; durability is the safe default",
         "(`synchronous_commit=on`, SQLite `synchronous=FULL`). Absolute figures say what to expect of this machine.",
         "",
         "| what | store | target | measured | |",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from bench.processes import workers
+from bench.processes import Workers, workers
 from bench.work import payload
 from treadle import Queue
 from treadle.lifecycle import Completed, decide
@@ -279,7 +279,7 @@ async def fill(url: str, kind: str, rows: int) -> None:
         await settle_disk(store)
 
 
-_BODY = '{"kind":"noop","pad":"' + "x" * 60 + '"}'
+_BODY = json.dumps(payload(), separators=(",", ":"))
 
 
 def _just_now() -> int:
@@ -326,20 +326,32 @@ def _fill_sqlite(kind: str, rows: int) -> list[str]:
     return [insert, place[kind]]
 
 
-@contextlib.asynccontextmanager
-async def old_snapshot(url: str) -> Any:
-    """A session that keeps a snapshot open, as a forgotten transaction does."""
+async def old_snapshot(url: str, folder: Path, held: float, window: float) -> Figures:
+    """A session keeps a snapshot open, as a forgotten transaction does, while a worker drains: the rate at the
+    end of that time, and again from ten seconds (or `window`) after the snapshot is gone."""
     import asyncpg
 
     connection = await asyncpg.connect(url)
     transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()
     await connection.fetchval("SELECT count(*) FROM pg_class")
-    try:
-        yield
-    finally:
+    with workers(folder, url, 1) as group:
+        group.ready()
+        await _until(lambda: group.read()[0] > 0)
+        await asyncio.sleep(held - window)
+        under = await _rate(group, window)
         await transaction.rollback()
         await connection.close()
+        await asyncio.sleep(window)
+        after = await _rate(group, window)
+    return {"drain, old snapshot /s": under, "drain, snapshot gone /s": after}
+
+
+async def _rate(group: Workers, seconds: float) -> float:
+    """Jobs handled per second, from now on."""
+    before, started = group.read()[0], time.monotonic()
+    await asyncio.sleep(seconds)
+    return (group.read()[0] - before) / (time.monotonic() - started)
 
 
 def run(work: Coroutine[Any, Any, Figures]) -> Figures:

@@ -74,7 +74,18 @@ TARGETS = [
     *_both("drain with 1M future jobs, of the empty database", "drain, 1M future /s", at_least=0.9, of="drain /s"),
     *_both("drain with ended jobs kept, of the empty database", "drain, ended kept /s", at_least=0.9, of="drain /s"),
     Target(
-        "drain under an old snapshot, of the quiet database", "postgres", "drain, old snapshot /s", 0.6, of="drain /s"
+        "drain after 50 s under an old snapshot, of the quiet database",
+        "postgres",
+        "drain, old snapshot /s",
+        0.6,
+        of="drain /s",
+    ),
+    Target(
+        "drain 10 s after the snapshot is gone, of the quiet database",
+        "postgres",
+        "drain, snapshot gone /s",
+        0.9,
+        of="drain /s",
     ),
     Target("server CPU per job, µs", "postgres", "server us/job", at_most=18, digits=1),
     Target("worker CPU per job, µs", "postgres", "worker us/job", at_most=18, digits=1),
@@ -85,4 +96,10 @@ TARGETS = [
     *_both("idle, 10 workers, CPU %", "idle CPU %", at_most=2, digits=1),
     *_both("p99 of one awaited enqueue with 1M jobs waiting, ms", "enqueue p99 ms, 1M waiting", at_most=5),
     *_both("p99 of one claim with 1M jobs waiting, ms", "claim p99 ms, 1M waiting", at_most=10),
+    *_both("POST enqueue at 300/s, by a superuser, p99 ms", "http enqueue, superuser, p99 ms", at_most=20),
+    *_both("POST enqueue at 300/s, by a user under a rule, p99 ms", "http enqueue, user, p99 ms", at_most=20),
+    *_both("GET a job at 300/s, by a superuser, p99 ms", "http get, superuser, p99 ms", at_most=20),
+    *_both("GET a job at 300/s, by a user under a rule, p99 ms", "http get, user, p99 ms", at_most=20),
+    *_both("POST enqueue, requests/s, of a bare FastAPI route", "http enqueue /s", at_least=0.35, of="bare FastAPI /s"),
+    *_both("GET a job, requests/s, of a bare FastAPI route", "http get /s", at_least=0.35, of="bare FastAPI /s"),
 ]

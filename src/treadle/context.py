@@ -10,6 +10,8 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from treadle.telemetry.context import facts_of
+
 if TYPE_CHECKING:
     from treadle.store.base import Claimed
 
@@ -97,8 +99,7 @@ class Context:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that knows the job: every record has `job_id`, `topic` and `attempt`."""
         job = self._attempt.job
-        facts = {"job_id": job.id, "topic": job.topic, "attempt": job.attempt}
-        return logging.LoggerAdapter(logging.getLogger(f"treadle.jobs.{job.topic}"), facts)
+        return logging.LoggerAdapter(logging.getLogger(f"treadle.jobs.{job.topic}"), facts_of(job))
 
     def progress(self, percent: float, message: str = "") -> Checkpoint:
         """Say how far the job is (0 to 100). Costs nothing: written in batches, a few times a second."""

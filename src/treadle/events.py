@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 ENQUEUED = "job:enqueued"
 STARTED = "job:started"
 COMPLETED = "job:completed"
+PROGRESS = "job:progress"
+CANCELLING = "job:cancelling"
+REQUEUED = "job:requeued"
+DELETED = "job:deleted"
 
 NAMES = frozenset(
     f"job:{name}"

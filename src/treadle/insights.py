@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from treadle import events
-from treadle.errors import JobNotFound
+from treadle.errors import InvalidInput, JobNotFound
 from treadle.events import Event
-from treadle.job import Job, from_ms, rfc3339, to_ms
-from treadle.lifecycle import Status
-from treadle.store.base import FOREVER, Stats, Store
+from treadle.job import Job, checked_topic, from_ms, rfc3339, short_text, to_ms
+from treadle.lifecycle import ENDED, Status
+from treadle.rules import Condition, SortKey, always, both, parse_filter
+from treadle.store.base import FOREVER, Listing, Stats, Store, Topic
+
+MAX_LIMIT = 1000
+MAX_OFFSET = 2**31
+COUNT_CAP = 10_000
+# How many of the newest completed jobs tell the average run time where the roll-ups can't.
+AVERAGE_OF = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,70 @@ def summarise(stats: Stats) -> QueueStats:
         avg_execution_time=stats.run_ms / completed if completed > 0 else None,
         topics={name: dict(c) for name, c in stats.topics.items()},
     )
+
+
+def listing(
+    topic: str | None,
+    status: Status | str | None,
+    scope: str | None,
+    scope_id: str | None,
+    limit: int,
+    offset: int,
+    condition: Condition = always,
+    sort: Sequence[SortKey] = (),
+) -> Listing:
+    """Which jobs to list, everything checked; what is out of bounds is brought back into them."""
+    stale = status == "stale"
+    try:
+        wanted = None if stale or status is None else Status(status)
+    except ValueError:
+        names = ", ".join([*Status, "stale"])
+        raise InvalidInput(f"status: {status!r} is not one of {names}", field="status") from None
+    return Listing(
+        None if topic is None else checked_topic(topic),
+        wanted,
+        stale,
+        short_text(scope, "scope"),
+        short_text(scope_id, "scope_id"),
+        min(max(limit, 1), MAX_LIMIT),
+        min(max(offset, 0), MAX_OFFSET),
+        condition,
+        tuple(sort),
+    )
+
+
+async def stats_of(store: Store, condition: Condition, topic: str | None, since: datetime | None) -> QueueStats:
+    """The same figures for a part of the jobs: counted (each up to 10,000) instead of read from the roll-ups."""
+    if since is not None:
+        ended = " || ".join(f"{name} >= '{rfc3339(since)}'" for name in ("completedAt", "failedAt", "cancelledAt"))
+        recent = parse_filter(f"{ended} || status = 'expired'")
+    counts: dict[str, int] = {}
+    for status in Status:
+        wanted = both(condition, recent) if since is not None and status in ENDED else condition
+        counts[status] = min(await store.count(listing(topic, status, None, None, 1, 0, wanted), COUNT_CAP), COUNT_CAP)
+    newest = await store.list(listing(topic, Status.COMPLETED, None, None, AVERAGE_OF, 0, condition))
+    took = [
+        (job.completed_at - job.started_at).total_seconds() * 1000
+        for job in newest
+        if job.completed_at and job.started_at
+    ]
+    average = sum(took) / len(took) if took else 0.0
+    found = summarise(Stats(counts, 0))
+    return replace(found, avg_execution_time=average if took else None)
+
+
+async def topics_of(store: Store, condition: Condition, topics: Sequence[Topic]) -> list[Topic]:
+    """The topics that a part of the jobs has, with the counts of that part."""
+    found = []
+    for topic in topics:
+        if not await store.count(listing(topic.topic, None, None, None, 1, 0, condition), 1):
+            continue
+        pending, processing = [
+            min(await store.count(listing(topic.topic, status, None, None, 1, 0, condition), COUNT_CAP), COUNT_CAP)
+            for status in (Status.PENDING, Status.PROCESSING)
+        ]
+        found.append(replace(topic, pending=pending, processing=processing))
+    return found
 
 
 async def timeline(store: Store, id: str) -> list[Event]:

@@ -39,6 +39,14 @@ def checked_topic(topic: str) -> str:
     return topic
 
 
+def short_text(value: str | None, field: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
+        raise InvalidInput(f"{field}: 1 to 255 printable characters, please", field=field)
+    return value
+
+
 def is_job_id(value: str) -> bool:
     """Every other text is the id of no job; asking the database would be an error or a waste."""
     return isinstance(value, str) and _UUID.fullmatch(value) is not None
@@ -174,7 +182,8 @@ def _json_value(value: Any) -> Any:
     return rfc3339(value) if isinstance(value, datetime) else value
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """The name that JSON has for it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
@@ -187,6 +196,6 @@ _JSON_ORDER = (
     "cancel_reason scope scope_id created_by idempotency_key capability template_version schedule_id parent_id "
     "webhook_url webhook_sent"
 ).split()
-_JSON_FIELDS = [(_camel(name), "result_value" if name == "result" else name) for name in _JSON_ORDER]
+_JSON_FIELDS = [(camel(name), "result_value" if name == "result" else name) for name in _JSON_ORDER]
 JSON_NAMES = frozenset(name for name, _ in _JSON_FIELDS)
 FIELD_NAMES = frozenset(one.name for one in fields(Job))

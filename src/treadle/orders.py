@@ -17,7 +17,7 @@ from uuid_utils import uuid7
 
 from treadle.errors import InvalidInput, TemplateDisabled
 from treadle.handler import Handler
-from treadle.job import Job, from_ms, to_ms
+from treadle.job import Job, from_ms, short_text, to_ms
 from treadle.lifecycle import Status
 from treadle.payload import dumps_object
 from treadle.policy import Duration, Priority, duration_ms, priority_value
@@ -71,7 +71,7 @@ class Order:
         self._keyed = bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
         self._made: Job | None = None
         self._made_at = 0
-        self._text: Callable[[Any], str] = handler.payload_text if handler else dumps_object
+        self._text = _writer(template, handler)
         self._shared = NewJob(
             id="",
             topic=template.topic,
@@ -133,6 +133,17 @@ def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
     )
 
 
+def _writer(template: Template, handler: Handler | None) -> Callable[[Any], str]:
+    """From a payload to the text that is stored: checked by the handler's type, or by the schema that it saved."""
+    if handler is not None:
+        return handler.payload_text
+    if template.payload_schema is None:
+        return dumps_object
+    from treadle.schema import payload_writer  # not needed, and not loaded, where the handlers are
+
+    return payload_writer(template.topic, template.payload_schema)
+
+
 # -- checks --------------------------------------------------------------------------------------
 
 
@@ -150,14 +161,6 @@ def checked_attempts(given: int, field: str = "max_attempts") -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 1_000_000:
         raise InvalidInput(f"{field}: {str(given)[:40]!r} is not between 1 and 1,000,000", field=field)
     return given
-
-
-def short_text(value: str | None, field: str) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
-        raise InvalidInput(f"{field}: 1 to 255 printable characters, please", field=field)
-    return value
 
 
 # -- keys ----------------------------------------------------------------------------------------

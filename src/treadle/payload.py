@@ -45,6 +45,12 @@ def loads(text: str | bytes, what: str = "payload") -> Any:
     return value
 
 
+def check_plain(value: Any, what: str) -> None:
+    """Refuse what no store could keep, in anything that was parsed from JSON."""
+    if not is_plain(value):
+        _checked(value, what, 0)
+
+
 def dumps_object(value: Any, what: str = "payload") -> str:
     """Like `dumps` for a payload: a JSON object, `{}` if there is none."""
     if value is None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -30,15 +30,19 @@ from treadle.insights import QueueStats
 from treadle.intake import Intake
 from treadle.job import Job, checked_topic, is_job_id, to_ms
 from treadle.lifecycle import Status
-from treadle.orders import JobRequest, Order, checked_attempts, short_text
+from treadle.orders import JobRequest, Order, checked_attempts
 from treadle.payload import dumps
 from treadle.policy import Duration, Priority, Retry, duration_ms, priority_value
 from treadle.settings import Settings
-from treadle.store.base import FOREVER, Inserted, Listing, NewJob, Refusal, Store, Topic
+from treadle.store.base import FOREVER, Inserted, NewJob, Refusal, Store, Topic
 from treadle.store.hints import ENDED
+from treadle.telemetry import tracing
 from treadle.template import CancelPolicy, Concurrency, Rate, Template
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from treadle.feed import Feed
     from treadle.sync import SyncQueue
 
 P = ParamSpec("P")
@@ -47,8 +51,6 @@ R = TypeVar("R")
 # Templates of topics that this process has no handler for are read from the store this often.
 TEMPLATES_SECONDS = 5.0
 BATCH = 1000
-MAX_LIMIT = 1000
-MAX_OFFSET = 2**31
 
 
 class _Session:
@@ -62,6 +64,7 @@ class _Session:
         self.reading_templates: asyncio.Task[None] | None = None
         self.saving: asyncio.Task[None] | None = None
         self.saved = False
+        self.feed: Feed | None = None
 
 
 class Task(Generic[P, R]):
@@ -121,6 +124,8 @@ class Queue:
         task = self._sessions.pop(asyncio.get_running_loop(), None)
         if task is not None:
             session = await task
+            if session.feed is not None:
+                await session.feed.stop()
             await session.store.close()
 
     async def _bury(self) -> None:
@@ -151,10 +156,23 @@ class Queue:
     @property
     def store(self) -> Store:
         """The open store of the running event loop."""
+        return self._current().store
+
+    @property
+    def feed(self) -> Feed:
+        """The events of this database, for whoever listens on the running event loop."""
+        from treadle.feed import Feed
+
+        session = self._current()
+        if session.feed is None:
+            session.feed = Feed(self)
+        return session.feed
+
+    def _current(self) -> _Session:
         task = self._sessions.get(asyncio.get_running_loop())
         if task is None or not task.done():
             raise InvalidInput("the queue is not open here; await queue.open() first")
-        return task.result().store
+        return task.result()
 
     def new_store(self) -> Store:
         """One more store on the same database, not opened."""
@@ -328,11 +346,15 @@ class Queue:
             expires_at=expires_at,
             expires=expires,
         )
-        jobs = order.jobs([payload])
-        if connection is None:
-            return (await self._made(session, [order], jobs, [await session.intake.add(jobs[0])]))[0]
-        answers = await session.store.insert(jobs, connection=connection)
-        return (await self._made(session, [order], jobs, answers, connection))[0]
+        with tracing.sending(topic) as sending:
+            jobs = _traced(order.jobs([payload]), sending.traceparent)
+            if connection is None:
+                answers: list[Inserted | Refused] = [await session.intake.add(jobs[0])]
+            else:
+                answers = await session.store.insert(jobs, connection=connection)
+            job = (await self._made(session, [order], jobs, answers, connection))[0]
+            sending.job(job.id)
+        return job
 
     async def enqueue_many(
         self,
@@ -357,8 +379,10 @@ class Queue:
                 jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
-        answers = await session.store.insert(jobs, connection=connection)
-        return await self._made(session, orders, jobs, answers, connection)
+        with tracing.sending(topic if isinstance(topic, str) else None, len(jobs)) as sending:
+            jobs = _traced(jobs, sending.traceparent)
+            answers = await session.store.insert(jobs, connection=connection)
+            return await self._made(session, orders, jobs, answers, connection)
 
     async def _order(self, session: _Session, topic: str, **options: Any) -> Order:
         template = await self._template(session, topic)
@@ -432,7 +456,7 @@ class Queue:
         offset: int = 0,
     ) -> list[Job]:
         """Jobs, newest first; `status` may also be "stale". At most 1,000 at a time."""
-        listing = _listing(topic, status, scope, scope_id, limit, offset)
+        listing = insights.listing(topic, status, scope, scope_id, limit, offset)
         return [self._bind(job) for job in await (await self._session()).store.list(listing)]
 
     async def count(
@@ -444,7 +468,7 @@ class Queue:
         scope_id: str | None = None,
     ) -> int:
         """How many jobs there are, exact up to 10,000 (then 10,001)."""
-        return await (await self._session()).store.count(_listing(topic, status, scope, scope_id, 1, 0))
+        return await (await self._session()).store.count(insights.listing(topic, status, scope, scope_id, 1, 0))
 
     async def stats(self, *, topic: str | None = None, since: datetime | None = None) -> QueueStats:
         """Counts by status, success rate and average run time; ended jobs since `since`, or all."""
@@ -455,6 +479,20 @@ class Queue:
     async def events(self, job_id: str) -> Sequence[Event]:
         """The whole timeline of a job, oldest first."""
         return await insights.timeline((await self._session()).store, job_id)
+
+    async def stream(self, *, topic: str | None = None, job_id: str | None = None) -> AsyncGenerator[dict[str, Any]]:
+        """Every event as it happens, whichever process caused it, until the queue is closed: `{event, at, job}`.
+
+        `{"event": "resync", …}` where some were missed, because the reader was too slow: look at the jobs again.
+        """
+        await self.open()
+
+        def wanted(job: Mapping[str, Any]) -> bool:
+            return topic in (None, job["topic"]) and job_id in (None, job["id"])
+
+        async with contextlib.aclosing(self.feed.listen(match=wanted)) as events:
+            async for told in events:
+                yield from_json(told.data)
 
     async def why(self, job_id: str) -> Sequence[str]:
         """Why a job is not running, in sentences; empty if nothing stands in its way."""
@@ -499,6 +537,10 @@ class Queue:
             news.clear()
         return job
 
+    async def template(self, topic: str) -> Template:
+        """How jobs of this topic are done: as this process or the last one that served it says."""
+        return await self._template(await self._session(), topic)
+
     async def topics(self) -> Sequence[Topic]:
         return await (await self._session()).store.topics()
 
@@ -540,6 +582,21 @@ class Queue:
         )
         return self._answer(answer)
 
+    async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
+        """Cancel many at once: for each None, or why it could not be."""
+        session = await self._session()
+        fixed = await self._uncancelable(session)
+        return _refusals(await session.store.cancel(job_ids, _checked_reason(reason), fixed))
+
+    async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
+        return _refusals(await (await self._session()).store.requeue(job_ids, force))
+
+    async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
+        return _refusals(await (await self._session()).store.release(job_ids))
+
+    async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
+        return _refusals(await (await self._session()).store.delete(job_ids, force))
+
     async def delete(self, job_id: str, *, force: bool = False) -> None:
         """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
         answer = (await (await self._session()).store.delete([job_id], force))[0]
@@ -571,6 +628,12 @@ class Queue:
 
         await self.open()
         await Worker(self, **options).run(signals=signals)
+
+    def asgi(self) -> ASGIApp:
+        """The HTTP API of this queue: `app.mount("/queue", queue.asgi())` in an application of your own."""
+        from treadle.http import create_app
+
+        return create_app(self)
 
     def __repr__(self) -> str:
         return f"<Queue {shown(self.url)}>"
@@ -614,36 +677,19 @@ def _checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 _OPTIONS = frozenset(inspect.signature(Queue.enqueue).parameters) - {"self", "topic", "payload", "connection"}
 
 
+def _refusals(answers: Sequence[Job | str | Refusal]) -> list[Exception | None]:
+    return [answer.error if isinstance(answer, Refusal) else None for answer in answers]
+
+
+def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
+    return jobs if traceparent is None else [job._replace(trace=traceparent) for job in jobs]
+
+
 def _checked_reason(reason: str) -> str:
     if not isinstance(reason, str) or len(reason) > 1000:
         raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
     dumps(reason, "reason")  # refuses what databases can't keep
     return reason
-
-
-def _listing(
-    topic: str | None,
-    status: Status | str | None,
-    scope: str | None,
-    scope_id: str | None,
-    limit: int,
-    offset: int,
-) -> Listing:
-    stale = status == "stale"
-    try:
-        wanted = None if stale or status is None else Status(status)
-    except ValueError:
-        names = ", ".join([*Status, "stale"])
-        raise InvalidInput(f"status: {status!r} is not one of {names}", field="status") from None
-    return Listing(
-        None if topic is None else checked_topic(topic),
-        wanted,
-        stale,
-        short_text(scope, "scope"),
-        short_text(scope_id, "scope_id"),
-        min(max(limit, 1), MAX_LIMIT),
-        min(max(offset, 0), MAX_OFFSET),
-    )
 
 
 __all__ = ["JobRequest", "Queue", "Task", "is_job_id"]

@@ -20,6 +20,8 @@ class Settings:
     """Durations are milliseconds here and "30s" outside."""
 
     db: str = "sqlite:///jobs.db"
+    host: str = "127.0.0.1"
+    port: int = 8090
     slots: int = 10
     lease_ms: int = 300_000
     poll_interval_ms: int = 1_000
@@ -27,11 +29,14 @@ class Settings:
     stale_after_ms: int = 7 * DAY_MS
     delete_after_ms: int = 7 * DAY_MS
     retention_interval_ms: int = 3_600_000
+    metrics_public: bool = False
     log_format: str = "text"
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 10_000:
             raise InvalidInput(f"slots: {self.slots} is not between 1 and 10,000", field="slots")
+        if not 0 <= self.port <= 65_535:
+            raise InvalidInput(f"port: {self.port} is not between 0 and 65,535", field="port")
         for name in ("lease_ms", "poll_interval_ms", "reap_interval_ms", "retention_interval_ms"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name.removesuffix('_ms')}: must be longer than nothing", field=name)
@@ -53,8 +58,10 @@ class Settings:
 def _parse(name: str, value: Any) -> Any:
     if name.endswith("_ms"):
         return duration_ms(value, name.removesuffix("_ms"))
-    if name == "slots":
+    if name in ("slots", "port"):
         return _parse_count(name, value)
+    if name == "metrics_public":
+        return _parse_switch(name, value)
     return str(value)
 
 
@@ -65,6 +72,13 @@ def _parse_count(name: str, value: Any) -> int:
         except ValueError:
             pass
     raise InvalidInput(f"{name}: {value!r} is not a number", field=name)
+
+
+def _parse_switch(name: str, value: Any) -> bool:
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if str(value).lower() not in words:
+        raise InvalidInput(f"{name}: {value!r} is not true or false", field=name)
+    return words[str(value).lower()]
 
 
 def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:

@@ -104,6 +104,7 @@ def _child(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    import treadle.accounts
     import treadle.connect
     import treadle.store.postgres
     import treadle.store.sqlite

@@ -1,14 +1,12 @@
 """What is printed, down to the character."""
 
 import io
-import json
-import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.console import Console
 
-from treadle.cli import logs, options, output
+from treadle.cli import options, output
 from treadle.cli.output import Column, one_line, relative, safe, span
 from treadle.errors import InvalidInput
 
@@ -105,41 +103,3 @@ def test_instants() -> None:
     assert options.instant("2026-12-24T18:00:00+02:00", "--run-at") == datetime(2026, 12, 24, 16, tzinfo=UTC)
     with pytest.raises(InvalidInput, match="has no time zone"):
         options.instant("2026-12-24", "--run-at")
-
-
-# -- log lines -----------------------------------------------------------------------------------------------------
-
-
-def record(message: str, **facts: object) -> logging.LogRecord:
-    made = logging.LogRecord("treadle.jobs.mail", logging.WARNING, __file__, 1, message, (), None)
-    made.created = 1_700_000_000.123
-    made.__dict__.update(facts)
-    return made
-
-
-def test_a_log_line_is_one_line_whatever_it_says() -> None:
-    line = logs.TextLines().format(record("forged\nline \x1b[2J", job_id="0190"))
-    assert line == r"2023-11-14T22:13:20.123Z warning treadle.jobs.mail: forged\nline \x1b[2J [0190]"
-
-
-def test_json_lines_have_the_facts_of_the_job() -> None:
-    line = json.loads(logs.JsonLines().format(record("hi\n", job_id="0190", topic="mail", attempt=2)))
-    assert line == {
-        "at": "2023-11-14T22:13:20.123Z",
-        "level": "warning",
-        "logger": "treadle.jobs.mail",
-        "message": "hi\n",
-        "job_id": "0190",
-        "topic": "mail",
-        "attempt": 2,
-    }
-
-
-def test_a_trace_goes_with_its_line() -> None:
-    try:
-        raise ValueError("no \x1b[2J")
-    except ValueError as error:
-        made = record("failed")
-        made.exc_info = (type(error), error, error.__traceback__)
-    assert logs.TextLines().format(made).endswith(r"ValueError: no \x1b[2J")
-    assert "ValueError: no" in json.loads(logs.JsonLines().format(made))["error"]

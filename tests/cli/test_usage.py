@@ -12,19 +12,26 @@ import pytest
 import treadle as package
 from tests.cli.command import SECONDS, TREADLE, Command
 
-COMMANDS = ["worker", "enqueue", "jobs", "stats", "doctor", "migrate", "demo"]
-GROUPED = ["list", "show", "why", "requeue", "cancel", "delete"]
+GROUPS = {
+    "jobs": ["list", "show", "why", "requeue", "cancel", "delete"],
+    "superuser": ["upsert", "list", "delete"],
+    "user": ["create", "update", "list", "delete"],
+    "api-key": ["create", "list", "revoke"],
+}
+COMMANDS = ["worker", "enqueue", *GROUPS, "stats", "doctor", "migrate", "demo"]
+GROUPED = [[group, name] for group, names in GROUPS.items() for name in names]
 SECRET = "s3cr3t"
 
 
 def test_the_help_names_every_command(alone: Command) -> None:
     text = alone.bare("--help").done().out
     assert all(f"\n  {name} " in text for name in COMMANDS)
-    grouped = alone.bare("jobs", "-h").done().out
-    assert all(f"\n  {name} " in grouped for name in GROUPED)
+    for group, names in GROUPS.items():
+        grouped = alone.bare(group, "-h").done().out
+        assert all(f"\n  {name} " in grouped for name in names)
 
 
-@pytest.mark.parametrize("words", [*([name] for name in COMMANDS), *(["jobs", name] for name in GROUPED)])
+@pytest.mark.parametrize("words", [*([name] for name in COMMANDS), *GROUPED])
 def test_every_command_has_help_without_a_database(alone: Command, words: list[str]) -> None:
     text = alone.bare(*words, "--help").done().out
     assert text.startswith(f"Usage: treadle {' '.join(words)}")
@@ -171,6 +178,13 @@ def pretend_newer(treadle: Command) -> None:
         ["jobs", "requeue", "x"],
         ["jobs", "delete", "x"],
         ["migrate", "--check"],
+        ["superuser", "list"],
+        ["superuser", "delete", "x"],
+        ["user", "list"],
+        ["user", "update", "x"],
+        ["user", "delete", "x"],
+        ["api-key", "list"],
+        ["api-key", "revoke", "x"],
     ],
 )
 def test_who_only_looks_makes_no_database(alone: Command, words: list[str]) -> None:
@@ -182,7 +196,7 @@ def test_who_only_looks_makes_no_database(alone: Command, words: list[str]) -> N
 def test_who_only_looks_changes_no_schema(treadle: Command, words: list[str]) -> None:
     if str(treadle.database).startswith("sqlite"):
         Path(str(treadle.database).removeprefix("sqlite:///")).touch()
-    assert "lacks 0001_engine; run treadle migrate" in treadle(*words).refused(1)
+    assert "lacks 0001_engine, 0002_server; run treadle migrate" in treadle(*words).refused(1)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------

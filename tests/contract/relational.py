@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from treadle.connect import make_store
-from treadle.store.base import Store
+from treadle.store.base import NOBODY, Store
 from treadle.store.queries import TABLES, load
 from treadle.testing.workbench import DAY, Database
 
@@ -19,7 +19,8 @@ PROBLEMS = [
     (
         "a row in a place without a job",
         " UNION ALL ".join(
-            f"SELECT '{place}', p.n FROM {{{place}}} p WHERE NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = p.n)"
+            f"SELECT '{place}', p.n FROM {{{place}}} p "
+            f"WHERE p.n <> {NOBODY} AND NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = p.n)"
             for place in "ready later held running outcomes keys members deadlines notes events".split()
         ),
     ),
@@ -100,6 +101,7 @@ TIMES = {
     "events": ["created_at"],
     "leaders": ["until"],
     "topics": ["paused_until"],
+    "records": ["created_at", "updated_at"],
 }
 
 

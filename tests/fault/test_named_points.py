@@ -22,6 +22,7 @@ from tests.fault.waiting import nothing_live, until
 from tests.fault.zygote import Zygote
 from tests.servers import PostgresServer
 from treadle import Queue
+from treadle.store.base import NOBODY
 
 TRIALS = scaled(1, 100)
 LEASE_MS, SWEEP_MS = 1_000, 200
@@ -192,7 +193,10 @@ async def test_a_batch_of_retention_is_deleted_wholly_or_not_at_all(crew: Crew, 
 async def _nothing_hangs_loose(queue: Queue) -> None:
     """Everything belongs to a job that there is."""
     for table in ("events", "keys", "outcomes", "notes", "members", "deadlines"):
-        loose = f"SELECT count(*) FROM {{{table}}} x WHERE NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = x.n)"
+        loose = (
+            f"SELECT count(*) FROM {{{table}}} x "
+            f"WHERE x.n <> {NOBODY} AND NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = x.n)"
+        )
         assert (await query(queue, loose))[0][0] == 0, table
 
 

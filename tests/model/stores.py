@@ -31,6 +31,7 @@ TIMES = {
     "events": "created_at",
     "leaders": "until",
     "topics": "paused_until",
+    "records": "created_at updated_at",
 }
 # Lanes are kept: stores remember them, because nothing ever deletes one.
 EMPTIED = [table for table in TABLES if table not in ("lanes", "token", "migrations")]

@@ -18,7 +18,8 @@ from tests.servers import PostgresServer
 from treadle.lifecycle import Completed, Failed, Outcome, Status
 from treadle.store import listing, scripts
 from treadle.store.base import Claimed, Gate, Listing, NewJob, Settlement
-from treadle.store.postgres import PostgresStore
+from treadle.store.changes import Cursor, Gap, Mark, Reader
+from treadle.store.postgres import PostgresStore, read_on
 from treadle.store.postgres_link import PLAN_SETTINGS, READ_SETTINGS
 from treadle.store.queries import TABLES
 from treadle.testing.workbench import DAY, new_job, settlement
@@ -160,7 +161,7 @@ async def settle_completed(store: PostgresStore, connection: Any, backlog: Backl
 
 async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = [new_job() for _ in range(10)]
-    shape = (1, "mail", 0, None, 3, None, None, None, None, "", 50)
+    shape = (1, "mail", 0, None, 3, None, None, None, None, "", 50, None)
     ids, payloads = [job.id for job in jobs], [job.payload for job in jobs]
     assert await connection.fetchval(store.queries["insert_alike"].sql, ids, payloads, *shape)
 
@@ -352,6 +353,24 @@ async def test_a_job_is_found_by_its_id(worlds: dict[int, World]) -> None:
     seen = await touched(worlds[1_000_000], act, reading=True)
     assert seen.scans == {}
     assert seen.total <= 60, seen
+
+
+async def test_what_happened_lately_costs_the_same_with_a_million(worlds: dict[int, World]) -> None:
+    async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+        [(job, event)] = await connection.fetch(store.queries["last_numbers"].sql)
+        cursor = lately(job, event)
+        reader = Reader("postgres", store.queries, store.stale_after_ms, store._job)
+        changes = await read_on(connection, reader.read(cursor, 1000, None))
+        assert len(changes.events) >= 30
+
+    seen = await touched(worlds[1_000_000], act, reading=True)
+    assert seen.scans.keys() & BIG == set()
+    assert seen.total <= 2_000, seen
+
+
+def lately(job: int, event: int) -> Cursor:
+    """Somebody looked a moment ago, and watches two gaps."""
+    return Cursor(Mark(job - 20, (Gap(5, 9, 2**60),)), Mark(event - 10, (Gap(3, 4, 2**60),)), {})
 
 
 def test_the_plan_of_a_page_names_its_indexes(worlds: dict[int, World]) -> None:

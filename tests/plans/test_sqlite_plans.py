@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.plans.backlog import LIVE_LEASE, Backlog, job_id, statements
-from tests.plans.test_postgres_plans import LISTINGS, any_endings, keyed_jobs, running_jobs
+from tests.plans.test_postgres_plans import LISTINGS, any_endings, keyed_jobs, lately, running_jobs
 from treadle.lifecycle import Completed
 from treadle.store import listing, scripts, sqlite_hot
+from treadle.store.changes import Reader
 from treadle.store.queries import TABLES, load
-from treadle.store.sqlite import SqliteStore, run_script
+from treadle.store.sqlite import SqliteStore, read_on, run_script
 from treadle.testing.workbench import DAY, new_job, settlement
 
 SIZES = [0, 1_000, 1_000_000]
@@ -257,3 +258,14 @@ def test_a_job_is_found_by_its_id(world: World) -> None:
         assert len(found) == sum(n <= backlog.last for n in (1, 45, 65, 98))
 
     assert watched(world, act).steps < 2_000
+
+
+@pytest.mark.parametrize("kind", ["plain", "analysed"])
+def test_what_happened_lately_costs_the_same_with_a_million(worlds: Worlds, kind: str) -> None:
+    def act(connection: sqlite3.Connection, _: Backlog) -> None:
+        [(job, event)] = connection.execute(QUERIES["last_numbers"].sql).fetchall()
+        reader = Reader("sqlite", QUERIES, 7 * DAY, lambda row: row)
+        changes = read_on(connection, reader.read(lately(job, event), 1000, None))
+        assert len(changes.events) >= 30
+
+    assert watched(getattr(worlds, kind)[1_000_000], act).steps < 40_000

@@ -25,6 +25,7 @@ from treadle import (
     StoreUnavailable,
     WrongState,
 )
+from treadle.store.migration import migrations
 from treadle.sync import FORWARDED, SyncQueue
 
 NOT_FORWARDED = {"close"}  # ends the thread too, so it is written by hand
@@ -117,7 +118,7 @@ def test_results(queue: Queue) -> None:
 
 
 def test_migrate_open_and_save_templates(queue: Queue) -> None:
-    assert queue.sync.migrate() == ["0001_engine"]
+    assert queue.sync.migrate() == [one.name for one in migrations("sqlite")]
     assert queue.sync.open() is queue
     queue.register("mail", lambda: None)
     queue.sync.save_templates()

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from treadle import Context, Fail, InvalidInput, JobCancelled, Queue, RetryAfter, Snooze
+from treadle.telemetry import running_job
 
 queue = Queue("sqlite:///never-opened.db")
 
@@ -74,6 +75,11 @@ def raises(ctx: Context, payload: dict[str, Any]) -> int:
             case "exit":
                 sys.exit(4)
     return ctx.attempt
+
+
+def who() -> str | None:
+    job = running_job.get()
+    return job.id if job else None
 
 
 def unstorable() -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import demo, doctor, enqueue, jobs, migrate, stats, worker
+from treadle.cli import api_key, demo, doctor, enqueue, jobs, migrate, serve, stats, superuser, user, worker
 from treadle.cli.output import complain
 from treadle.errors import InvalidInput, TreadleError
 
@@ -29,10 +29,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("enqueue")(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.command("stats")(stats.stats)
+app.add_typer(superuser.app, name="superuser")
+app.add_typer(user.app, name="user")
+app.add_typer(api_key.app, name="api-key")
 app.command("doctor")(doctor.doctor)
 app.command("migrate")(migrate.migrate)
 app.command("demo")(demo.demo)

@@ -1,4 +1,7 @@
-"""Log lines of commands that run for long: text for people, JSON for machines (TREADLE_LOG_FORMAT)."""
+"""Log lines of commands that run for long: text for people, JSON for machines (TREADLE_LOG_FORMAT).
+
+Whatever a line says, it can't look like two: what a payload, an error or a request brought is escaped.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import logging
 from datetime import UTC, datetime
 
 from treadle.cli.output import safe
+from treadle.telemetry.context import facts_of, request_id, running_job
 
-_FACTS = ("job_id", "topic", "attempt")
+_NAMES = {"job_id": "jobId", "topic": "topic", "attempt": "attempt", "request_id": "requestId"}
 
 
 def configure(log_format: str) -> None:
@@ -22,30 +26,58 @@ def configure(log_format: str) -> None:
 
 
 class TextLines(logging.Formatter):
-    """`time level logger: message [job]`; a trace follows on lines of its own."""
+    """`time level logger: message [job] [request]`; a trace follows on lines of its own, each indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = safe(record.getMessage()).replace("\n", "\\n")
-        job = getattr(record, "job_id", None)
-        where = f" [{job}]" if job else ""
-        text = f"{_time(record)} {record.levelname.lower()} {record.name}: {message}{where}"
-        return f"{text}\n{safe(self.formatException(record.exc_info))}" if record.exc_info else text
+        facts = _facts(record)
+        message = _line(record.getMessage())
+        text = f"{_time(record)} {record.levelname.lower()} {_line(record.name)}: {message}"
+        if (job := str(facts.get("jobId", ""))) not in message:
+            text += f" [{_line(job)}]"
+        if "requestId" in facts:
+            text += f" [request {_line(str(facts['requestId']))}]"
+        # An error's own text may have lines that look like ours: ours are never indented.
+        return "\n  ".join([text, *(safe(line) for line in _trace(self, record).splitlines())])
 
 
 class JsonLines(logging.Formatter):
-    """One object a line."""
+    """One object a line, in plain ASCII: everything else is escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "at": _time(record),
+        entry: dict[str, object] = {
+            "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: getattr(record, name) for name in _FACTS if hasattr(record, name)},
+            **_facts(record),
         }
-        if record.exc_info:
-            entry["error"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        if trace := _trace(self, record):
+            entry["error"] = trace
+        return json.dumps(entry, default=str).replace("\x7f", "\\u007f")
+
+
+def _facts(record: logging.LogRecord) -> dict[str, object]:
+    """Of which job and request it speaks: what the caller said, else what is running here."""
+    known: dict[str, object] = {}
+    if (job := running_job.get()) is not None and not hasattr(record, "job_id"):
+        known |= facts_of(job)
+    if (request := request_id.get()) is not None:
+        known["request_id"] = request
+    known |= {name: getattr(record, name) for name in _NAMES if hasattr(record, name)}
+    return {shown: known[name] for name, shown in _NAMES.items() if name in known}
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    parts = []
+    if record.exc_info:
+        parts.append(formatter.formatException(record.exc_info))
+    if record.stack_info:
+        parts.append(formatter.formatStack(record.stack_info))
+    return "\n".join(parts)
+
+
+def _line(text: str) -> str:
+    return safe(text).replace("\n", "\\n")
 
 
 def _time(record: logging.LogRecord) -> str:

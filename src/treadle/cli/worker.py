@@ -85,7 +85,7 @@ def worker(
         "lease": lease,
         "drain": drain,
     }
-    _run(_work(queue, choices))
+    run_on_uvloop(_work(queue, choices))
 
 
 async def _work(queue: Queue, choices: dict[str, Any]) -> None:
@@ -114,8 +114,8 @@ async def _leave_the_deaf_behind() -> None:
         os._exit(0)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where there is one."""
+def run_on_uvloop(work: Coroutine[Any, Any, None]) -> None:
+    """Run it to its end, on uvloop where there is one."""
     try:
         import uvloop
     except ImportError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
+from treadle.store.base import Moved
 from treadle.worker.backoff import jittered
 
 if TYPE_CHECKING:
@@ -25,13 +26,19 @@ LEAST_TERM_MS = 500
 class Maintenance:
     """One worker's part in the maintenance: it stands for election, and serves while it leads."""
 
-    def __init__(self, queue: Queue, name: str, reap_every_ms: int) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        name: str,
+        reap_every_ms: int,
+        on_moved: Callable[[list[Moved]], None] = lambda moved: None,
+    ) -> None:
         store, settings = queue.store, queue.settings
         self._reap_every_s = reap_every_ms / 1000
         self._prune_every_s = settings.retention_interval_ms / 1000
         self._store = store
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS))
-        self._reaper = Reaper(store)
+        self._reaper = Reaper(store, on_moved)
         self._retention = Retention(store, settings.stale_after_ms + settings.delete_after_ms)
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:

@@ -20,8 +20,9 @@ READ_TEMPLATES_EVERY_S = 60.0
 
 
 class Reaper:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_moved: Callable[[list[Moved]], None] = lambda moved: None) -> None:
         self._store = store
+        self._on_moved = on_moved
         self._grace_ms: dict[str, int] = {}
         self._read_at = float("-inf")
         self._turn = False
@@ -38,13 +39,13 @@ class Reaper:
     async def _until_done(self, move: Callable[[int], Awaitable[list[Moved]]]) -> None:
         while True:
             moved = await move(BATCH)
-            _tell(moved)
+            self._tell(moved)
             if len(moved) < BATCH:
                 return
 
     async def _end_overdue_cancels(self) -> None:
         await self._read_templates()
-        _tell(await self._store.end_overdue_cancels(self._grace_ms, duration_ms(CancelPolicy().grace)))
+        self._tell(await self._store.end_overdue_cancels(self._grace_ms, duration_ms(CancelPolicy().grace)))
 
     async def _read_templates(self) -> None:
         """The grace of every topic, also of those that other workers serve."""
@@ -55,7 +56,7 @@ class Reaper:
         self._grace_ms = {topic: round(policy["graceSeconds"] * 1000) for topic, policy in policies.items()}
         self._read_at = time.monotonic()
 
-
-def _tell(moved: list[Moved]) -> None:
-    for event, count in Counter(one.event for one in moved).items():
-        log.warning("%s: %d, the first is %s", event, count, next(one.id for one in moved if one.event == event))
+    def _tell(self, moved: list[Moved]) -> None:
+        self._on_moved(moved)
+        for event, count in Counter(one.event for one in moved).items():
+            log.warning("%s: %d, the first is %s", event, count, next(one.id for one in moved if one.event == event))

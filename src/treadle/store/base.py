@@ -19,6 +19,7 @@ from treadle.errors import Refused
 from treadle.events import Event
 from treadle.job import Job, from_ms
 from treadle.lifecycle import LIVE, Status, Transition, retries
+from treadle.rules import Condition, SortKey
 
 # What a job drags along. Only jobs with a flag pay for the statements it needs when they move.
 DEDUPE = 1
@@ -29,6 +30,10 @@ EXPIRES = 4
 """Has a row in `deadlines`."""
 ONCE = 8
 """Not repeatable: its dedupe key stays after it completed."""
+
+
+NOBODY = 0
+"""The number of no job: a line of `events` that is about many has it."""
 
 
 class Gate(NamedTuple):
@@ -61,6 +66,8 @@ class NewJob(NamedTuple):
     repeatable: bool = True
     gate: Gate | None = None
     template_version: int | None = None
+    trace: str | None = None
+    """W3C traceparent of the enqueue, where somebody traces."""
 
     @property
     def flags(self) -> int:
@@ -78,8 +85,8 @@ class NewJob(NamedTuple):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """All but id and payload."""
-        return (self[1], *self[3:])
+        """All but id, payload and trace."""
+        return (self[1], *self[3:-1])
 
 
 class Inserted(NamedTuple):
@@ -104,6 +111,9 @@ class Claimed(NamedTuple):
     scope_id: str | None
     token: int
     lease: int
+    due: int = 0
+    """Since when it could have been claimed."""
+    trace: str | None = None
 
     @property
     def status(self) -> Status:
@@ -118,6 +128,8 @@ class Claim(NamedTuple):
     """In how many ms a job that is there already may be claimed (a rate limit's window); None: unknown."""
     overdue: bool = False
     """Jobs past their deadline stood in the way; `expire_overdue` clears them."""
+    at: int | None = None
+    """When, by the database's clock, if the claim read it."""
 
 
 class Settlement(NamedTuple):
@@ -137,6 +149,14 @@ class Touch(NamedTuple):
     ran_ms: int
     progress: int | None
     message: str | None
+
+
+class Holding(NamedTuple):
+    """A running job as whoever holds it needs to know it."""
+
+    job: Claimed
+    ran_ms: int
+    cancel_requested: bool
 
 
 class CancelRequest(NamedTuple):
@@ -163,7 +183,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Which jobs to list, newest first."""
+    """Which jobs to list, newest first unless `sort` says otherwise."""
 
     topic: str | None = None
     status: Status | None = None
@@ -172,6 +192,43 @@ class Listing:
     scope_id: str | None = None
     limit: int = 30
     offset: int = 0
+    condition: Condition | None = None
+    """What else must hold of a job."""
+    sort: tuple[SortKey, ...] = ()
+
+
+class Change(NamedTuple):
+    """Something that happened to a job, read after it was stored."""
+
+    event: str
+    at: int
+    job: Job | None
+    """As it was when this was read, which may be more than this change left. None: it was deleted."""
+    to: Status | None = None
+    """The status that this change left; None: it did not change it."""
+    attempt: int | None = None
+    """The attempts that this change left; None: unknown."""
+    progress: int | None = None
+    message: str | None = None
+    gone: Mapping[str, Any] | None = None
+    """What is known of a deleted job: id, topic, scope, scopeId, createdBy."""
+
+
+class Changes(NamedTuple):
+    """What happened between two looks, in the order in which it happened to each job."""
+
+    events: list[Change]
+    cursor: Any
+    """Where the next look begins; the old one stays good for asking once more."""
+    now: int
+    more: bool = False
+    """There was more than a page: look again at once."""
+    lost: bool = False
+    """Something may be missing: whoever counts on every event must look at all jobs again."""
+    busy: bool = False
+    """Jobs are running."""
+    jobs: list[Job] | None = None
+    """Those that were asked for, as they are after all of this; None: not asked for, or there is more to tell first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +272,20 @@ class Stats:
     run_ms: int
     """Summed over completed jobs."""
     topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+class Record(NamedTuple):
+    """A small thing that the server keeps, such as an account: found by id or by its key, both unique in its kind."""
+
+    kind: str
+    id: str
+    key: str
+    body: str
+    """JSON text; the store does not look into it."""
+    version: int
+    """1, then one more with each change."""
+    created_at: int
+    updated_at: int
 
 
 class Store(Protocol):
@@ -271,6 +342,9 @@ class Store(Protocol):
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[int]:
         """Write start and progress of running jobs; returns the n of those that are lost."""
 
+    async def holdings(self, ids: Sequence[str]) -> list[Holding | None]:
+        """The running jobs among these, for owners that know them by id; None for the others."""
+
     async def cancel_requests(self, lease: int) -> list[CancelRequest]: ...
 
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
@@ -316,6 +390,12 @@ class Store(Protocol):
     async def events(self, id: str) -> Sequence[Event] | None:
         """The stored events, oldest first; None: no such job."""
 
+    async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
+        """What happened since `cursor` (None: nothing yet, only a cursor to begin with), about `limit` at a time:
+        by any process, each thing once, for each job in order. Progress is only sampled.
+
+        `wanted`: a listing or a job's id; those jobs at the very moment between this look and the next."""
+
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats: ...
 
     async def obstacles(self, id: str) -> Sequence[str]:
@@ -345,6 +425,22 @@ class Store(Protocol):
 
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, drop empty gates and dead rate marks."""
+
+    # -- records -------------------------------------------------------------------------------
+    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+        """The records with these (kind, id), in one statement."""
+
+    async def find_record(self, kind: str, key: str) -> Record | None: ...
+
+    async def list_records(self, kind: str, limit: int = 1000) -> Sequence[Record]:
+        """Oldest first."""
+
+    async def put_record(self, kind: str, id: str, key: str, body: str, version: int | None = None) -> Record | None:
+        """Make a record, or with `version` change the one that still has it. None: nothing was changed, because the
+        id or the key is taken, the version is another one, or the record is gone."""
+
+    async def delete_record(self, kind: str, id: str) -> bool:
+        """False: there was none."""
 
 
 # The columns of the `view` query, in its order: what every store returns for a job.

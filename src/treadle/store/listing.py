@@ -1,22 +1,55 @@
-"""Lists and counts: start from the table of the wanted status, newest first, and stop early."""
+"""Lists and counts: start from the table of the wanted status, newest first, and stop early.
+
+A condition over job fields joins only the tables that it looks at. What it says of status, topic and
+scope is taken out of it first, because for these there are tables and indexes to start from.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from treadle.errors import InvalidInput
 from treadle.lifecycle import ENDED, Status
+from treadle.rules import All, Comparison, Condition, Constant, JobField, SortKey
+from treadle.rules.conditions import every
 from treadle.store.base import Listing
+from treadle.store.conditions import COLUMNS, Conditions
+from treadle.store.dialects import DIALECTS
 from treadle.store.queries import Query
 
-Bound = list[str | int]
+Bound = list[str | int | float]
+
+# The view's name for each table, and how it is joined to the job.
+PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h"}
+JOINS = {
+    "o": "LEFT JOIN {outcomes} {o} ON {o}.n = {p}.n",
+    "r": "LEFT JOIN {running} {r} ON {r}.n = {p}.n",
+    "q": "LEFT JOIN {ready} {q} ON {q}.n = {p}.n",
+    "a": "LEFT JOIN {later} {a} ON {a}.n = {p}.n",
+    "h": "LEFT JOIN {held} {h} ON {h}.n = {p}.n",
+    "s": "LEFT JOIN {leases} {s} ON {s}.id = {r}.lease",
+    "x": "LEFT JOIN {notes} {x} ON {x}.n = {p}.n",
+}
+# SQLite reads no statement of more than a million bytes.
+MAX_STATEMENT = 900_000
+# PostgreSQL and SQLite count the values of a statement in 15 bits.
+MAX_VALUES = 32_000
+NEWEST_FIRST = "ORDER BY j.n DESC"
+_ALIAS = re.compile(r"\{(\w)\}")
 
 
 class Builder:
     """Conditions with bound values in the dialect's placeholders."""
 
-    def __init__(self, dialect: str) -> None:
+    def __init__(self, queries: dict[str, Query], dialect: str, stale_after_ms: int) -> None:
         self.dialect = dialect
+        self.stale_after_ms = stale_after_ms
+        self.clock = f"({queries['clock'].sql})"
         self.values: Bound = []
 
-    def bind(self, value: str | int) -> str:
+    def bind(self, value: str | float) -> str:
         self.values.append(value)
         return f"${len(self.values)}" if self.dialect == "postgres" else f"?{len(self.values)}"
 
@@ -26,19 +59,23 @@ class Builder:
 
 def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
     """The statement for one page of jobs."""
-    build = Builder(dialect)
-    chosen = _chosen(build, listing, stale_after_ms, queries["clock"].sql, listing.offset + listing.limit)
+    build = Builder(queries, dialect, stale_after_ms)
+    keys, order = _order(listing)
+    chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, keys, order)
     limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
-    sql = f"WITH page AS (SELECT n FROM ({chosen}) c ORDER BY n DESC {limits}) {queries['view'].sql}"
-    return sql, build.values
+    view = queries["view"].sql
+    if not listing.sort:
+        return f"WITH page AS (SELECT n FROM ({chosen}) c ORDER BY n DESC {limits}) {view}", build.values
+    ranked = f"SELECT n, row_number() OVER (ORDER BY {order}) AS place FROM ({chosen}) c ORDER BY {order} {limits}"
+    return f"WITH page AS ({ranked}) {view.removesuffix(NEWEST_FIRST)} ORDER BY page.place", build.values
 
 
 def count(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
 ) -> tuple[str, Bound]:
     """The statement that counts, up to cap + 1."""
-    build = Builder(dialect)
-    chosen = _chosen(build, listing, stale_after_ms, queries["clock"].sql, cap + 1)
+    build = Builder(queries, dialect, stale_after_ms)
+    chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC")
     return f"SELECT count(*) FROM (SELECT n FROM ({chosen}) c LIMIT {build.bind(cap + 1)}) x", build.values
 
 
@@ -46,26 +83,133 @@ def by_id(queries: dict[str, Query]) -> str:
     return f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
 
 
-def _chosen(build: Builder, listing: Listing, stale_after_ms: int, clock: str, top: int) -> str:
-    """The numbers of the jobs that the listing means, at most `top` of each place, newest first."""
-    places = _places(build, listing, stale_after_ms, clock)
+# -- what the condition says that a listing can say itself -----------------------------------------
+
+
+def narrowed(listing: Listing) -> Listing:
+    """The same jobs, with what the condition demands of status, topic and scope as the listing's own."""
+    if not isinstance(listing.condition, Comparison | All):
+        return replace(listing, condition=None) if listing.condition is True else listing
+    parts = listing.condition.parts if isinstance(listing.condition, All) else (listing.condition,)
+    left: list[Condition] = []
+    for part in parts:
+        option = _option(part)
+        if option and getattr(listing, option[0]) is None and not (option[0] == "status" and listing.stale):
+            listing = replace(listing, **{option[0]: option[1]})  # type: ignore[arg-type]
+        else:
+            left.append(part)
+    rest = every(left)
+    return replace(listing, condition=None if rest is True else rest)
+
+
+def _option(part: Condition) -> tuple[str, str | Status] | None:
+    match part:
+        case Comparison(JobField("status", False), "=", Constant(str() as value)) if value in list(Status):
+            return "status", Status(value)
+        case Comparison(JobField("topic" | "scope" as name, False), "=", Constant(str() as value)) if value:
+            return name, value
+        case Comparison(JobField("scopeId", False), "=", Constant(str() as value)) if value:
+            return "scope_id", value
+    return None
+
+
+# -- choosing --------------------------------------------------------------------------------------
+
+
+def _order(listing: Listing) -> tuple[list[str], str]:
+    """The fields to sort by, and the order of the jobs by their values (k0, k1 …) and numbers.
+
+    Jobs are numbered as they are created, so `createdAt` stands for the number, and for all that could follow it.
+    """
+    keys = list(listing.sort)
+    names = [key.field for key in keys]
+    if "createdAt" in names:
+        keys = keys[: names.index("createdAt") + 1]
+        names = names[: len(keys) - 1]
+    words = [f"k{i} {_direction(key)}" for i, key in enumerate(keys[: len(names)])]
+    # Among equals the oldest or the newest first, as the last key goes.
+    words.append(f"n {_direction(keys[-1]) if keys else 'DESC'}")
+    return names, ", ".join(words)
+
+
+def _direction(key: SortKey) -> str:
+    return "DESC" if key.descending else "ASC"
+
+
+def _chosen(build: Builder, listing: Listing, top: int, keys: list[str], order: str) -> str:
+    """The numbers of the jobs that the listing means, at most `top` of each place, in order."""
     parts = []
-    for place, conditions in places:
-        wheres = [*conditions, *_job_conditions(build, listing, place)]
-        source = f"{build.table(place)} p"
-        if place != "jobs" and _needs_job(listing, place):
-            # A cross join keeps SQLite from starting at the jobs of the topic, of which most have ended long ago.
-            source += f" CROSS JOIN {build.table('jobs')} j"
-            wheres.append("j.n = p.n")
-        where = f" WHERE {' AND '.join(wheres)}" if wheres else ""
-        limit = build.bind(top)
-        parts.append(f"SELECT n FROM (SELECT p.n FROM {source}{where} ORDER BY p.n DESC LIMIT {limit}) s")
-    return " UNION ALL ".join(parts)
+    for place, conditions in _places(build, listing):
+        source = _Source(build, place)
+        sorts = [f", {source.sort_key(name)} AS k{i}" for i, name in enumerate(keys)]
+        wheres = [*conditions, *_job_conditions(build, listing, source)]
+        if listing.condition is not None:
+            wheres.append(f"({source.sql(listing.condition)})")
+        columns = "".join(f", k{i}" for i in range(len(keys)))
+        inner = f"SELECT p.n{''.join(sorts)} FROM {source.joined(wheres)} ORDER BY {order.replace('n ', 'p.n ', 1)}"
+        parts.append(f"SELECT n{columns} FROM ({inner} LIMIT {build.bind(top)}) s")
+    chosen = " UNION ALL ".join(parts)
+    if len(chosen) > MAX_STATEMENT or len(build.values) > MAX_VALUES:
+        raise InvalidInput("the filter is too large together with the rule that it joins; ask for less")
+    return chosen
 
 
-def _places(build: Builder, listing: Listing, stale_after_ms: int, clock: str) -> list[tuple[str, list[str]]]:
+class _Source:
+    """A place, and beside it the tables that its conditions look at."""
+
+    def __init__(self, build: Builder, place: str) -> None:
+        self.build = build
+        self.place = place
+        own = PLACES[place]
+        self.aliases = {alias: alias for alias in "jloqrahsx"} | {own: "p", "p": "p"}
+        self.used: set[str] = set()
+        self.conditions = Conditions(DIALECTS[build.dialect](build.bind), self.column)
+
+    def column(self, name: str) -> str:
+        self.used |= set(_ALIAS.findall(COLUMNS[name]))
+        clock = self.build.clock if "{clock}" in COLUMNS[name] else ""
+        stale_after = str(self.build.stale_after_ms)
+        return COLUMNS[name].format(**self.aliases, clock=clock, stale_after=stale_after)
+
+    def job_column(self, name: str) -> str:
+        self.used.add("j")
+        return f"{self.aliases['j']}.{name}"
+
+    def sql(self, condition: Condition) -> str:
+        return self.conditions.sql(condition)
+
+    def sort_key(self, name: str) -> str:
+        return self.conditions.sort_key(name)
+
+    def joined(self, wheres: list[str]) -> str:
+        """The FROM and the WHERE."""
+        tables = [f"{self.build.table(self.place)} p"]
+        wheres = [*wheres, *self._inner_joins(tables)]
+        tables += self._outer_joins()
+        return " ".join(tables) + (f" WHERE {' AND '.join(wheres)}" if wheres else "")
+
+    def _inner_joins(self, tables: list[str]) -> Iterator[str]:
+        # A cross join keeps SQLite from starting at the jobs of the topic, of which most have ended long ago.
+        if self.place != "jobs" and self.used & {"j", "l"}:
+            tables.append(f"CROSS JOIN {self.build.table('jobs')} j")
+            yield "j.n = p.n"
+        if "l" in self.used:
+            tables.append(f"CROSS JOIN {self.build.table('lanes')} l")
+            yield f"l.lane = {self.aliases['j']}.lane"
+
+    def _outer_joins(self) -> list[str]:
+        needed = self.used | ({"r"} if "s" in self.used else set())
+        names = {place: self.build.table(place) for place in (*PLACES, "leases", "notes")}
+        return [
+            join.format(**self.aliases, **names)
+            for alias, join in JOINS.items()
+            if alias in needed and self.aliases[alias] != "p"
+        ]
+
+
+def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
     if listing.stale:
-        stale = [f"p.ended_at <= ({clock}) - {build.bind(stale_after_ms)}"]
+        stale = [f"p.ended_at <= {build.clock} - {build.bind(build.stale_after_ms)}"]
         return [("outcomes", stale)]
     match listing.status:
         case None:
@@ -86,19 +230,13 @@ def _places(build: Builder, listing: Listing, stale_after_ms: int, clock: str) -
             return [("running", ["1 = 0"])]
 
 
-def _needs_job(listing: Listing, place: str) -> bool:
-    scoped = listing.scope is not None or listing.scope_id is not None
-    return scoped or (listing.topic is not None and place != "outcomes")
-
-
-def _job_conditions(build: Builder, listing: Listing, place: str) -> list[str]:
-    job = "p" if place == "jobs" else "j"
+def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[str]:
     conditions = []
     if listing.topic is not None:
-        owner = "p" if place in ("jobs", "outcomes") else "j"
-        conditions.append(f"{owner}.topic = {build.bind(listing.topic)}")
+        topic = "p.topic" if source.place == "outcomes" else source.job_column("topic")
+        conditions.append(f"{topic} = {build.bind(listing.topic)}")
     if listing.scope is not None:
-        conditions.append(f"{job}.scope = {build.bind(listing.scope)}")
+        conditions.append(f"{source.job_column('scope')} = {build.bind(listing.scope)}")
     if listing.scope_id is not None:
-        conditions.append(f"{job}.scope_id = {build.bind(listing.scope_id)}")
+        conditions.append(f"{source.job_column('scope_id')} = {build.bind(listing.scope_id)}")
     return conditions

@@ -12,7 +12,8 @@ from pydantic_core import to_json
 
 from treadle.errors import LeaseLost, Refused, SchemaMismatch, StoreUnavailable
 from treadle.store import hints, scripts
-from treadle.store.base import Claim, Claimed, Finding, Inserted, NewJob, Settlement
+from treadle.store.base import Claim, Claimed, Finding, Inserted, NewJob, Record, Settlement
+from treadle.store.changes import Reading
 from treadle.store.foreign import insert_with
 from treadle.store.migration import missing
 from treadle.store.postgres_health import examine
@@ -130,6 +131,19 @@ class PostgresStore(RelationalStore):
             rows: list[Any] = await connection.fetch(sql, *values)
             return rows
 
+    async def put_record(self, kind: str, id: str, key: str, body: str, version: int | None = None) -> Record | None:
+        try:
+            return await super().put_record(kind, id, key, body, version)
+        except asyncpg.UniqueViolationError:
+            return None  # somebody took the key in the same moment
+
+    async def read_together(self, make: Callable[[], Reading[T]]) -> T:
+        async with (
+            self.link.reader() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            return await read_on(connection, make())
+
     # -- the hot paths -------------------------------------------------------------------------
 
     async def insert(
@@ -195,6 +209,7 @@ class PostgresStore(RelationalStore):
 
     async def _insert_alike(self, jobs: Sequence[NewJob]) -> int | None:
         job = jobs[0]
+        traces = [one.trace for one in jobs]
         rows = await self.link.fetch(
             self.queries["insert_alike"].sql,
             [one.id for one in jobs],
@@ -210,6 +225,7 @@ class PostgresStore(RelationalStore):
             job.created_by,
             job.capability,
             job.priority,
+            traces if any(traces) else None,
         )
         return rows[0][0] if rows else None
 
@@ -233,8 +249,8 @@ class PostgresStore(RelationalStore):
         if marked and len(jobs) < limit:
             # What lies before the marks has not been looked at yet.
             more = await self.claim(lease, topics, capabilities, limit - len(jobs), max(free - len(jobs), 0))
-            return Claim(jobs + more.jobs, None, overdue or more.overdue)
-        return Claim(jobs, None, overdue)
+            return Claim(jobs + more.jobs, None, overdue or more.overdue, rows[0][16])
+        return Claim(jobs, None, overdue, rows[0][16])
 
     def _mark_arrays(self) -> tuple[list[int], list[int], list[int]]:
         marks = self._marks
@@ -278,14 +294,25 @@ class PostgresStore(RelationalStore):
         return await self.transact(lambda: scripts.settle(rest))
 
 
+async def read_on(connection: Any, reading: Reading[T]) -> T:
+    """Drive a reading on a connection, inside whatever transaction is open there."""
+    try:
+        sql, values = next(reading)
+        while True:
+            sql, values = reading.send(await connection.fetch(sql, *values))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
 def _own(job: NewJob, answer: Inserted | Refused) -> Inserted | Refused:
     """A key that this very job holds already was taken by the first try, which came through after all."""
     return Inserted(answer.at) if isinstance(answer, Inserted) and answer.existing_id == job.id else answer
 
 
 def _claimed(row: Any, lease: int) -> Claimed:
-    n, id_, topic, payload, attempt, most, flags, by, scope, scope_id, token, *_ = row
-    return Claimed(n, str(id_), topic, payload, attempt, most, flags, by, scope, scope_id, token, lease)
+    n, id_, topic, payload, attempt, most, flags, by, scope, scope_id, token, _, _, _, due, trace, _ = row
+    return Claimed(n, str(id_), topic, payload, attempt, most, flags, by, scope, scope_id, token, lease, due, trace)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

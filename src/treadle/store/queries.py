@@ -13,7 +13,7 @@ from importlib.resources import files
 
 TABLES = (
     "topics lanes jobs ready later held leases running outcomes keys gates members deadlines starts notes events "
-    "tally templates leaders token migrations"
+    "tally templates leaders token records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)

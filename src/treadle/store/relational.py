@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.errors import WrongState
+from treadle.errors import InvalidInput, WrongState
 from treadle.events import Event
 from treadle.job import Job, is_job_id
 from treadle.lifecycle import Status
@@ -17,10 +17,14 @@ from treadle.store import hints, listing, scripts
 from treadle.store.base import (
     FOREVER,
     CancelRequest,
+    Changes,
+    Claimed,
+    Holding,
     JobRow,
     Listing,
     LiveWorker,
     Moved,
+    Record,
     Refusal,
     Settlement,
     Stats,
@@ -28,6 +32,7 @@ from treadle.store.base import (
     Touch,
     job_from_row,
 )
+from treadle.store.changes import Cursor, Reader, Reading
 from treadle.store.foreign import query_with
 from treadle.store.queries import load
 from treadle.store.scripts import Script
@@ -53,6 +58,10 @@ class RelationalStore(ABC):
     @abstractmethod
     async def query(self, sql: str, values: Sequence[Any]) -> list[Any]:
         """Read rows, outside of any transaction."""
+
+    @abstractmethod
+    async def read_together(self, make: Callable[[], Reading[T]]) -> T:
+        """Run all queries of the reading that `make` makes on one snapshot of the database."""
 
     def subscribe(self, wake: Callable[[str], None]) -> Callable[[], None]:
         return self.hub.subscribe(wake)
@@ -102,6 +111,12 @@ class RelationalStore(ABC):
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[int]:
         return await self.transact(lambda: scripts.touch(lease, touches))
+
+    async def holdings(self, ids: Sequence[str]) -> list[Holding | None]:
+        known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
+        rows = await self._ask("holdings", known) if known else []
+        held = {row[1]: Holding(Claimed(*row[:12]), row[12], row[13] is not None) for row in rows}
+        return [held.get(id) for id in ids]
 
     async def cancel_requests(self, lease: int) -> list[CancelRequest]:
         return [CancelRequest(*row) for row in await self._ask("cancel_requests", [{"lease": lease}])]
@@ -242,6 +257,12 @@ class RelationalStore(ABC):
                 reasons.append(f"its topic's rate limit of {limit} per {format_ms(window)} is used up")
         return reasons
 
+    async def changes(
+        self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
+    ) -> Changes:
+        reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
+        return await self.read_together(lambda: reader.read(cursor, limit, wanted))
+
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
         minute = -(2**40) if since is None else since // 60_000
         topics: dict[str, dict[str, int]] = {}
@@ -299,12 +320,46 @@ class RelationalStore(ABC):
     async def tidy(self) -> None:
         await self.transact(scripts.tidy)
 
+    # -- records -------------------------------------------------------------------------------
+
+    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+        rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
+        found = [Record(*row) for row in await self._ask("get_records", rows)] if rows else []
+        by_id = {(record.kind, record.id): record for record in found}
+        return [by_id.get(one) for one in wanted]
+
+    async def find_record(self, kind: str, key: str) -> Record | None:
+        rows = await self._ask("find_record", [{"kind": kind, "key": key}]) if _storable(kind, key) else []
+        return Record(*rows[0]) if rows else None
+
+    async def list_records(self, kind: str, limit: int = 1000) -> Sequence[Record]:
+        rows = await self._ask("list_records", [{"kind": kind, "top": limit}]) if _storable(kind) else []
+        return [Record(*row) for row in rows]
+
+    async def put_record(self, kind: str, id: str, key: str, body: str, version: int | None = None) -> Record | None:
+        if not _storable(kind, id, key, body):
+            raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
+        row = {"kind": kind, "id": id, "key": key, "body": body, "version": version}
+        rows = await self._change("add_record" if version is None else "change_record", [row])
+        return Record(*rows[0]) if rows else None
+
+    async def delete_record(self, kind: str, id: str) -> bool:
+        return _storable(kind, id) and bool(await self._change("drop_record", [{"kind": kind, "id": id}]))
+
 
 def _with_status(refusal: Refusal | None, job: Job | None) -> Refusal | None:
     """A refusal for the job's state names that state."""
     if refusal and job and isinstance(refusal.error, WrongState):
         refusal.error.data["status"] = str(job.status)
     return refusal
+
+
+def _storable(*texts: str) -> bool:
+    """Whatever else is asked for can't be there; the databases would fail over it in different ways."""
+    try:
+        return b"\x00" not in "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def is_plain(one: Settlement) -> bool:

@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from treadle.errors import Refused, SchemaMismatch
 from treadle.store import hints, scripts, sqlite_hot
 from treadle.store.base import Claim, Finding, Inserted, NewJob, Settlement
+from treadle.store.changes import Reading
 from treadle.store.foreign import insert_with
 from treadle.store.migration import Migration, missing
 from treadle.store.queries import Query
@@ -97,6 +98,10 @@ class SqliteStore(RelationalStore):
     async def query(self, sql: str, values: Sequence[Any]) -> list[Any]:
         return await self.engine.read(sql, values)
 
+    async def read_together(self, make: Callable[[], Reading[T]]) -> T:
+        answer: T = await self.engine.read_together(lambda connection: read_on(connection, make()))
+        return answer
+
     # -- the hot paths -------------------------------------------------------------------------
 
     async def insert(
@@ -159,6 +164,17 @@ def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) ->
             if query.packed:
                 answer = from_json(answer[0][0])
             name, rows = script.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def read_on(connection: sqlite3.Connection, reading: Reading[T]) -> T:
+    """Drive a reading on a connection, inside whatever transaction is open there."""
+    try:
+        sql, values = next(reading)
+        while True:
+            sql, values = reading.send(connection.execute(sql, values).fetchall())
     except StopIteration as stop:
         result: T = stop.value
         return result

@@ -255,6 +255,22 @@ class Engine:
         self._check_process()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, sql, values)
 
+    async def read_together(self, work: Work) -> Any:
+        """Run `work` on a reader's connection; all that it reads is of one moment."""
+        self._check_process()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_together, work)
+
+    def _read_together(self, work: Work) -> Any:
+        connection = self._reader()
+        try:
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise _explained(error, self.path) from None
+
     def _reader(self) -> sqlite3.Connection:
         """This thread's own; opened here, because an initializer that fails once would break the pool for good."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)

@@ -14,6 +14,7 @@ from pydantic_core import from_json, to_json
 from treadle.errors import LeaseLost
 from treadle.store.base import Claim, Claimed, NewJob, Settlement
 from treadle.store.queries import Query
+from treadle.store.scripts.moving import completed_row
 
 
 def document(rows: object) -> str:
@@ -37,6 +38,7 @@ def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, l
         job.scope_id,
         job.created_by,
         job.payload,
+        job.trace,
     )
     # All rows are fetched: with one left, the statement would still be running at COMMIT.
     [(n, run_at, now)] = db.execute(queries["insert_one"].sql, values).fetchall()
@@ -66,6 +68,7 @@ def insert(db: sqlite3.Connection, queries: dict[str, Query], jobs: Sequence[New
             job.scope_id,
             job.created_by,
             job.payload,
+            job.trace,
         )
         (due if run_at <= now else later).append(row)
     if due:
@@ -128,7 +131,7 @@ def claim(
         db.execute(queries["start_heads"].sql, (token, lease, held[1], lane, run_at, rows[-1][0]))
         db.execute(queries["drop_heads"].sql, (lane, run_at, rows[-1][0]))
         jobs += map(Claimed._make, rows)
-    return Claim(jobs)
+    return Claim(jobs, at=held[1])
 
 
 def settle(
@@ -140,8 +143,11 @@ def settle(
     for one in settlements:
         by_topic.setdefault(one.job.topic, []).append(one)
     lost: list[Settlement] = []
+    done: list[int] = []
     for topic, group in by_topic.items():
-        lost += _settle_topic(db, queries, lease, topic, group, held[1] if held else None)
+        lost += _settle_topic(db, queries, lease, topic, group, held[1] if held else None, done)
+    if done:
+        db.execute(queries["add_events"].sql, (document([completed_row(done, held[1])]),))
     return lost
 
 
@@ -152,19 +158,22 @@ def _settle_topic(
     topic: str,
     group: list[Settlement],
     now: int | None,
+    done: list[int],
 ) -> list[Settlement]:
+    """The lost ones; the numbers of those that are completed now are added to `done`."""
     lost: list[Settlement] = []
     text = document([(one.job.n, one.job.token, one.ran_ms, one.transition.result) for one in group])
     settled = 0 if now is None else db.execute(queries["settle_completed"].sql, (text, topic, now, lease)).rowcount
     if settled != len(group):
         rows = document([{"n": one.job.n, "token": one.job.token} for one in group])
-        done = {row[0] for row in db.execute(queries["settled_by"].sql, (rows,))}
-        lost = [one for one in group if one.job.n not in done]
+        settled_by_me = {row[0] for row in db.execute(queries["settled_by"].sql, (rows,))}
+        lost = [one for one in group if one.job.n not in settled_by_me]
         # What was settled before, by a call whose answer got lost, is no longer running and not counted again.
         running = {row[0] for row in db.execute(queries["find_running"].sql, (rows,))}
-        group = [one for one in group if one.job.n in done and one.job.n in running]
+        group = [one for one in group if one.job.n in settled_by_me and one.job.n in running]
         text = document([(one.job.n,) for one in group])
     if group and now is not None:
+        done += [one.job.n for one in group]
         db.execute(queries["drop_running"].sql, (text,))
         tally = {
             "minute": now // 60_000,

@@ -26,6 +26,8 @@ from treadle.errors import JobCancelled, LeaseLost
 from treadle.handler import Handler
 from treadle.lifecycle import Completed, Failed
 from treadle.store.base import Claimed
+from treadle.telemetry import tracing
+from treadle.telemetry.context import running_job
 from treadle.template import Template
 from treadle.worker import outcomes, wire
 
@@ -174,8 +176,10 @@ def _work(attempt: Attempt, message: wire.Message) -> wire.Message:
     except Exception as error:  # whatever the payload's type raises
         return _returned(outcomes.final(error))
     attempt.link.send({"is": "begun"})
+    running_job.set(attempt.job)
     try:
-        result = _call(handler, attempt, payload)
+        with tracing.continuing(message["span"]):
+            result = _call(handler, attempt, payload)
     except BaseException as error:  # an exit in a handler ends the job, not the child
         return _raised(outcomes.describe(error))
     return _returned(outcomes.stored(handler, result))

@@ -23,6 +23,7 @@ from treadle.worker.options import Options
 from treadle.worker.processes import Processes, check_findable
 from treadle.worker.run import Interrupt, Recipe
 from treadle.worker.settler import Settler
+from treadle.worker.spans import Perform, traced
 from treadle.worker.threads import Threads
 from treadle.worker.touches import Touches
 from treadle.worker.watchdog import Watchdog
@@ -91,6 +92,7 @@ class Engine:
         )
         self.executor = Executor(options.slots, lease, self.settler, self.desk, self._room)
         self.touches.executor = self.executor
+        self.metrics.slots, self.metrics.free_slots = options.slots, self._free_slots
         self.watchdog = Watchdog(self.executor, self.metrics)
         self.cancels = CancelWatcher(store, self.executor)
         self.claims = ClaimLoop(
@@ -106,7 +108,7 @@ class Engine:
         )
 
         if options.maintenance:
-            self.maintenance = Maintenance(self.queue, self.name, options.reap_ms)
+            self.maintenance = Maintenance(self.queue, self.name, options.reap_ms, self.metrics.count_moved)
 
     def _topics(self) -> list[str]:
         return sorted(self.options.topics if self.options.topics is not None else self.queue.handlers)
@@ -115,16 +117,20 @@ class Engine:
         handler: Handler = self.queue.handlers[topic]
         match handler.kind:
             case "async":
-                return Recipe(handler, self.executor.perform)
+                perform: Perform = self.executor.perform
             case "thread":
-                return Recipe(handler, self.threads.perform)
+                perform = self.threads.perform
             case "process":
-                return Recipe(handler, self.processes.perform)
+                perform = self.processes.perform
+        return Recipe(handler, traced(perform), self.metrics.times(topic))
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self.tasks.append(task)
         return task
+
+    def _free_slots(self) -> int:
+        return self.executor.free
 
     def still_running(self) -> int:
         return sum(1 for _ in self.executor.running()) if self.started else 0

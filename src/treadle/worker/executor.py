@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from treadle.context import Context, Desk
 from treadle.lifecycle import CancelAcknowledged, Completed, Outcome, Released
 from treadle.store.base import Claimed, Settlement
+from treadle.telemetry.context import running_job
 from treadle.worker import outcomes
 from treadle.worker.inbox import Inbox
 from treadle.worker.isolation import isolated
@@ -138,6 +139,7 @@ class Executor:
             if len(jobs) <= self.low_water:
                 self._on_room()
             recipe = recipes[job.topic]
+            running_job.set(job)
             slot.run = run = Run(job, recipe, self.lease, clock())
             try:
                 outcome = await recipe.perform(run)
@@ -172,11 +174,14 @@ class Executor:
 
     def _report(self, run: Run, outcome: Outcome | None, now: float) -> None:
         self.finished += 1
+        recipe, started = run.recipe, run.started
+        recipe.note_start(started - run.job.due / 1000)
+        recipe.note_run(now - started)
         if outcome is None or run.abandoned:
             return
         if run.news and (run.message or not isinstance(outcome, Completed)):
             self._settler.add_touch(run.job.lease, run.touch(now))
-        self._record(run.job, outcome, int((now - run.started) * 1000))
+        self._record(run.job, outcome, int((now - started) * 1000))
 
     def _record(self, job: Claimed, outcome: Outcome, ran_ms: int | None) -> None:
         self._settler.add(Settlement(job, outcomes.transition_for(job, outcome), ran_ms))
@@ -193,6 +198,7 @@ class Executor:
     # -- taking turns ----------------------------------------------------------------------------
 
     async def _park(self, slot: Slot) -> None:
+        running_job.set(None)
         slot.wake = self._loop.create_future()
         self._parked.append(slot)
         if len(self._parked) == len(self.slots):

@@ -168,7 +168,7 @@ class ClaimLoop:
             self._claimable_at = time.monotonic() + claim.next_at_ms / 1000
 
     async def _ask(self, limit: int, free: int) -> Claim | None:
-        lease = self._executor.lease
+        lease, asked = self._executor.lease, time.monotonic()
         try:
             claim = await self._store.claim(lease.id, self._topics, self._capabilities, limit, free)
         except LeaseLost:
@@ -179,7 +179,14 @@ class ClaimLoop:
             await self._give_back_unknown(lease, error)
             return None
         self._backoff.reset()
+        self._measure(claim, asked, time.monotonic())
         return claim
+
+    def _measure(self, claim: Claim, asked: float, answered: float) -> None:
+        self._metrics.claims.observe(answered - asked)
+        if claim.at is not None:
+            # When within the call the database looked at its clock, nobody knows: half of it is the least error.
+            self._metrics.clock_gap_s = (asked + answered) / 2 - claim.at / 1000
 
     def _deliver(self, jobs: list[Claimed]) -> None:
         if not jobs:

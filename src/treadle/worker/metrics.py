@@ -1,11 +1,44 @@
-"""What a worker has done since it started, as plain counters."""
+"""What a worker has done since it started, as plain counters; `treadle.telemetry` makes text of them on demand.
+
+What happens to every job costs an append of a number or two; lists are folded into counts by the batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
-from treadle.lifecycle import Status, Transition
+from treadle.lifecycle import ENDED, Status, Transition
+from treadle.store.base import Moved, Settlement
+from treadle.telemetry.histogram import CALLS, JOBS, Histogram
+from treadle.telemetry.labels import MOST_TOPICS, Labels
+
+
+class Times:
+    """How long the jobs of a topic waited and ran."""
+
+    __slots__ = ("new_runs", "new_starts", "runs", "waits")
+
+    def __init__(self) -> None:
+        self.new_starts: list[float] = []
+        """When a handler started, by our clock, less when its job was due, by the database's: both in seconds."""
+        self.new_runs: list[float] = []
+        self.waits = Histogram(JOBS)
+        self.runs = Histogram(JOBS)
+
+    def fold(self, clock_gap_s: float) -> None:
+        """Count what is new."""
+        if not self.new_runs:
+            return
+        waits = [start - clock_gap_s for start in self.new_starts]
+        if min(waits) < 0:  # two clocks are compared, by way of an answer that took its time
+            waits = [max(wait, 0.0) for wait in waits]
+        self.waits.observe_all(waits)
+        self.runs.observe_all(self.new_runs)
+        self.new_starts.clear()
+        self.new_runs.clear()
 
 
 @dataclass(slots=True)
@@ -21,11 +54,43 @@ class Metrics:
     stuck: int = 0
     """Handlers that did not stop within their grace; each counted once."""
     store_errors: int = 0
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By (topic, status): what this worker and its part in the maintenance ended."""
+    topics: dict[str, Times] = field(default_factory=dict)
+    claims: Histogram = field(default_factory=partial(Histogram, CALLS))
+    settles: Histogram = field(default_factory=partial(Histogram, CALLS))
+    slots: int = 0
+    """0: not running."""
+    free_slots: Callable[[], int] = lambda: 0
+    clock_gap_s: float = 0.0
+    """Our monotonic clock less the database's, as of the last claim."""
+    _labels: Labels = field(default_factory=partial(Labels, MOST_TOPICS))
 
-    def count(self, transitions: Iterable[Transition]) -> None:
-        """Endings other than completed ones, which the settler counts by the batch."""
-        for transition in transitions:
-            self._count(transition)
+    def times(self, topic: str) -> Times:
+        return self.topics.setdefault(self._labels.of(topic), Times())
+
+    def fold(self) -> None:
+        for times in self.topics.values():
+            times.fold(self.clock_gap_s)
+
+    def count_completed(self, topics: Sequence[str]) -> None:
+        """One entry for each job."""
+        self.completed += len(topics)
+        for topic, count in Counter(topics).items():
+            self.ended[self._labels.of(topic), "completed"] += count
+
+    def count(self, settlements: Iterable[Settlement]) -> None:
+        """Endings other than completed ones."""
+        for one in settlements:
+            self._count(one.transition)
+            if one.transition.to in ENDED:
+                self.ended[self._labels.of(one.job.topic), one.transition.to.value] += 1
+
+    def count_moved(self, moved: Iterable[Moved]) -> None:
+        """What maintenance ended."""
+        for one in moved:
+            if one.status in ENDED:
+                self.ended[self._labels.of(one.topic), one.status.value] += 1
 
     def _count(self, transition: Transition) -> None:
         if transition.to is Status.FAILED:

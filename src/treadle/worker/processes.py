@@ -16,6 +16,8 @@ from treadle.errors import InvalidInput, JobCancelled
 from treadle.handler import Handler
 from treadle.lifecycle import Completed, Failed, Outcome
 from treadle.policy import Retry
+from treadle.telemetry import tracing
+from treadle.telemetry.context import facts_of
 from treadle.worker import outcomes, wire
 from treadle.worker.child_process import START_S, Child, ProcessDied
 from treadle.worker.desk import LoopDesk
@@ -140,7 +142,7 @@ class Conversation:
     async def _listen(self, child: Child) -> Outcome | None:
         run, function = self._run, self._run.recipe.handler.function
         where = {"module": function.__module__, "qualname": function.__qualname__}
-        child.send({"is": "run", "job": list(run.job), **where})
+        child.send({"is": "run", "job": list(run.job), "span": tracing.current(), **where})
         while True:
             match await child.next():
                 case {"is": "completed", "result": result}:
@@ -161,8 +163,7 @@ class Conversation:
                 self._run.report(percent, text)
             case {"is": "log", "level": level, "message": text}:
                 job = self._run.job
-                facts = {"job_id": job.id, "topic": job.topic, "attempt": job.attempt}
-                logging.getLogger(f"treadle.jobs.{job.topic}").log(level, "%s", text, extra=facts)
+                logging.getLogger(f"treadle.jobs.{job.topic}").log(level, "%s", text, extra=facts_of(job))
             case {"is": "heartbeat" | "enqueue"}:
                 child.send(await self._answer(message))
 

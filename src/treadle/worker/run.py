@@ -11,6 +11,7 @@ from treadle.lifecycle import Outcome
 from treadle.policy import duration_ms, format_ms
 from treadle.store.base import Claimed, Touch
 from treadle.worker.lease import Lease
+from treadle.worker.metrics import Times
 
 # A job that is over sooner gets its start from its settlement: most jobs cost no extra write.
 WORTH_A_TOUCH_S = 0.1
@@ -28,12 +29,14 @@ class Interrupt(Enum):
 class Recipe:
     """A handler with the numbers of its template worked out once."""
 
-    __slots__ = ("grace_s", "handler", "kills", "perform", "stuck_after_s", "timeout_s")
+    __slots__ = ("grace_s", "handler", "kills", "note_run", "note_start", "perform", "stuck_after_s", "timeout_s")
 
-    def __init__(self, handler: Handler, perform: Callable[[Run], Awaitable[Outcome | None]]) -> None:
+    def __init__(self, handler: Handler, perform: Callable[[Run], Awaitable[Outcome | None]], times: Times) -> None:
         template = handler.template
         self.handler = handler
         self.perform = perform
+        self.note_start = times.new_starts.append
+        self.note_run = times.new_runs.append
         self.timeout_s = duration_ms(template.timeout) / 1000
         self.grace_s = duration_ms(template.cancel.grace) / 1000
         self.kills = template.cancel.mode == "kill"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -15,6 +16,7 @@ from treadle.errors import StoreUnavailable
 from treadle.lifecycle import Failed, Status, Transition
 from treadle.policy import format_ms
 from treadle.store.base import Settlement, Store, Touch
+from treadle.telemetry.context import facts_of
 from treadle.worker import outcomes
 from treadle.worker.backoff import Backoff
 from treadle.worker.metrics import Metrics
@@ -105,6 +107,7 @@ class Settler:
     async def _when_available(self, batch: list[Settlement]) -> list[Settlement]:
         """The lost ones. Waits for the store as long as it takes."""
         while True:
+            asked = time.monotonic()
             try:
                 lost = await self._store.settle(batch)
             except StoreUnavailable as error:
@@ -112,6 +115,7 @@ class Settler:
                 log.warning("%d endings wait for the store: %s", len(self), error)
                 await asyncio.sleep(self._backoff.delay_s())
             else:
+                self._metrics.settles.observe(time.monotonic() - asked)
                 self._backoff.reset()
                 return lost
 
@@ -122,7 +126,8 @@ class Settler:
                 return self._note([settlement], await self._when_available([settlement]))
             except Exception as error:
                 tries += 1
-                log.exception("the ending of job %s could not be stored", settlement.job.id)
+                job = settlement.job
+                log.exception("the ending of job %s could not be stored", job.id, extra=facts_of(job))
                 if tries >= TRIES_BEFORE_BLAMING_THE_DATA and await self._store_answers():
                     settlement = _refused(settlement, error)
                 await asyncio.sleep(self._backoff.delay_s())
@@ -135,20 +140,21 @@ class Settler:
         return True
 
     def _note(self, batch: list[Settlement], lost: list[Settlement]) -> None:
+        completed = Status.COMPLETED
         if lost:
             self._metrics.lease_losses += len(lost)
             gone = {(settlement.job.n, settlement.job.token) for settlement in lost}
             batch = [one for one in batch if (one.job.n, one.job.token) not in gone]
             ids = ", ".join(settlement.job.id for settlement in lost[:10])
             log.warning("%d jobs were no longer ours when they ended: %s", len(lost), ids)
-        others = [one for one in batch if one.transition.to is not Status.COMPLETED]
-        self._metrics.completed += len(batch) - len(others)
+        done, others = batch, [one for one in batch if one.transition.to is not completed]
         if others:
-            transitions = [one.transition for one in others]
-            self._metrics.count(transitions)
-            self._tell_retries(transitions)
+            done = [one for one in batch if one.transition.to is completed]
+            self._metrics.count(others)
+            self._tell_retries([one.transition for one in others])
             for one in others:
                 _log_failure(one)
+        self._metrics.count_completed([one.job.topic for one in done])
 
     def _tell_retries(self, transitions: list[Transition]) -> None:
         """When the first of the jobs put back is due: no need to wait for somebody to say so."""
@@ -162,13 +168,12 @@ def _log_failure(settlement: Settlement) -> None:
     if not transition.error:
         return
     reason = transition.error.rstrip().rpartition("\n")[2][:LOGGED_CHARACTERS]  # the end of a trace
-    facts = {"job_id": job.id, "topic": job.topic, "attempt": job.attempt}
     tried = f"attempt {job.attempt} of {job.max_attempts}"
     if transition.to is Status.PENDING:
         then = f"again in {format_ms(transition.delay_ms)}"
-        log.warning("%s failed (%s), %s: %s", job.topic, tried, then, reason, extra=facts)
+        log.warning("%s failed (%s), %s: %s", job.topic, tried, then, reason, extra=facts_of(job))
     else:
-        log.error("%s %s (%s): %s", job.topic, transition.to, tried, reason, extra=facts)
+        log.error("%s %s (%s): %s", job.topic, transition.to, tried, reason, extra=facts_of(job))
 
 
 def _refused(settlement: Settlement, error: Exception) -> Settlement:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 
+from treadle.telemetry.context import facts_of
 from treadle.worker.background import end
 from treadle.worker.engine import Engine
 from treadle.worker.run import Interrupt
@@ -53,7 +54,7 @@ async def _interrupt_all(engine: Engine) -> None:
         slot.interrupt(Interrupt.SHUTDOWN, "the worker stopped")
     await _idle_within(engine, CLEAN_UP_S)
     for _, run in list(engine.executor.running()):
-        log.warning("job %s (%s) did not stop and is given back", run.job.id, run.job.topic)
+        log.warning("job %s (%s) did not stop and is given back", run.job.id, run.job.topic, extra=facts_of(run.job))
         engine.executor.abandon(run)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import queue
 import threading
 from collections import deque
+from contextvars import Context as Variables
 from contextvars import copy_context
 
 from treadle.context import Context, Desk
@@ -24,7 +25,7 @@ class Threads:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._loop = asyncio.get_running_loop()
-        self._work: queue.SimpleQueue[tuple[Run, Answer] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Run, Answer, Variables] | None] = queue.SimpleQueue()
         self._done: deque[tuple[Answer, Outcome | None]] = deque()
         self._announced = False
         self._busy = 0
@@ -36,7 +37,8 @@ class Threads:
         if self._busy > self._threads:
             self._start_thread()
         answer: Answer = self._loop.create_future()
-        self._work.put((run, answer))
+        # Taken here, as `asyncio.to_thread` does: the handler sees the job and the span that its slot is at.
+        self._work.put((run, answer, copy_context()))
         try:
             return await self._wait(answer)
         finally:
@@ -63,8 +65,8 @@ class Threads:
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            run, answer = work
-            outcome = copy_context().run(call, run, self._desk)
+            run, answer, variables = work
+            outcome = variables.run(call, run, self._desk)
             self._done.append((answer, outcome))
             # The loop clears the mark before it collects, so whoever sees it set will be collected.
             if not self._announced:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from treadle.store.base import Store, Touch
+from treadle.telemetry.context import facts_of
 from treadle.worker.outcomes import storable
 from treadle.worker.run import Run
 
@@ -77,7 +78,7 @@ class Touches:
         for run in runs:
             # One that has ended meanwhile is not lost: its ending overtook the news.
             if run.job.n in lost and (slot := current.get(id(run))):
-                log.warning("job %s was taken from this worker", run.job.id)
+                log.warning("job %s was taken from this worker", run.job.id, extra=facts_of(run.job))
                 self._on_lost(slot)
 
 

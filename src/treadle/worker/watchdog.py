@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 
+from treadle.telemetry.context import facts_of
 from treadle.worker.executor import Executor
 from treadle.worker.metrics import Metrics
 from treadle.worker.run import Interrupt, Run
@@ -25,6 +26,7 @@ class Watchdog:
     async def tick(self) -> None:
         await self._executor.active.wait()
         await asyncio.sleep(TICK_S)
+        self._metrics.fold()
         now = time.monotonic()
         for slot, run in self._executor.running():
             if run.interrupt is not None:
@@ -45,4 +47,5 @@ class Watchdog:
             run.job.topic,
             run.recipe.grace_s,
             run.interrupt.value if run.interrupt else "",
+            extra=facts_of(run.job),
         )

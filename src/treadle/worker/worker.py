@@ -96,6 +96,10 @@ class Worker:
             self._hurry.set()
         self._stop.set()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
     async def _leave(self, engine: Engine) -> None:
         """Wind down, unless there is no time for that."""
         drain_s = self.options.drain_ms / 1000 if self._stop.is_set() else 0.0
@@ -111,6 +115,7 @@ class Worker:
                 winding_down.cancel()
                 shutdown.abandon(engine)
             self.left_behind = engine.still_running()
+            self.metrics.slots, self.metrics.free_slots = 0, lambda: 0
 
     def _refuse_after_fork(self) -> None:
         if self._pid not in (None, os.getpid()):

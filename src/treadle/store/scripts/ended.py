@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from treadle import events
+from treadle.store.base import NOBODY
 from treadle.store.scripts.common import Script, numbers
+from treadle.store.scripts.moving import event_row
 
 
 class Ended(NamedTuple):
@@ -35,5 +38,12 @@ class Ended(NamedTuple):
 def erase(ns: Sequence[int]) -> Script[None]:
     """A job that is in no place any more, and all that hangs on it."""
     if ns:
+        now: int = (yield "clock", [])[0][0]
+        gone = [dict(zip(_TOLD, row, strict=True)) for row in (yield "departing", numbers(ns))]
         for query in ("drop_all_keys", "drop_notes", "drop_events", "drop_deadlines", "drop_jobs"):
             yield query, numbers(ns)
+        yield "add_events", [event_row(NOBODY, events.DELETED, None, None, "", gone, now)]
+
+
+# What whoever watches may need to know of a job that is gone: which it was, and whose.
+_TOLD = ("id", "topic", "scope", "scopeId", "createdBy")

@@ -80,6 +80,7 @@ def _job_row(job: NewJob, n: int, lane: int, now: int) -> dict[str, Any]:
         "dedupe_key": job.dedupe_key,
         "gate": job.gate.key if job.gate else None,
         "payload": job.payload,
+        "trace": job.trace,
         "attempt": 0,
     }
 

@@ -79,6 +79,7 @@ def tidy() -> Script[None]:
     if empty := gate_rows(row[0] for row in (yield "lock_empty_gates", [])):
         yield "drop_empty_gates", empty
     yield "drop_old_starts", []
+    yield "drop_old_news", []
 
 
 def save_templates(

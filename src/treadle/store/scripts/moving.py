@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from treadle import events
 from treadle.lifecycle import ENDED, Outcome, Status, decide
-from treadle.store.base import DEDUPE, EXPIRES, GATED, ONCE, Moved, RowState
+from treadle.store.base import DEDUPE, EXPIRES, GATED, NOBODY, ONCE, Moved, RowState
 from treadle.store.scripts.common import LOOKS, Attempt, Facts, Move, Script, as_facts, numbers
 from treadle.store.scripts.gates import enter_gates, leave_gates
 
@@ -25,8 +26,11 @@ def relocate(moves: Sequence[Move], now: int) -> Script[None]:
         yield from _put_back(pending, now)
     if failures := [move for move in pending if move.transition.error is not None]:
         yield "add_notes", [_note_row(move) for move in failures]
-    if told := [move for move in moves if move.transition.event]:
-        yield "add_events", [moved_event_row(move, now) for move in told]
+    told = [moved_event_row(move, now) for move in moves if move.transition.event]
+    if done := [move.facts.n for move in ended if not move.transition.event]:
+        told.append(completed_row(done, now))
+    if told:
+        yield "add_events", told
     yield from leave_gates(
         move.facts.gate
         for move in moves
@@ -114,6 +118,8 @@ def moved_event_row(move: Move, now: int) -> dict[str, Any]:
     metadata: dict[str, Any] = dict(move.metadata or {})
     if move.attempt:
         metadata["attempt"] = move.attempt.attempt
+        if move.attempt.started_at is not None:
+            metadata["startedAt"] = move.attempt.started_at
     if transition.delay_ms:
         metadata["delayMs"] = transition.delay_ms
     if transition.error_type:
@@ -123,8 +129,13 @@ def moved_event_row(move: Move, now: int) -> dict[str, Any]:
     )
 
 
+def completed_row(ns: Sequence[int], now: int) -> dict[str, Any]:
+    """One line for all jobs that have just completed: their own timestamps tell the rest."""
+    return event_row(NOBODY, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, "", ns, now)
+
+
 def event_row(
-    n: int, type_: str, source: str, to: str, message: str, metadata: Mapping[str, Any], now: int
+    n: int, type_: str, source: str | None, to: str | None, message: str, metadata: object, now: int
 ) -> dict[str, Any]:
     return {
         "n": n,

@@ -61,10 +61,10 @@ def claim(lease: int, topics: Sequence[str], capabilities: Sequence[str], limit:
             [{"topic": topic, "at": now, "token": token, "count": count} for topic, count in starts.items()],
         )
     jobs = [
-        Claimed(n, id_, topic, payload, attempt + 1, max_attempts, flags, by, scope, scope_id, token, lease)
-        for n, attempt, max_attempts, flags, id_, topic, payload, by, scope, scope_id, _ in chosen
+        Claimed(n, id_, topic, payload, attempt + 1, max_attempts, flags, by, scope, scope_id, token, lease, due, trace)
+        for n, attempt, max_attempts, flags, id_, topic, payload, by, scope, scope_id, due, trace, _ in chosen
     ]
-    return Claim(jobs, next_at, overdue)
+    return Claim(jobs, next_at, overdue, now)
 
 
 def _rate_allowance(topics: Sequence[str], now: int) -> Script[tuple[dict[str, int], int | None, int]]:

@@ -73,12 +73,12 @@ DELETE FROM {members} WHERE (gate, n) IN (SELECT t.gate, t.n FROM {rows: gate te
 -- name: insert_jobs
 -- The wide rows, with numbers and times already chosen.
 INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, expires_at, template_version,
-    scope, scope_id, created_by, idempotency_key, dedupe_key, gate, payload)
+    scope, scope_id, created_by, idempotency_key, dedupe_key, gate, payload, trace)
 SELECT t.n, t.id, t.lane, t.topic, t.run_at, t.created_at, t.max_attempts, t.flags, t.expires_at, t.template_version,
-    t.scope, t.scope_id, t.created_by, t.idempotency_key, t.dedupe_key, t.gate, {json: t.payload}
+    t.scope, t.scope_id, t.created_by, t.idempotency_key, t.dedupe_key, t.gate, {json: t.payload}, t.trace
 FROM {rows: n bigint, id uuid, lane integer, topic text, run_at bigint, created_at bigint, max_attempts integer,
     flags integer, expires_at bigint, template_version integer, scope text, scope_id text, created_by text,
-    idempotency_key text, dedupe_key text, gate text, payload text}
+    idempotency_key text, dedupe_key text, gate text, payload text, trace text}
 
 -- name: add_deadlines
 -- When these jobs expire if they have not started.
@@ -452,6 +452,12 @@ ORDER BY j.n DESC
 -- The jobs with these ids.
 SELECT k.n FROM {rows: id uuid} JOIN {jobs} k ON k.id = t.id
 
+-- name: holdings
+-- The running jobs with these ids, as their owner claimed them.
+SELECT j.n, CAST(j.id AS text), j.topic, {json_text: j.payload}, r.attempt, j.max_attempts, j.flags, j.created_by,
+    j.scope, j.scope_id, r.token, r.lease, {now} - coalesce(r.started_at, r.claimed_at), r.cancel_at
+FROM {rows: id uuid} JOIN {jobs} j ON j.id = t.id JOIN {running} r ON r.n = j.n
+
 -- name: any_expired_lease
 -- Is there anything to reclaim?
 SELECT 1 FROM {leases} WHERE until <= {now} LIMIT 1
@@ -476,3 +482,68 @@ SELECT p.rate_limit, p.rate_ms, (SELECT coalesce(sum(s.count), 0) FROM {starts} 
     WHERE s.topic = p.topic AND s.at > {now} - p.rate_ms)
 FROM {jobs} j JOIN {topics} p ON p.topic = j.topic
 WHERE p.rate_limit IS NOT NULL AND j.id = (SELECT t.id FROM {rows: id uuid})
+
+-- name: get_records
+-- The records with these ids, of any kinds.
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at
+FROM {rows: kind text, id text} JOIN {records} r ON r.kind = t.kind AND r.id = t.id
+
+-- name: find_record
+-- The one record of a kind with this key.
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at
+FROM {rows: kind text, key text} JOIN {records} r ON r.kind = t.kind AND r.key = t.key
+
+-- name: list_records
+-- All of a kind, oldest first.
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at FROM {records} r
+WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) ORDER BY r.n LIMIT (SELECT t.top FROM {rows: top bigint})
+
+-- name: add_record
+-- Make one; no row means that its id or its key is taken.
+INSERT INTO {records} (kind, id, key, body, version, created_at, updated_at)
+SELECT t.kind, t.id, t.key, t.body, 1, {now}, {now} FROM {rows: kind text, id text, key text, body text}
+WHERE true ON CONFLICT DO NOTHING
+RETURNING kind, id, key, body, version, created_at, updated_at
+
+-- name: change_record
+-- Change one that is still as it was read; no row means that it is not, or that its new key is taken.
+UPDATE {records} SET key = (SELECT t.key FROM {rows: key text}), body = (SELECT t.body FROM {rows: body text}),
+    version = version + 1, updated_at = {now}
+WHERE (kind, id, version) IN (SELECT t.kind, t.id, t.version FROM {rows: kind text, id text, version bigint})
+    AND NOT EXISTS (SELECT 1 FROM {rows: kind text, id text, key text} JOIN {records} o ON o.kind = t.kind
+        AND o.key = t.key AND o.id <> t.id)
+RETURNING kind, id, key, body, version, created_at, updated_at
+
+-- name: drop_record
+DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
+
+-- name: last_numbers
+-- How far jobs and events have come.
+SELECT (SELECT max(n) FROM {jobs}), (SELECT max(id) FROM {events})
+
+-- name: jobs_after
+-- Jobs made after a number.
+SELECT j.n, j.created_at FROM {jobs} j WHERE j.n > (SELECT t.last FROM {rows: last bigint})
+ORDER BY j.n LIMIT (SELECT t.top FROM {rows: top bigint})
+
+-- name: events_after
+-- Lines of history after a number, of whichever job.
+SELECT e.id, e.n, e.type, e.to_status, {json_text: e.metadata}, e.created_at FROM {events} e
+WHERE e.id > (SELECT t.last FROM {rows: last bigint}) ORDER BY e.id LIMIT (SELECT t.top FROM {rows: top bigint})
+
+-- name: started_attempts
+-- What runs, as far as it has come.
+SELECT r.n, r.token, r.attempt, r.started_at, r.progress, r.message FROM {running} r WHERE r.started_at IS NOT NULL
+
+-- name: page_by_number
+-- The jobs with these numbers.
+SELECT t.n FROM {rows: n bigint}
+
+-- name: departing
+-- What is still told of jobs that are being deleted.
+SELECT CAST(j.id AS text), j.topic, j.scope, j.scope_id, j.created_by FROM {rows: n bigint} JOIN {jobs} j ON j.n = t.n
+ORDER BY j.n
+
+-- name: drop_old_news
+-- Lines about many jobs are only for those who watch.
+DELETE FROM {events} WHERE n = 0 AND created_at <= {now} - 300000

@@ -1,16 +1,18 @@
 -- PostgreSQL's own statements: the hot ones, each a single round trip, and those whose syntax differs.
 
 -- name: reserve_numbers
--- Numbers for new jobs.
+-- Numbers for new jobs. The transaction gets its id before: who sees a number missing must know who may still use it.
+WITH me AS MATERIALIZED (SELECT pg_current_xact_id() AS id)
 SELECT nextval(pg_get_serial_sequence('treadle.jobs', 'n'))
-FROM generate_series(1, (SELECT t.count FROM {rows: count integer}))
+FROM me, generate_series(1, (SELECT t.count FROM {rows: count integer})) WHERE me.id IS NOT NULL
 
 -- name: next_token
 SELECT nextval('treadle.token')
 
 -- name: peek_lane
 -- The first jobs of a lane, locked; what somebody else is claiming is skipped.
-SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id::text, j.topic, j.payload, j.created_by, j.scope, j.scope_id, j.expires_at
+SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id::text, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
+    greatest(r.run_at, j.created_at), j.trace, j.expires_at
 FROM {ready} r JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
 ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}) FOR UPDATE OF r SKIP LOCKED
 
@@ -30,15 +32,16 @@ ORDER BY t.gate, h.priority DESC, h.n
 -- name: insert_alike
 -- Many jobs that differ only in id and payload: the bulk path. $1 ids, $2 payloads, $3 lane, $4 topic, $5 delay,
 -- $6 run_at or null, $7 max_attempts, $8 template_version, $9 scope, $10 scope_id, $11 created_by, $12 capability,
--- $13 priority. Nothing happens (0 rows) if the lane is not what the caller remembers.
+-- $13 priority, $14 traces or null. Nothing happens (0 rows) if the lane is not what the caller remembers.
+-- The transaction has its id before it takes numbers, as in reserve_numbers.
 WITH at AS MATERIALIZED (
-    SELECT {now} AS now, greatest(coalesce($6::bigint, {now} + $5::bigint), 0) AS run_at
+    SELECT {now} AS now, greatest(coalesce($6::bigint, {now} + $5::bigint), 0) AS run_at, pg_current_xact_id() AS id
     FROM {lanes} l WHERE l.lane = $3 AND l.topic = $4 AND l.capability = $12 AND l.priority = $13
 ), j AS (
     INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id,
-        created_by, payload)
-    SELECT t.id, $3, $4, at.run_at, at.now, $7, 0, $8, $9, $10, $11, t.payload
-    FROM at, unnest($1::uuid[], $2::json[]) AS t(id, payload)
+        created_by, payload, trace)
+    SELECT t.id, $3, $4, at.run_at, at.now, $7, 0, $8, $9, $10, $11, t.payload, t.trace
+    FROM at, unnest($1::uuid[], $2::json[], $14::text[]) AS t(id, payload, trace)
     RETURNING n, run_at, created_at
 ), placed AS (
     INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags)
@@ -79,7 +82,8 @@ WITH me AS MATERIALIZED (
             ORDER BY r.run_at, r.n LIMIT $4 FOR UPDATE SKIP LOCKED) q
         LIMIT $4) r
 ), chosen AS MATERIALIZED (
-    SELECT p.*, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
+    SELECT p.*, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id, j.trace,
+        greatest(p.run_at, j.created_at) AS due,
         (p.flags & 4) <> 0 AND coalesce(j.expires_at <= me.now, false) AS overdue
     FROM me, picked p JOIN {jobs} j ON j.n = p.n
     WHERE p.attempt + 1 < p.max_attempts OR p.place <= $5
@@ -90,7 +94,7 @@ WITH me AS MATERIALIZED (
     SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me WHERE NOT c.overdue
 )
 SELECT c.n, c.id, c.topic, c.payload, c.attempt + 1, c.max_attempts, c.flags, c.created_by, c.scope, c.scope_id,
-    me.token, c.lane, c.run_at, c.overdue
+    me.token, c.lane, c.run_at, c.overdue, c.due, c.trace, me.now
 FROM me LEFT JOIN chosen c ON true
 
 -- name: settle_completed
@@ -114,5 +118,26 @@ WITH live AS MATERIALIZED (
     SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(ran), 0) FROM gone GROUP BY now, topic
     ON CONFLICT (minute, writer, topic, status) DO UPDATE
         SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
+), told AS (
+    INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
+    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM gone GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM gone
+
+-- name: snapshot
+-- The clock, the oldest transaction that is still open, and the number that the next one gets.
+SELECT {now}, CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint),
+    CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)
+
+-- name: late_jobs
+-- Jobs in these gaps. OFFSET keeps the planner from walking through all jobs in their order.
+SELECT x.n, x.created_at FROM {rows: first bigint, last bigint} CROSS JOIN LATERAL (
+    SELECT j.n, j.created_at FROM {jobs} j WHERE j.n BETWEEN t.first AND t.last ORDER BY j.n OFFSET 0) x
+ORDER BY x.n LIMIT (SELECT max(t.top) FROM {rows: top bigint})
+
+-- name: late_events
+-- Lines of history in these gaps.
+SELECT x.id, x.n, x.type, x.to_status, x.metadata, x.created_at FROM {rows: first bigint, last bigint} CROSS JOIN LATERAL (
+    SELECT e.id, e.n, e.type, e.to_status, e.metadata::text, e.created_at FROM {events} e
+    WHERE e.id BETWEEN t.first AND t.last ORDER BY e.id OFFSET 0) x
+ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})

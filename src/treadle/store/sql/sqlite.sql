@@ -11,8 +11,9 @@ UPDATE {token} SET value = value + 1 RETURNING value
 
 -- name: peek_lane
 -- packed: The first jobs of a lane.
-SELECT json_group_array(json_array(n, attempt, max_attempts, flags, id, topic, payload, created_by, scope, scope_id, expires_at))
-FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id, j.expires_at
+SELECT json_group_array(json_array(n, attempt, max_attempts, flags, id, topic, payload, created_by, scope, scope_id, due, trace, expires_at))
+FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
+        max(r.run_at, j.created_at) AS due, j.trace, j.expires_at
     FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
     ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}))
 
@@ -30,16 +31,16 @@ ORDER BY h.gate, h.priority DESC, h.n
 
 -- name: insert_alike
 -- Many jobs that differ only in id and payload (executemany).
-INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload)
-VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)
+INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace)
+VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?)
 
 -- name: clock_and_last_number
 SELECT {now}, coalesce(max(n), 0) FROM {jobs}
 
 -- name: insert_one
 -- One job, with the clock in the same statement.
-INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload)
-VALUES (?1, ?2, ?3, coalesce(?4, {now} + ?5), {now}, ?6, 0, ?7, ?8, ?9, ?10, ?11)
+INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace)
+VALUES (?1, ?2, ?3, coalesce(?4, {now} + ?5), {now}, ?6, 0, ?7, ?8, ?9, ?10, ?11, ?12)
 RETURNING n, run_at, created_at
 
 -- name: place_one_ready
@@ -58,9 +59,10 @@ INSERT INTO {later} (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 FROM {j
 
 -- name: peek_heads
 -- The first jobs of a lane as one JSON text, whether any has a deadline or is on its last attempt, and the last one's time.
-SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4)),
+SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace)),
     max(flags & 4), max(attempt + 1 >= max_attempts), max(run_at)
-FROM (SELECT r.n, r.run_at, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id
+FROM (SELECT r.n, r.run_at, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
+        max(r.run_at, j.created_at) AS due, j.trace
     FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.run_at, r.n LIMIT ?2)
 
 -- name: start_heads
@@ -83,3 +85,18 @@ WHERE r.n = json_extract(value, '$[0]') AND r.token = json_extract(value, '$[1]'
 -- name: drop_running
 -- The other half of settling: what has just been appended leaves `running`.
 DELETE FROM {running} WHERE n IN (SELECT json_extract(value, '$[0]') FROM json_each(?1))
+
+-- name: snapshot
+-- The clock; nobody else's transaction is ever open when a number is taken.
+SELECT {now}, 0, 0
+
+-- name: late_jobs
+-- Jobs in these gaps, of which there are none here.
+SELECT j.n, j.created_at FROM {rows: first bigint, last bigint} CROSS JOIN {jobs} j WHERE j.n BETWEEN t.first AND t.last
+ORDER BY j.n LIMIT (SELECT max(t.top) FROM {rows: top bigint})
+
+-- name: late_events
+-- Lines of history in these gaps.
+SELECT e.id, e.n, e.type, e.to_status, e.metadata, e.created_at FROM {rows: first bigint, last bigint}
+CROSS JOIN {events} e WHERE e.id BETWEEN t.first AND t.last
+ORDER BY e.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})

@@ -11,6 +11,7 @@ Each part can also stand alone, which spreads better over several test processes
 explain themselves, call `pytest.register_assert_rewrite("treadle.testing.contract")` in conftest.py.
 """
 
+from treadle.testing.contract.changes import BusyChangesContract, ChangesContract, SnapshotContract
 from treadle.testing.contract.claiming import (
     ClaimContract,
     ClaimOrderContract,
@@ -19,6 +20,7 @@ from treadle.testing.contract.claiming import (
     ManyClaimersContract,
     PauseContract,
 )
+from treadle.testing.contract.filtering import FilterContract, SortContract
 from treadle.testing.contract.gates import (
     QueuePolicyContract,
     RateContract,
@@ -40,6 +42,7 @@ from treadle.testing.contract.looking import (
 )
 from treadle.testing.contract.moving import PromoteContract, ReclaimContract
 from treadle.testing.contract.races import GateRaceContract, KeyRaceContract, RaceContract
+from treadle.testing.contract.records import RecordContract
 from treadle.testing.contract.requests import (
     CancelContract,
     DeleteContract,
@@ -119,6 +122,10 @@ class StoreContract:
 
     class TestList(ListContract): ...
 
+    class TestFilter(FilterContract): ...
+
+    class TestSort(SortContract): ...
+
     class TestEvents(EventsContract): ...
 
     class TestStats(StatsContract): ...
@@ -129,6 +136,12 @@ class StoreContract:
 
     class TestHints(HintsContract): ...
 
+    class TestChanges(ChangesContract): ...
+
+    class TestSnapshot(SnapshotContract): ...
+
+    class TestBusyChanges(BusyChangesContract): ...
+
     class TestTemplate(TemplateContract): ...
 
     class TestLeader(LeaderContract): ...
@@ -136,6 +149,8 @@ class StoreContract:
     class TestPrune(PruneContract): ...
 
     class TestOpen(OpenContract): ...
+
+    class TestRecord(RecordContract): ...
 
     class TestInvariant(InvariantContract): ...
 
@@ -150,9 +165,11 @@ class StoreContract:
 
 __all__ = [
     "BadDataContract",
+    "BusyChangesContract",
     "CancelContract",
     "CancelRequestContract",
     "CancelledWhileRunningContract",
+    "ChangesContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -160,6 +177,7 @@ __all__ = [
     "DedupeContract",
     "DeleteContract",
     "EventsContract",
+    "FilterContract",
     "GateRaceContract",
     "GetContract",
     "GuardContract",
@@ -183,12 +201,15 @@ __all__ = [
     "RaceContract",
     "RateContract",
     "ReclaimContract",
+    "RecordContract",
     "RejectPolicyContract",
     "ReleaseContract",
     "ReplacePolicyContract",
     "RequeueContract",
     "RescheduleContract",
     "SettleContract",
+    "SnapshotContract",
+    "SortContract",
     "StatsContract",
     "StoreContract",
     "TemplateContract",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,30 @@ class ClaimContract(ContractPart):
         assert (job.attempt, job.max_attempts) == (1, 4)
         assert (job.created_by, job.scope, job.scope_id) == ("ann", "user", "u1")
         assert job.status is Status.PROCESSING
+
+    async def test_a_claim_says_since_when_its_jobs_are_due(self, bench: Workbench) -> None:
+        await bench.enqueue_one(run_at=1_000)  # long ago: it waits since it was made
+        await bench.enqueue_one(delay_ms=MINUTE)
+        await bench.pass_time(HOUR)
+        assert await bench.promoted()
+        await bench.enqueue_one()
+        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 3, 3)
+        assert claim.at is not None
+        waited = sorted((claim.at - job.due) // SECOND for job in claim.jobs)
+        assert waited == [pytest.approx(one, abs=20) for one in (0, 3540, 3600)]
+
+    @pytest.mark.parametrize(
+        "way", [{}, {"expires_in_ms": HOUR}, {"idempotency_key": "k"}, {"max_attempts": 1}], ids=str
+    )
+    async def test_the_trace_of_an_enqueue_comes_with_its_job(self, bench: Workbench, way: dict[str, Any]) -> None:
+        await bench.enqueue_one(trace="00-aa-bb-01", **way)
+        assert (await bench.claim_one()).trace == "00-aa-bb-01"
+
+    async def test_jobs_alike_have_traces_of_their_own(self, bench: Workbench) -> None:
+        jobs = [new_job(trace=trace) for trace in ("00-aa-bb-01", None, "00-cc-dd-01")]
+        await bench.store.insert(jobs)
+        traces = {job.id: job.trace for job in await bench.claim(3)}
+        assert traces == {job.id: job.trace for job in jobs}
 
     async def test_a_claimed_job_is_processing_and_locked(self, bench: Workbench) -> None:
         id = await bench.make("processing")

@@ -82,7 +82,8 @@ class SettleContract(ContractPart):
         assert await bench.history(id) == ["retrying"]
         (event,) = await bench.store.events(id) or ()
         assert (event.from_status, event.to_status, event.message) == ("processing", "pending", "Boom: again")
-        assert event.metadata == {"attempt": 1, "delayMs": 4 * MINUTE, "errorType": "Boom"}
+        started_at = event.created_at - 5
+        assert event.metadata == {"attempt": 1, "startedAt": started_at, "delayMs": 4 * MINUTE, "errorType": "Boom"}
 
     async def test_the_last_attempt_is_not_retried(self, bench: Workbench) -> None:
         id = await bench.enqueue_one(max_attempts=2)

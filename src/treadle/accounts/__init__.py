@@ -1,0 +1,38 @@
+"""Accounts: users and superusers, API keys, tokens, signing in."""
+
+from treadle.accounts.account import SCOPES, SUPERUSERS, USERS, Account, ApiKey, Caller, Collection
+from treadle.accounts.accounts import Accounts, ReadRecords
+from treadle.accounts.api_keys import ApiKeys
+from treadle.accounts.attempts import Attempts
+from treadle.accounts.errors import (
+    AccountExists,
+    AccountNotFound,
+    ApiKeyNotFound,
+    LastSuperuser,
+    SetupRefused,
+    SignInFailed,
+    TooManyAttempts,
+)
+from treadle.accounts.passwords import Passwords
+
+__all__ = [
+    "SCOPES",
+    "SUPERUSERS",
+    "USERS",
+    "Account",
+    "AccountExists",
+    "AccountNotFound",
+    "Accounts",
+    "ApiKey",
+    "ApiKeyNotFound",
+    "ApiKeys",
+    "Attempts",
+    "Caller",
+    "Collection",
+    "LastSuperuser",
+    "Passwords",
+    "ReadRecords",
+    "SetupRefused",
+    "SignInFailed",
+    "TooManyAttempts",
+]

@@ -1,0 +1,262 @@
+"""Who may sign in, and who a token belongs to.
+
+An account is one record of the store. Every call that carries a token reads it anew, so a changed
+password, a deleted account or a revoked key takes effect at the next request of whoever had it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from treadle.accounts import setup, tokens
+from treadle.accounts.account import (
+    MAX_EMAIL,
+    MAX_PASSWORD,
+    SUPERUSERS,
+    USERS,
+    Account,
+    Caller,
+    Collection,
+    account_body,
+    account_from,
+    checked_collection,
+    checked_data,
+    checked_email,
+    checked_password,
+    email_key,
+    new_id,
+    new_token_key,
+)
+from treadle.accounts.api_keys import PREFIX, ApiKeys
+from treadle.accounts.attempts import Attempts
+from treadle.accounts.errors import AccountExists, AccountNotFound, LastSuperuser, SetupRefused, SignInFailed
+from treadle.accounts.passwords import Passwords
+from treadle.errors import StoreUnavailable
+from treadle.store.base import Record, Store
+
+INSTALL = "install"
+SIGNING = "signing"
+# Somebody else changes the same record each time that we come to it.
+TRIES = 10
+
+Change = Callable[[Account], Account]
+ReadRecords = Callable[[Sequence[tuple[str, str]]], Awaitable[Sequence[Record | None]]]
+
+
+class Accounts:
+    """Users, superusers, API keys and tokens in a store; one for each event loop, like the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        passwords: Passwords | None = None,
+        attempts: Attempts | None = None,
+        clock: Callable[[], float] = time.time,
+        records: ReadRecords | None = None,
+    ) -> None:
+        """`records`: how callers' records are read, if not by the store's own verb."""
+        self._store = store
+        self._records = records or store.records
+        self._passwords = passwords or Passwords()
+        self._attempts = attempts or Attempts()
+        self._clock = clock
+        self.api_keys = ApiKeys(store, clock)
+
+    # -- accounts ------------------------------------------------------------------------------
+
+    async def superuser_exists(self) -> bool:
+        return bool(await self._store.list_records(SUPERUSERS, 1))
+
+    async def upsert_superuser(self, email: str, password: str) -> Account:
+        """Make a superuser, or give one that is there a new password."""
+        email = checked_email(email)
+        hashed = await self._passwords.hash(checked_password(password))
+        body = account_body(email, hashed, new_token_key(), verified=True, data={})
+        for _ in range(TRIES):
+            found = await self._store.find_record(SUPERUSERS, email_key(email))
+            id, version = (new_id(), None) if found is None else (found.id, found.version)
+            record = await self._store.put_record(SUPERUSERS, id, email_key(email), body, version)
+            if record is not None:
+                return account_from(record)
+        raise _busy(email)
+
+    async def create_user(
+        self, email: str, password: str, data: Mapping[str, Any] | None = None, *, verified: bool = False
+    ) -> Account:
+        """AccountExists if the address is taken."""
+        email, fields = checked_email(email), checked_data(data or {})
+        hashed = await self._passwords.hash(checked_password(password))
+        body = account_body(email, hashed, new_token_key(), verified, fields)
+        record = await self._store.put_record(USERS, new_id(), email_key(email), body)
+        if record is None:
+            raise _taken(email)
+        return account_from(record)
+
+    async def update_user(
+        self,
+        user: str,
+        *,
+        email: str | None = None,
+        password: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        verified: bool | None = None,
+    ) -> Account:
+        """Change what is given, of the user with this id or address. Of the data, the fields that are given; null
+        removes one. A new password or address ends every token of the user."""
+        new_email = None if email is None else checked_email(email)
+        fields = None if data is None else checked_data(data)
+        hashed = None if password is None else await self._passwords.hash(checked_password(password))
+
+        def change(account: Account) -> Account:
+            if new_email is not None:
+                account = replace(account, email=new_email, token_key=new_token_key())
+            if hashed is not None:
+                account = replace(account, password_hash=hashed, token_key=new_token_key())
+            if fields is not None:
+                account = replace(account, data=_merged(account.data, fields))
+            return account if verified is None else replace(account, verified=verified)
+
+        return await self._change(USERS, user, change)
+
+    async def revoke_tokens(self, collection: str, account: str) -> Account:
+        """End every token of the account with this id or address; its password stays."""
+        return await self._change(
+            checked_collection(collection), account, lambda found: replace(found, token_key=new_token_key())
+        )
+
+    async def delete(self, collection: str, account: str) -> Account:
+        """Delete the account with this id or address, which ends its tokens; the account as it was."""
+        found = await self.get(collection, account)
+        if found.collection == SUPERUSERS and len(await self._store.list_records(SUPERUSERS, 2)) == 1:
+            raise LastSuperuser(f"{found.email} is the only superuser; make another one first")
+        if not await self._store.delete_record(found.collection, found.id):
+            raise _unknown(account)
+        return found
+
+    async def get(self, collection: str, account: str) -> Account:
+        """The account with this id or address; AccountNotFound if there is none."""
+        record = await self._find(checked_collection(collection), account)
+        if record is None:
+            raise _unknown(account)
+        return account_from(record)
+
+    async def list(self, collection: str, limit: int = 1000) -> Sequence[Account]:
+        """Oldest first."""
+        return [account_from(one) for one in await self._store.list_records(checked_collection(collection), limit)]
+
+    async def _find(self, collection: Collection, account: str) -> Record | None:
+        if "@" in account:
+            return await self._store.find_record(collection, email_key(account))
+        return (await self._store.records([(collection, account)]))[0]
+
+    async def _change(self, collection: Collection, name: str, change: Change) -> Account:
+        for _ in range(TRIES):
+            account = await self.get(collection, name)
+            wanted = change(account)
+            checked_data(wanted.data)
+            key = email_key(wanted.email)
+            body = account_body(wanted.email, wanted.password_hash, wanted.token_key, wanted.verified, wanted.data)
+            record = await self._store.put_record(collection, account.id, key, body, account.version)
+            if record is not None:
+                return account_from(record)
+            other = await self._store.find_record(collection, key)
+            if other is not None and other.id != account.id:
+                raise _taken(wanted.email)
+        raise _busy(name)
+
+    # -- signing in ----------------------------------------------------------------------------
+
+    async def sign_in(self, collection: str, identity: str, password: str, client: str) -> Account:
+        """The account with this address and password. `client` is where the attempt comes from, an IP address.
+
+        SignInFailed says neither which of the two was wrong nor, by the time it takes, whether the account exists.
+        """
+        found = checked_collection(collection)
+        key = email_key(identity)[: MAX_EMAIL + 1]
+        async with self._attempts.attempt(client, f"{found}/{key}"):
+            record = await self._store.find_record(found, key)
+            account = None if record is None else account_from(record)
+            hashed = account.password_hash if account and len(password) <= MAX_PASSWORD else None
+            if not await self._passwords.matches(hashed, password[:MAX_PASSWORD]) or account is None:
+                raise SignInFailed
+        return account
+
+    async def token(self, account: Account) -> str:
+        """A token for an account that has just signed in. If its password has changed meanwhile, it is not valid."""
+        return tokens.sign(account, await self._install_key(), self._clock())
+
+    async def caller(self, token: str) -> Caller | None:
+        """Who this token or API key belongs to; None: to nobody (any more)."""
+        if token.startswith(PREFIX):
+            key = await self.api_keys.find(token)
+            return None if key is None else Caller.of_key(key)
+        claims = tokens.claimed(token)
+        if claims is None or claims.expires <= self._clock():
+            return None
+        install, record = await self._records([(INSTALL, SIGNING), (claims.collection, claims.id)])
+        return None if install is None or record is None else _bearer(token, install, record)
+
+    async def _install_key(self) -> str:
+        """Random for each install; whoever needs it first makes it."""
+        (record,) = await self._store.records([(INSTALL, SIGNING)])
+        if record is None:
+            body = to_json({"secret": secrets.token_urlsafe(48)}).decode()
+            record = await self._store.put_record(INSTALL, SIGNING, SIGNING, body)
+        if record is None:
+            (record,) = await self._store.records([(INSTALL, SIGNING)])
+        assert record is not None, "nobody deletes it"
+        return _secret(record)
+
+    # -- setting up ----------------------------------------------------------------------------
+
+    async def setup_token(self) -> str | None:
+        """For the link that makes the first superuser; None if there is one. Valid for a day, stored hashed."""
+        return None if await self.superuser_exists() else await setup.issue(self._store, self._now_ms())
+
+    async def redeem_setup(self, token: str, email: str, password: str) -> Account:
+        """Become the first superuser; SetupRefused unless the token is valid and nobody was quicker."""
+        record = await setup.find(self._store, token, self._now_ms())
+        if await self.superuser_exists():
+            raise SetupRefused
+        checked_email(email)
+        checked_password(password)  # a slip of the finger does not use the link up
+        await setup.use_up(self._store, record)
+        return await self.upsert_superuser(email, password)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**old, **new}.items() if name not in new or value is not None}
+
+
+@lru_cache(maxsize=512)
+def _bearer(token: str, install: Record, record: Record) -> Caller | None:
+    """Whom the token belongs to, as these records have it just now; as long as they are the same, so is the answer."""
+    account = account_from(record)
+    return Caller.of_account(account) if tokens.is_genuine(token, account, _secret(install)) else None
+
+
+def _secret(install: Record) -> str:
+    return str(from_json(install.body)["secret"])
+
+
+def _unknown(account: str) -> AccountNotFound:
+    return AccountNotFound(f"there is no account {account[:80]}", account=account[:80])
+
+
+def _taken(email: str) -> AccountExists:
+    return AccountExists(f"{email} belongs to another account", field="email")
+
+
+def _busy(name: str) -> StoreUnavailable:
+    return StoreUnavailable(f"account {name[:80]} is being changed by others all the time; try again")

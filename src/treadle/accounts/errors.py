@@ -1,0 +1,64 @@
+"""What goes wrong with accounts, keys and signing in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.errors import TreadleError, WrongState
+
+
+class SignInFailed(TreadleError):
+    """Wrong password or unknown account: the same text for both, so that nobody learns which."""
+
+    code = "sign_in_failed"
+
+    def __init__(self) -> None:
+        super().__init__("Failed to authenticate.")
+
+
+class TooManyAttempts(TreadleError):
+    """Signing in failed too often just now; `retry_after` says in how many seconds to come again."""
+
+    code = "too_many_attempts"
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"Too many attempts to sign in; try again in {retry_after} s.", retryAfter=retry_after)
+        self.retry_after = retry_after
+
+
+class AccountNotFound(TreadleError, LookupError):
+    """No account has this id or e-mail address."""
+
+    code = "account_not_found"
+
+
+class AccountExists(TreadleError):
+    """The e-mail address belongs to another account."""
+
+    code = "account_exists"
+
+
+class LastSuperuser(WrongState):
+    """Somebody has to be left who can change things."""
+
+    code = "last_superuser"
+
+
+class ApiKeyNotFound(TreadleError, LookupError):
+    """No API key has this id."""
+
+    code = "api_key_not_found"
+
+
+class SetupRefused(TreadleError):
+    """The set-up link is wrong, used up or too old, or there is a superuser already."""
+
+    code = "setup_refused"
+
+    def __init__(self, message: str = "", **data: Any) -> None:
+        super().__init__(
+            message
+            or "this set-up link is not valid (any more); restart the server for a new one, or use "
+            "treadle superuser upsert",
+            **data,
+        )

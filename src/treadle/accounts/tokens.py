@@ -1,0 +1,63 @@
+"""Tokens: a JWT that says whose it is. Both the install's key and the account's own sign it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import jwt
+
+from treadle.accounts.account import COLLECTION_IDS, SUPERUSERS, USERS, Account, Collection, is_id
+
+ALGORITHM = "HS256"
+MAX_BYTES = 4096
+LIFETIME_SECONDS = {USERS: 5 * 86_400, SUPERUSERS: 86_400}
+_COLLECTIONS = {id: name for name, id in COLLECTION_IDS.items()}
+
+
+class Claims(NamedTuple):
+    collection: Collection
+    id: str
+    expires: int
+
+
+def sign(account: Account, install_key: str, now: float) -> str:
+    claims = {
+        "id": account.id,
+        "collectionId": COLLECTION_IDS[account.collection],
+        "type": "auth",
+        "refreshable": True,
+        "exp": int(now) + LIFETIME_SECONDS[account.collection],
+    }
+    return jwt.encode(claims, _key(account, install_key), ALGORITHM)
+
+
+def claimed(token: str) -> Claims | None:
+    """Whose token this says it is, so that its key can be looked up; nothing of it has been proved yet."""
+    return _read(token) if len(token) <= MAX_BYTES and token.isascii() else None
+
+
+@lru_cache(maxsize=1024)
+def _read(token: str) -> Claims | None:
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        return None
+    collection_id, id, expires = claims.get("collectionId"), claims.get("id"), claims.get("exp")
+    collection = _COLLECTIONS.get(collection_id) if isinstance(collection_id, str) else None
+    if collection is None or not is_id(id) or type(expires) is not int or claims.get("type") != "auth":
+        return None
+    return Claims(collection, id, expires)
+
+
+def is_genuine(token: str, account: Account, install_key: str) -> bool:
+    """Whether we signed it. The algorithm is ours to choose, never the token's."""
+    try:
+        jwt.decode(token, _key(account, install_key), [ALGORITHM], options={"verify_exp": False})
+    except (jwt.PyJWTError, ValueError):
+        return False
+    return True
+
+
+def _key(account: Account, install_key: str) -> str:
+    return account.token_key + install_key

@@ -1,0 +1,42 @@
+"""Where a password on the command line comes from."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from treadle.errors import InvalidInput
+
+STDIN = "-"
+
+Password = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PASSWORD]",
+        help="At least 8 characters; asked for if it is not there. - reads it from stdin.",
+        show_default=False,
+    ),
+]
+
+
+def password(given: str | None) -> str:
+    """As it was given, or else from the terminal (not shown, asked twice) or the first line of stdin."""
+    if given is not None and given != STDIN:
+        return given
+    if sys.stdin is not None and sys.stdin.isatty():
+        asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        return asked
+    if given is None:
+        raise InvalidInput("there is no password; write it after the e-mail address, or - to read it from stdin")
+    return _first_line()
+
+
+def _first_line() -> str:
+    if sys.stdin is None:
+        raise InvalidInput("there is nothing on stdin to read the password from")
+    try:
+        return sys.stdin.buffer.readline().decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise InvalidInput("the password on stdin is not UTF-8") from None

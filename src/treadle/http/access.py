@@ -1,0 +1,174 @@
+"""Who asks, and whether they may: tokens, cookies, rules, scopes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from treadle import rules
+from treadle.accounts import Accounts, Caller
+from treadle.errors import TreadleError
+from treadle.http.bodies import json_object
+from treadle.http.errors import ApiError, not_found
+from treadle.http.site import PUBLIC, JobsSettings, Site, parsed
+from treadle.job import Job
+from treadle.rules import Condition, RequestFacts
+
+COOKIE = "treadle_auth"
+READS = frozenset(("GET", "HEAD", "OPTIONS"))
+
+
+class Access:
+    def __init__(self, accounts: Accounts, site: Site) -> None:
+        self._accounts = accounts
+        self._site = site
+
+    # -- who asks ----------------------------------------------------------------------------------
+
+    async def caller(self, request: Request) -> Caller:
+        """Who the request's token or cookie says it is. One that is there but bad is refused, whatever was asked."""
+        known: Caller | None = getattr(request.state, "caller", None)
+        if known is None:
+            known = request.state.caller = await self.check(request)
+        return known
+
+    async def check(self, request: Request) -> Caller:
+        """The same, asked anew: a stream lives longer than some tokens."""
+        token = _bearer(request)
+        if token is None and (token := request.cookies.get(COOKIE)):
+            require_same_origin(request)
+        if token is None:
+            return Caller.anonymous
+        caller = await self._accounts.caller(token)
+        if caller is None:
+            raise ApiError(401, "invalid_token", "The token is not valid, or no longer; sign in again.")
+        return caller
+
+    # -- may they ----------------------------------------------------------------------------------
+
+    async def require(self, request: Request, scope: str) -> Caller:
+        """For what no rule opens: superusers, and API keys with this scope."""
+        caller = await self.caller(request)
+        if not caller.may(scope):
+            raise refusal(caller)
+        return caller
+
+    async def enabled(self) -> JobsSettings:
+        """The settings, unless the API is switched off."""
+        settings = await self._site.jobs()
+        if not settings.http_enabled:
+            raise ApiError(403, "http_disabled", "The jobs API is switched off in the settings (http_enabled).")
+        return settings
+
+    async def enqueue(self, request: Request) -> Condition:
+        """Which jobs the caller may enqueue. Refused outright where no job could be among them."""
+        caller = await self.caller(request)
+        settings = await self.enabled()
+        if caller.may("enqueue"):
+            return rules.always
+        condition = await self._condition(settings.enqueue_rule, request, caller)
+        if condition is None or condition == rules.never:
+            raise refusal(caller)
+        return condition
+
+    async def admit(self, request: Request, allowed: Condition, candidates: Iterable[Mapping[str, Any]]) -> Caller:
+        """These jobs, all or none, as far as the condition and the allowed topics say so."""
+        caller = await self.caller(request)
+        topics = () if caller.is_superuser else (await self._site.jobs()).allowed_topics
+        if allowed == rules.always and not topics:
+            return caller
+        for job in candidates:
+            if allowed != rules.always and not rules.matches(allowed, job):
+                raise refusal(caller)
+            if topics and job["topic"] not in topics:
+                message = f"Jobs of topic {job['topic']} can't be enqueued over HTTP (allowed_topics)."
+                raise ApiError(403, "topic_not_allowed", message)
+        return caller
+
+    async def manage(self, request: Request) -> Condition:
+        """Which jobs the caller may see and steer. Refused outright where no job could be among them."""
+        caller = await self.caller(request)
+        settings = await self.enabled()
+        if caller.may("manage"):
+            return rules.always
+        condition = await self._condition(settings.manage_rule, request, caller)
+        rule = parsed(settings.manage_rule)
+        if condition is None or (condition == rules.never and not (rule and rule.names_job_fields)):
+            raise refusal(caller)
+        return condition
+
+    async def _condition(self, text: str, request: Request, caller: Caller) -> Condition | None:
+        """The rule for this request, everything but the job filled in; None: superusers only."""
+        if text == PUBLIC:
+            return rules.always
+        rule = parsed(text)
+        return None if rule is None else rule.bind(await _facts(request, caller, text))
+
+
+def of_job(condition: Condition, job: Job) -> Job:
+    """The job, unless it is somebody else's."""
+    if condition != rules.always and not rules.matches(condition, job.as_json()):
+        raise not_found()
+    return job
+
+
+def refusal(caller: Caller) -> ApiError:
+    if caller.kind == "anonymous":
+        return ApiError(401, "unauthorized", "The request requires valid record authorization token.")
+    return ApiError(403, "forbidden", "The authorized record is not allowed to perform this action.")
+
+
+def require_same_origin(request: Request) -> None:
+    """A browser sends the cookie along whoever's page asks: only our own pages may."""
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    foreign = urlsplit(origin).netloc != request.headers.get("host") if origin else site in ("cross-site", "same-site")
+    if foreign and (request.method not in READS or origin):
+        raise ApiError(403, "cross_origin", "A page of another origin can't use this session; send a token.")
+
+
+def _bearer(request: Request) -> str | None:
+    """`Authorization: TOKEN` or `Bearer TOKEN`; None without the header."""
+    header = request.headers.get("authorization")
+    if not header:
+        return None
+    scheme, blank, rest = header.partition(" ")
+    return rest if blank and scheme.lower() == "bearer" else header
+
+
+async def _facts(request: Request, caller: Caller, text: str) -> RequestFacts:
+    """As much of them as the rule can name."""
+    body: dict[str, Any] = {}
+    if request.method not in READS:
+        with contextlib.suppress(ApiError, TreadleError):  # who reads the body next will say what is wrong with it
+            body = await json_object(request)
+    return RequestFacts(
+        method=request.method,
+        context="default",
+        headers=_headers(request) if "headers" in text else {},
+        query=_query(request) if "query" in text else {},
+        body=body,
+        auth=caller.record,
+        now=datetime.now(UTC),
+    )
+
+
+def _headers(request: Request) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in request.headers.items():
+        # A name with an underscore of its own could pass for one with a dash.
+        if name != "host" and "_" not in name:
+            headers.setdefault(name.replace("-", "_"), value.strip())
+    return headers
+
+
+def _query(request: Request) -> dict[str, str]:
+    query: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        query.setdefault(name, value)
+    return query

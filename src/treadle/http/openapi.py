@@ -1,0 +1,127 @@
+"""The OpenAPI document, put together from what each route says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from treadle.http import documents
+from treadle.http.bodies import Body
+from treadle.http.documents import Document, ErrorDocument, JobOptions, StreamEvent
+
+REFERENCE = "#/components/schemas/{model}"
+# What any route may answer: the rules, the server, the database.
+ALWAYS = (400, 401, 403, 503)
+WITH_BODY = (413, 415)
+EVENT_STREAM = "text/event-stream"
+# What other models are made from; none of them goes over the wire itself.
+BASES = (BaseModel, Body, Document, JobOptions)
+
+HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-ID": {
+        "required": True,
+        "description": "what the server's log calls this request; the one that was sent, if there was one",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 100},
+    },
+    "Retry-After": {
+        "required": True,
+        "description": "seconds to wait before the next try",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+}
+
+
+def spec(
+    answer: type[BaseModel] | None = None,
+    *,
+    body: type[Body] | None = None,
+    errors: Iterable[int] = (),
+    status: int = 200,
+    open_to_all: bool = False,
+    kind: str = "application/json",
+    or_nothing: bool = False,
+) -> dict[str, Any]:
+    """The arguments of a route's decorator: its body, its answer (`or_nothing`: or 204), its errors."""
+    codes = sorted({*ALWAYS, *errors, *(WITH_BODY if body else ())})
+    extra: dict[str, Any] = {"security": [] if open_to_all else [{"token": []}, {"cookie": []}, {}]}
+    if body:
+        schema = {"$ref": REFERENCE.format(model=body.__name__)}
+        required = any(field.is_required() for field in body.model_fields.values())
+        extra["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
+    responses: dict[int | str, dict[str, Any]] = {code: _failure(code) for code in codes}
+    responses[status] = _response(status)
+    if or_nothing:
+        responses[204] = _response(204)
+    if status != 204:
+        responses[status]["content"] = {kind: {"schema": _answer_schema(answer, kind)}}
+    return {"status_code": status, "response_model": None, "responses": responses, "openapi_extra": extra}
+
+
+def _answer_schema(answer: type[BaseModel] | None, kind: str) -> dict[str, Any]:
+    """Of the whole answer, or of each event of a stream."""
+    if answer is None and kind == EVENT_STREAM:
+        answer = StreamEvent
+    return {"type": "string"} if answer is None else {"$ref": REFERENCE.format(model=answer.__name__)}
+
+
+def _failure(code: int) -> dict[str, Any]:
+    schema = {"$ref": REFERENCE.format(model=ErrorDocument.__name__)}
+    return {**_response(code), "content": {"application/json": {"schema": schema}}}
+
+
+def _response(code: int) -> dict[str, Any]:
+    names = ["X-Request-ID", *(["Retry-After"] if code in (429, 503) else [])]
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+    return {"description": HTTPStatus(code).phrase, "headers": headers}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title="Treadle",
+        version=app.version,
+        description="A durable job queue: enqueue, look, steer, and work on jobs from outside.",
+        routes=app.routes,
+    )
+    components = document.setdefault("components", {})
+    components["schemas"] = _schemas()
+    components["headers"] = HEADERS
+    components["securitySchemes"] = {
+        "token": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Authorization",
+            "description": "A token from auth-with-password or an API key, bare or after Bearer.",
+        },
+        "cookie": {"type": "apiKey", "in": "cookie", "name": "treadle_auth"},
+    }
+    for path in document["paths"].values():
+        for operation in path.values():
+            _take_out_what_is_not_so(operation["responses"])
+    return document
+
+
+def _take_out_what_is_not_so(responses: dict[str, dict[str, Any]]) -> None:
+    """FastAPI adds a 422 for bad parameters (ours are 400) and JSON to answers that are something else."""
+    if "HTTPValidationError" in str(responses.get("422")):
+        del responses["422"]
+    for response in responses.values():
+        kinds = response.get("content", {})
+        if len(kinds) > 1 and not kinds.get("application/json", {}).get("schema", True):
+            del kinds["application/json"]
+
+
+def _schemas() -> dict[str, Any]:
+    """Every model of `documents`, bodies as they may be sent, answers as they are."""
+    found: dict[str, Any] = {}
+    for model in vars(documents).values():
+        if isinstance(model, type) and issubclass(model, BaseModel) and model not in BASES:
+            mode = "validation" if issubclass(model, Body) else "serialization"
+            schema = model.model_json_schema(ref_template=REFERENCE, mode=mode, by_alias=True)  # type: ignore[arg-type]
+            found |= schema.pop("$defs", {})
+            found[model.__name__] = schema
+    return found

@@ -1,0 +1,80 @@
+"""Signing in, as PocketBase's clients do it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from treadle.accounts import SUPERUSERS, Account, SignInFailed, TooManyAttempts
+from treadle.http import documents as doc
+from treadle.http.access import COOKIE, refusal
+from treadle.http.bodies import body_of
+from treadle.http.errors import ApiError
+from treadle.http.openapi import spec
+from treadle.http.server import Here, Server, answer
+
+router = APIRouter(tags=["accounts"])
+CollectionName = Literal["users", "_superusers"]
+DAY_S = 86_400
+COOKIE_S = {"users": 5 * DAY_S, SUPERUSERS: DAY_S}
+
+
+@router.post(
+    "/api/collections/{collection}/auth-with-password",
+    **spec(doc.SignedIn, body=doc.SignInBody, errors=(429,), open_to_all=True),
+)
+async def auth_with_password(
+    request: Request,
+    here: Here,
+    collection: CollectionName,
+    body: Annotated[doc.SignInBody, Depends(body_of(doc.SignInBody))],
+    cookie: bool = False,
+) -> Response:
+    """A token for an e-mail address and its password; with `cookie=true` also a session for the browser.
+
+    A token that the client still has is not looked at: it may be why they sign in.
+    """
+    try:
+        account = await here.accounts.sign_in(collection, body.identity, body.password, client(request))
+    except SignInFailed:
+        raise ApiError(400, "sign_in_failed", "Failed to authenticate.") from None
+    except TooManyAttempts as error:
+        headers = {"Retry-After": str(max(int(error.retry_after + 0.999), 1))}
+        raise ApiError(
+            429, "too_many_attempts", "Too many attempts to sign in; wait a little.", headers=headers
+        ) from None
+    return await signed_in(request, here, account, cookie)
+
+
+@router.post("/api/collections/{collection}/auth-refresh", **spec(doc.SignedIn))
+async def auth_refresh(request: Request, here: Here, collection: CollectionName) -> Response:
+    """A fresh token for one that is still valid."""
+    caller = await here.access.caller(request)
+    if caller.account is None:
+        raise refusal(caller)
+    if caller.account.collection != collection:
+        message = f"The request requires auth record from {caller.account.collection} collection."
+        raise ApiError(403, "forbidden", message)
+    return await signed_in(request, here, caller.account, cookie=COOKIE in request.cookies)
+
+
+async def signed_in(request: Request, here: Server, account: Account, cookie: bool) -> Response:
+    token = await here.accounts.token(account)
+    response = answer({"token": token, "record": account.as_json()})
+    if cookie:
+        set_cookie(request, response, token, COOKIE_S[account.collection])
+    return response
+
+
+def set_cookie(request: Request, response: Response, token: str, seconds: int) -> None:
+    response.set_cookie(
+        COOKIE, token, max_age=seconds, path="/", httponly=True, samesite="lax", secure=request.url.scheme == "https"
+    )
+
+
+def client(request: Request) -> str:
+    """Where an attempt comes from. Forwarding headers are anybody's to write, so the connection counts."""
+    return request.client.host if request.client else "unknown"

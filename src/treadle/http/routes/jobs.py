@@ -1,0 +1,248 @@
+"""Jobs: enqueue and look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from treadle import insights, rules
+from treadle.http import documents as doc
+from treadle.http.access import of_job
+from treadle.http.bodies import body_of, read_body
+from treadle.http.errors import ApiError, bad_field, not_found
+from treadle.http.instants import optional_instant, since_instant
+from treadle.http.openapi import spec
+from treadle.http.server import Enqueuing, Here, Managed, Server, answer, the_server
+from treadle.job import JSON_NAMES, Job, checked_topic, rfc3339
+from treadle.lifecycle import Status
+from treadle.orders import JobRequest
+from treadle.policy import priority_value
+from treadle.rules import Condition
+
+router = APIRouter(tags=["jobs"])
+
+PER_PAGE = 30
+StatusName = Literal[
+    "pending", "processing", "waiting", "cancelling", "completed", "failed", "cancelled", "expired", "stale"
+]
+JobId = Annotated[str, Path(description="the job's id")]
+
+# -- enqueue -------------------------------------------------------------------------------------
+
+REFUSALS = (409, 422)
+
+
+@router.post("/api/jobs/enqueue", **spec(doc.EnqueuedDocument, body=doc.EnqueueBody, errors=REFUSALS))
+async def enqueue(request: Request) -> Response:
+    """Store a job."""
+    # Called more than all others together: each dependency would cost it a tenth of its time.
+    here = await the_server(request)
+    allowed = await here.access.enqueue(request)
+    body = await read_body(request, doc.EnqueueBody)
+    return answer((await _enqueued(request, here, allowed, [body]))[0])
+
+
+@router.post("/api/jobs/enqueue-many", **spec(doc.EnqueuedList, body=doc.EnqueueManyBody, errors=REFUSALS))
+async def enqueue_many(
+    request: Request,
+    here: Here,
+    allowed: Enqueuing,
+    body: Annotated[doc.EnqueueManyBody, Depends(body_of(doc.EnqueueManyBody))],
+) -> Response:
+    """Store many jobs, all or none."""
+    return answer({"items": await _enqueued(request, here, allowed, body.jobs)})
+
+
+@router.post("/api/jobs/{topic}/dispatch", **spec(doc.EnqueuedDocument, body=doc.DispatchBody, errors=REFUSALS))
+@router.post("/_api/jobs/{topic}/dispatch", include_in_schema=False)
+async def dispatch(
+    request: Request,
+    here: Here,
+    topic: doc.TopicName,
+    allowed: Enqueuing,
+    body: Annotated[doc.DispatchBody, Depends(body_of(doc.DispatchBody))],
+) -> Response:
+    """Store a job of this topic; `args` is its payload."""
+    options = body.model_dump(exclude={"args"}, exclude_unset=True)
+    wanted = doc.EnqueueBody.model_construct(topic=checked_topic(topic), payload=body.args, **options)
+    return answer((await _enqueued(request, here, allowed, [wanted]))[0])
+
+
+async def _enqueued(
+    request: Request, here: Server, allowed: Condition, bodies: Sequence[doc.EnqueueBody]
+) -> list[dict[str, Any]]:
+    by = (await here.access.caller(request)).account_id
+    options = [_options(body) for body in bodies]
+    candidates = (_candidate(body, by, chosen) for body, chosen in zip(bodies, options, strict=True))
+    await here.access.admit(request, allowed, candidates)
+    if len(bodies) == 1:
+        jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, created_by=by, **options[0])]
+    else:
+        wanted = zip(bodies, options, strict=True)
+        jobs = await here.queue.enqueue_many(
+            [JobRequest(body.topic, body.payload, {**chosen, "created_by": by}) for body, chosen in wanted]
+        )
+    return [{**job.as_json(), "deduplicated": job.deduplicated} for job in jobs]
+
+
+def _options(body: doc.JobOptions) -> dict[str, Any]:
+    if body.webhookUrl is not None:
+        raise bad_field("webhookUrl", "this server does not send webhooks")
+    return {
+        "run_at": optional_instant(body.runAt, "runAt"),
+        "delay": body.delay,
+        "expires_at": optional_instant(body.expiresAt, "expiresAt"),
+        "max_retries": body.maxRetries,
+        "max_attempts": body.maxAttempts,
+        "priority": body.priority,
+        "capability": body.capability,
+        "idempotency_key": body.idempotencyKey,
+        "scope": body.scope,
+        "scope_id": body.scopeId,
+    }
+
+
+def _candidate(body: doc.EnqueueBody, created_by: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The job as it would be, for the rule to look at."""
+    now = rfc3339(datetime.now(UTC))
+    priority = options["priority"]
+    return {
+        **_NOTHING,
+        "id": "new",
+        "topic": body.topic,
+        "status": Status.PENDING.value,
+        "priority": priority_value("normal" if priority is None else priority),
+        "payload": body.payload,
+        "runAt": rfc3339(options["run_at"]) or now,
+        "expiresAt": rfc3339(options["expires_at"]),
+        "createdAt": now,
+        "updatedAt": now,
+        "maxAttempts": options["max_attempts"] or options["max_retries"],
+        "maxRetries": options["max_attempts"] or options["max_retries"],
+        "scope": body.scope,
+        "scopeId": body.scopeId,
+        "createdBy": created_by,
+        "idempotencyKey": body.idempotencyKey,
+        "capability": body.capability,
+    }
+
+
+_NOTHING: dict[str, Any] = dict.fromkeys(JSON_NAMES) | {"progress": 0, "attempt": 0, "retries": 0, "steps": []}
+
+# -- look ----------------------------------------------------------------------------------------
+
+
+@router.get("/api/jobs", **spec(doc.JobPage))
+async def list_jobs(
+    here: Here,
+    allowed: Managed,
+    topic: Annotated[doc.TopicName | None, Query()] = None,
+    status: StatusName | None = None,
+    scope: Annotated[doc.ShortText | None, Query()] = None,
+    scopeId: Annotated[doc.ShortText | None, Query()] = None,
+    q: Annotated[str, Query(max_length=500, description="words, and qualifiers such as topic:mail status:failed")] = "",
+    filter: Annotated[str, Query(max_length=3500, description="an expression over the job's fields")] = "",
+    sort: Annotated[str, Query(max_length=200, description="fields, - before one for the other way round")] = "",
+    limit: Annotated[int | None, Query(description="1 to 1,000, 30 by itself")] = None,
+    offset: int | None = None,
+    page: int | None = None,
+    perPage: Annotated[int | None, Query(description="instead of limit, with page")] = None,
+    skipTotal: Annotated[bool, Query(description="count nothing: totalItems is -1")] = False,
+) -> Response:
+    """Jobs, newest first."""
+    condition = rules.both(allowed, _wanted(filter, q))
+    size, start = _window(limit, offset, page, perPage)
+    listing = insights.listing(topic, status, scope, scopeId, size, start, condition, rules.parse_sort(sort))
+    store = here.queue.store
+    if skipTotal:
+        jobs, total = await store.list(listing), -1
+    else:
+        jobs, total = await asyncio.gather(store.list(listing), store.count(listing, insights.COUNT_CAP))
+    shown = min(total, insights.COUNT_CAP)
+    return answer(
+        {
+            "items": [job.as_json() for job in jobs],
+            "totalItems": shown,
+            "totalCapped": total > insights.COUNT_CAP,
+            "limit": listing.limit,
+            "offset": listing.offset,
+            "page": listing.offset // listing.limit + 1,
+            "perPage": listing.limit,
+            "totalPages": -1 if skipTotal else -(-shown // listing.limit),
+        }
+    )
+
+
+def _wanted(filter: str, q: str) -> Condition:
+    try:
+        condition = rules.parse_filter(filter) if filter else rules.always
+        return rules.both(condition, rules.parse_search(q)) if q.strip() else condition
+    except rules.InvalidRule as error:
+        raise ApiError(
+            400, "invalid_filter", error.message, {"filter": {"code": "invalid_filter", "message": error.message}}
+        ) from None
+
+
+def _window(limit: int | None, offset: int | None, page: int | None, per_page: int | None) -> tuple[int, int]:
+    """How many from where; what is out of bounds is brought back into them."""
+    if page is None and per_page is None:
+        size = _clamped(PER_PAGE if limit is None else limit, 1, insights.MAX_LIMIT)
+        return size, _clamped(offset or 0, 0, insights.MAX_OFFSET)
+    size = _clamped(per_page if per_page and per_page > 0 else PER_PAGE, 1, insights.MAX_LIMIT)
+    return size, _clamped(((page or 1) - 1) * size, 0, insights.MAX_OFFSET // size * size)
+
+
+def _clamped(value: int, least: int, most: int) -> int:
+    return min(max(value, least), most)
+
+
+@router.get("/api/jobs/stats", **spec(doc.StatsDocument))
+async def stats(
+    here: Here,
+    allowed: Managed,
+    topic: Annotated[doc.TopicName | None, Query()] = None,
+    since: Annotated[str | None, Query(max_length=64, description='an instant, or an age such as "1h"')] = None,
+) -> Response:
+    """How many jobs are in each state, and how well it goes."""
+    start = None if since is None else since_instant(since)
+    if allowed == rules.always:
+        found = await here.queue.stats(topic=topic, since=start)
+    else:
+        found = await insights.stats_of(here.queue.store, allowed, topic, start)
+    return answer(found.as_json())
+
+
+@router.get("/api/jobs/{id}", **spec(doc.JobDocument, errors=(404,)))
+async def get_job(request: Request, id: JobId) -> Response:
+    """The whole job."""
+    here = await the_server(request)
+    allowed = await here.access.manage(request)
+    return answer((await visible(here, allowed, id)).as_json())
+
+
+@router.get("/api/jobs/{id}/events", **spec(doc.EventList, errors=(404,)))
+async def events(here: Here, allowed: Managed, id: JobId) -> Response:
+    """The job's timeline, oldest first."""
+    await visible(here, allowed, id)
+    return answer({"items": [insights.event_as_json(event) for event in await here.queue.events(id)]})
+
+
+@router.get("/api/jobs/{id}/why", **spec(doc.WhyDocument, errors=(404,)))
+async def why(here: Here, allowed: Managed, id: JobId) -> Response:
+    """Why the job is not running, in sentences; none if nothing stands in its way."""
+    job = await visible(here, allowed, id)
+    return answer({"id": job.id, "status": job.status, "reasons": await here.queue.why(id)})
+
+
+async def visible(here: Server, allowed: Condition, id: str) -> Job:
+    """The job, if the caller may see it."""
+    (job,) = await here.jobs([id])
+    if job is None:
+        raise not_found()
+    return of_job(allowed, job)

@@ -1,0 +1,38 @@
+"""The server itself: is it well, what can it do."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from treadle.http import documents as doc
+from treadle.http.openapi import spec
+from treadle.http.server import Here, answer
+from treadle.telemetry import CONTENT_TYPE, exposition
+
+router = APIRouter(tags=["service"])
+
+
+@router.get("/api/health", **spec(doc.Health, open_to_all=True))
+async def health(request: Request, here: Here) -> Response:
+    """200 when the database answers."""
+    await here.access.caller(request)
+    await here.queue.store.now()
+    return answer({"message": "API is healthy.", "code": 200, "data": {}})
+
+
+@router.get("/metrics", **spec(kind="text/plain"))
+async def metrics(request: Request, here: Here) -> Response:
+    """For Prometheus."""
+    if not here.queue.settings.metrics_public:
+        await here.access.require(request, "metrics")
+    state = request.app.state
+    text = await exposition(here.queue, state.worker_metrics, state.http_metrics)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+@router.get("/api/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> Response:
+    where = request.scope.get("root_path") or "/"  # where it is mounted in another application
+    return answer({**request.app.openapi(), "servers": [{"url": where}]})

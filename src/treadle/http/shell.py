@@ -1,0 +1,66 @@
+"""Around the application, for every request: headers that browsers obey, HEAD, and a last resort for errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from treadle.http.errors import ApiError, internal
+
+log = logging.getLogger("treadle.http")
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-XSS-Protection": "1; mode=block",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
+}
+_RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class Shell:
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        head = scope["method"] == "HEAD"
+        if head:
+            scope["method"] = "GET"
+            scope.setdefault("state", {})["head"] = True
+        started = False
+
+        async def reply(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                _dress(message["headers"])
+            elif head:
+                message = {**message, "body": b""}
+            await send(message)
+
+        try:
+            if not _HOST.fullmatch(headers.get("host", "")):
+                raise ApiError(400, "invalid_host", "The Host header is not a host name.")
+            await self.app(scope, receive, reply)
+        except ApiError as error:
+            await error.response()(scope, receive, reply)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if started:
+                raise
+            await internal().response()(scope, receive, reply)
+
+
+def _dress(headers: list[tuple[bytes, bytes]]) -> None:
+    there = {name for name, _ in headers}
+    headers += [one for one in _RAW if one[0] not in there]

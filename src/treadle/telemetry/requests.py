@@ -1,0 +1,114 @@
+"""Around every HTTP request: an id for its log lines, its trace, its time and status for the metrics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from treadle.telemetry import tracing
+from treadle.telemetry.context import new_request_id, request_id
+from treadle.telemetry.histogram import CALLS, Histogram
+from treadle.telemetry.labels import MOST_ROUTES, OTHER, Labels
+
+log = logging.getLogger("treadle.http")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
+LOGGED_CHARACTERS = 200
+
+
+class HttpMetrics:
+    """Answered requests by (method, route, status), and how long they took by route."""
+
+    __slots__ = ("_routes", "requests", "seconds")
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, int]] = Counter()
+        self.seconds: dict[str, Histogram] = {}
+        self._routes = Labels(MOST_ROUTES)
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """`route` is the template, "/api/jobs/{id}", never the path that was asked for."""
+        route = self._routes.of(route)
+        self.requests[method if method in _METHODS else OTHER, route, status] += 1
+        if route not in self.seconds:
+            self.seconds[route] = Histogram(CALLS)
+        self.seconds[route].observe(seconds)
+
+
+class Observed:
+    """An ASGI app with its requests observed. Goes around everything else, so that nothing is missed."""
+
+    def __init__(self, app: App, metrics: HttpMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return await self._app(scope, receive, send)
+        number = new_request_id(_header(scope, b"x-request-id"))
+        token = request_id.set(number)
+        try:
+            with tracing.continuing(_header(scope, b"traceparent")):
+                if scope["type"] == "http":
+                    await self._answer(_Exchange(scope, send, number, self._metrics), receive)
+                else:
+                    await self._app(scope, receive, send)
+        finally:
+            request_id.reset(token)
+
+    async def _answer(self, exchange: _Exchange, receive: Receive) -> None:
+        try:
+            await self._app(exchange.scope, receive, exchange.send)
+        finally:
+            exchange.ended()
+
+
+class _Exchange:
+    """One request and the start of its answer: a stream may go on for hours, but its answer began at once."""
+
+    def __init__(self, scope: Scope, send: Send, number: str, metrics: HttpMetrics) -> None:
+        self.scope = scope
+        self._send = send
+        self._number = number
+        self._metrics = metrics
+        self._started = time.perf_counter()
+        self._told = False
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ())]
+            if not any(name.lower() == b"x-request-id" for name, _ in headers):
+                message["headers"] = [*headers, (b"x-request-id", self._number.encode())]
+            self._tell(message["status"])
+        await self._send(message)
+
+    def ended(self) -> None:
+        """Without an answer the server makes one up: 500."""
+        self._tell(500)
+
+    def _tell(self, status: int) -> None:
+        if self._told:
+            return
+        self._told = True
+        seconds = time.perf_counter() - self._started
+        route = getattr(self.scope.get("route"), "path", None) or OTHER
+        self._metrics.observe(self.scope["method"], route, status, seconds)
+        level = logging.WARNING if status >= 500 else logging.DEBUG
+        # Never the query: it may hold a token.
+        path = str(self.scope.get("path", ""))[:LOGGED_CHARACTERS]
+        log.log(level, "%s %s: %d in %.1f ms", self.scope["method"], path, status, seconds * 1e3)
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    for key, value in scope.get("headers", ()):
+        if key == name:
+            return str(value, "latin-1")
+    return None

@@ -1,0 +1,195 @@
+"""Records: small things that are kept by kind, id and key, and changed only over the version that was read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from treadle.errors import InvalidInput
+from treadle.store.base import Record
+from treadle.testing.contract.suite import ContractPart
+from treadle.testing.workbench import MINUTE, Workbench
+
+ODD = ["", "NULL", "a'b", 'a"b', "a\\b", "{}", "%", "_", "Ünïcödé 🎉", "a\nb\tc", "x" * 1000]
+
+
+async def made(bench: Workbench, id: str = "a", key: str | None = None, kind: str = "users") -> Record:
+    record = await bench.store.put_record(kind, id, key or f"{id}@example.com", '{"n":1}')
+    assert record is not None
+    return record
+
+
+class RecordContract(ContractPart):
+    async def test_what_was_made_comes_back(self, bench: Workbench) -> None:
+        before = await bench.store.now()
+        record = await made(bench)
+        after = await bench.store.now()
+        assert record == ("users", "a", "a@example.com", '{"n":1}', 1, record.created_at, record.created_at)
+        assert before <= record.created_at <= after < before + MINUTE
+        assert await bench.store.records([("users", "a")]) == [record]
+        assert await bench.store.find_record("users", "a@example.com") == record
+        assert await bench.store.list_records("users") == [record]
+
+    async def test_every_process_sees_it_at_once(self, bench: Workbench) -> None:
+        other = await bench.another()
+        record = await made(bench)
+        assert await other.records([("users", "a")]) == [record]
+        changed = await other.put_record("users", "a", "a@example.com", "{}", 1)
+        assert await bench.store.records([("users", "a")]) == [changed]
+
+    async def test_what_is_not_there(self, bench: Workbench) -> None:
+        await made(bench)
+        assert await bench.store.records([("users", "b"), ("_superusers", "a")]) == [None, None]
+        assert await bench.store.find_record("users", "b@example.com") is None
+        assert await bench.store.find_record("_superusers", "a@example.com") is None
+        assert await bench.store.find_record("users", "a") is None
+        assert await bench.store.list_records("_superusers") == []
+        assert not await bench.store.delete_record("_superusers", "a")
+
+    async def test_many_are_read_at_once_in_the_order_asked(self, bench: Workbench) -> None:
+        a, b = await made(bench, "a"), await made(bench, "b")
+        install = await made(bench, "a", "signing", kind="install")
+        wanted = [("users", "b"), ("install", "a"), ("users", "x"), ("users", "a"), ("users", "b")]
+        assert await bench.store.records(wanted) == [b, install, None, a, b]
+        assert await bench.store.records([]) == []
+
+    async def test_kinds_do_not_know_each_other(self, bench: Workbench) -> None:
+        user, superuser = await made(bench, kind="users"), await made(bench, kind="_superusers")
+        assert await bench.store.delete_record("users", "a")
+        assert await bench.store.records([("users", "a"), ("_superusers", "a")]) == [None, superuser]
+        assert user.key == superuser.key
+
+    async def test_an_id_is_given_once(self, bench: Workbench) -> None:
+        record = await made(bench)
+        assert await bench.store.put_record("users", "a", "other@example.com", "{}") is None
+        assert await bench.store.list_records("users") == [record]
+
+    async def test_a_key_is_given_once(self, bench: Workbench) -> None:
+        record = await made(bench)
+        assert await bench.store.put_record("users", "b", "a@example.com", "{}") is None
+        assert await bench.store.list_records("users") == [record]
+
+    async def test_a_change_is_a_new_version(self, bench: Workbench) -> None:
+        record = await made(bench)
+        changed = await bench.store.put_record("users", "a", "new@example.com", '{"n":2}', record.version)
+        assert changed is not None
+        assert changed[:6] == ("users", "a", "new@example.com", '{"n":2}', 2, record.created_at)
+        assert changed.updated_at >= record.updated_at
+        assert await bench.store.find_record("users", "new@example.com") == changed
+        assert await bench.store.find_record("users", "a@example.com") is None
+        assert await bench.store.put_record("users", "b", "a@example.com", "{}"), "the old key is free again"
+
+    async def test_a_change_keeps_its_own_key(self, bench: Workbench) -> None:
+        record = await made(bench)
+        changed = await bench.store.put_record("users", "a", record.key, "[]", 1)
+        assert changed is not None
+        assert (changed.key, changed.body, changed.version) == (record.key, "[]", 2)
+
+    async def test_a_change_over_another_version_is_refused(self, bench: Workbench) -> None:
+        record = await made(bench)
+        for version in (0, 2, -1, 10**9):
+            assert await bench.store.put_record("users", "a", "x", "{}", version) is None
+        assert await bench.store.records([("users", "a")]) == [record]
+
+    async def test_a_change_of_what_is_gone_is_refused(self, bench: Workbench) -> None:
+        await made(bench)
+        await bench.store.delete_record("users", "a")
+        assert await bench.store.put_record("users", "a", "a@example.com", "{}", 1) is None
+        assert await bench.store.records([("users", "a")]) == [None]
+
+    async def test_a_change_to_anothers_key_is_refused(self, bench: Workbench) -> None:
+        a, b = await made(bench, "a"), await made(bench, "b")
+        assert await bench.store.put_record("users", "b", a.key, "{}", b.version) is None
+        assert await bench.store.list_records("users") == [a, b]
+
+    async def test_deleting_frees_id_and_key(self, bench: Workbench) -> None:
+        await made(bench)
+        assert await bench.store.delete_record("users", "a")
+        assert not await bench.store.delete_record("users", "a")
+        assert await bench.store.list_records("users") == []
+        again = await made(bench)
+        assert again.version == 1
+
+    async def test_the_oldest_are_listed_first(self, bench: Workbench) -> None:
+        ids = ["z", "a", "m", "b"]
+        for id in ids:
+            await made(bench, id)
+        await made(bench, kind="_superusers")
+        await bench.store.put_record("users", "z", "z@example.com", "{}", 1)
+        assert [record.id for record in await bench.store.list_records("users")] == ids
+        assert [record.id for record in await bench.store.list_records("users", 2)] == ids[:2]
+        assert await bench.store.list_records("users", 0) == []
+
+    async def test_texts_are_kept_to_the_letter(self, bench: Workbench) -> None:
+        body = '{"b": 1.0,\n "a": "\\u0000 \\ud800 ü 🎉", "a": 12345678901234567890}'
+        for i, text in enumerate(ODD):
+            record = await bench.store.put_record(f"kind {text}", f"{i}{text}", text, body)
+            assert record is not None
+            assert record[:4] == (f"kind {text}", f"{i}{text}", text, body)
+            assert await bench.store.find_record(f"kind {text}", text) == record
+            assert await bench.store.records([(f"kind {text}", f"{i}{text}")]) == [record]
+
+    async def test_letters_are_compared_to_the_letter(self, bench: Workbench) -> None:
+        for id, key in (("a", "k"), ("A", "K"), ("ä", "kk"), ("a ", "k "), (" a", " k")):
+            assert await bench.store.put_record("users", id, key, "{}")
+        assert len(await bench.store.list_records("users")) == 5
+
+    @pytest.mark.parametrize("text", ["a\x00b", "\x00", "\ud800", "a\udfffb"])
+    async def test_what_no_database_can_store_is_not_there(self, bench: Workbench, text: str) -> None:
+        await made(bench, "a", "a")
+        assert await bench.store.find_record("users", text) is None
+        assert await bench.store.find_record(text, "a") is None
+        assert await bench.store.records([("users", text), ("users", "a"), (text, "a")]) == [
+            None,
+            await bench.store.find_record("users", "a"),
+            None,
+        ]
+        assert not await bench.store.delete_record("users", text)
+        assert await bench.store.list_records(text) == []
+        for kind, id, key, body in ((text, "b", "b", "{}"), ("users", text, "b", "{}"), ("users", "b", text, "{}")):
+            with pytest.raises(InvalidInput):
+                await bench.store.put_record(kind, id, key, body)
+        with pytest.raises(InvalidInput):
+            await bench.store.put_record("users", "a", "a", text, 1)
+
+    async def test_of_many_who_make_the_same_one_does(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        for turn in range(5):
+            answers = await asyncio.gather(
+                *(stores[i % 4].put_record("users", f"{turn}-{i}", f"{turn}", f'{{"i":{i}}}') for i in range(12))
+            )
+            assert sum(answer is not None for answer in answers) == 1
+        assert len(await bench.store.list_records("users")) == 5
+
+    async def test_of_many_who_change_the_same_version_one_does(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        await made(bench)
+        for version in range(1, 6):
+            answers = await asyncio.gather(
+                *(stores[i % 4].put_record("users", "a", "a", f'{{"i":{i}}}', version) for i in range(12))
+            )
+            won = [answer for answer in answers if answer is not None]
+            assert [record.version for record in won] == [version + 1]
+            assert await bench.store.records([("users", "a")]) == won
+
+    async def test_of_many_who_want_the_same_key_one_gets_it(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        for i in range(12):
+            await made(bench, f"{i}")
+        for version in (1, 2, 3):
+            current = {record.id: record.version for record in await bench.store.list_records("users")}
+            answers = await asyncio.gather(
+                *(
+                    stores[i % 4].put_record("users", f"{i}", f"wanted-{version}", "{}", current[f"{i}"])
+                    for i in range(12)
+                )
+            )
+            assert sum(answer is not None for answer in answers) == 1
+        assert len(await bench.store.list_records("users")) == 12
+
+    async def test_of_many_who_delete_one_did(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        await made(bench)
+        answers = await asyncio.gather(*(stores[i % 4].delete_record("users", "a") for i in range(12)))
+        assert answers.count(True) == 1

@@ -1,0 +1,9 @@
+"""Lists by a condition, and in another order."""
+
+from treadle.testing import contract
+
+
+class TestFilter(contract.FilterContract): ...
+
+
+class TestSort(contract.SortContract): ...

@@ -1,0 +1,6 @@
+"""Records: accounts, keys, settings."""
+
+from treadle.testing import contract
+
+
+class TestRecord(contract.RecordContract): ...

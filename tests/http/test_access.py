@@ -1,0 +1,218 @@
+"""Who may do what: rules, scopes, tokens, cookies."""
+
+import pytest
+
+from tests.http.api import PASSWORD, Api, failure
+
+SIGNED_IN = "@request.auth.id != ''"
+OWN = "createdBy = @request.auth.id"
+
+BODY = {"topic": "mail", "payload": {}}
+
+
+async def status(api: Api, method: str, path: str, as_: str | None, json: object = None) -> int:
+    answer = await api.request(method, path, as_=as_, **({"json": json} if json is not None else {}))
+    return answer.status_code
+
+
+async def test_by_default_only_superusers(api: Api) -> None:
+    key = await api.key("metrics")
+    for method, path, body in (("POST", "/api/jobs/enqueue", BODY), ("GET", "/api/jobs", None)):
+        assert await status(api, method, path, None, body) == 401
+        assert await status(api, method, path, "ann", body) == 403
+        assert await status(api, method, path, key, body) == 403
+        assert await status(api, method, path, "root", body) == 200
+
+
+async def test_true_is_everybody_without_signing_in(api: Api) -> None:
+    await api.rules(enqueue_rule="true", manage_rule="true")
+    assert await status(api, "POST", "/api/jobs/enqueue", None, BODY) == 200
+    assert await status(api, "GET", "/api/jobs", None) == 200
+    assert await status(api, "GET", "/api/jobs/stats", "ann") == 200
+
+
+async def test_signed_in_users(api: Api) -> None:
+    await api.rules(enqueue_rule=SIGNED_IN, manage_rule=SIGNED_IN)
+    assert await status(api, "POST", "/api/jobs/enqueue", None, BODY) == 401
+    assert await status(api, "POST", "/api/jobs/enqueue", "ann", BODY) == 200
+    assert await status(api, "GET", "/api/jobs", None) == 401
+    assert await status(api, "GET", "/api/jobs", "ann") == 200
+
+
+async def test_enqueue_and_manage_are_apart(api: Api) -> None:
+    await api.rules(enqueue_rule="true", manage_rule="")
+    assert await status(api, "POST", "/api/jobs/enqueue", None, BODY) == 200
+    assert await status(api, "GET", "/api/jobs", None) == 401
+
+
+async def test_an_enqueue_rule_looks_at_the_candidate(api: Api) -> None:
+    await api.rules(enqueue_rule="topic = 'mail' && scopeId = @request.auth.id && payload.size < 10")
+    mine = {"topic": "mail", "scope": "user", "scopeId": api.people["ann"].id, "payload": {"size": 1}}
+    assert await status(api, "POST", "/api/jobs/enqueue", "ann", mine) == 200
+    assert await status(api, "POST", "/api/jobs/enqueue", "bob", mine) == 403
+    assert await status(api, "POST", "/api/jobs/enqueue", None, mine) == 401
+    assert await status(api, "POST", "/api/jobs/enqueue", "ann", {**mine, "payload": {"size": 10}}) == 403
+    assert await status(api, "POST", "/api/jobs/enqueue-many", "ann", {"jobs": [mine, {**mine, "topic": "x"}]}) == 403
+    assert await api.queue.count() == 1
+
+
+async def test_a_manage_rule_with_job_fields_filters_rows(api: Api) -> None:
+    await api.rules(enqueue_rule=SIGNED_IN, manage_rule=OWN)
+    hers = await api.enqueue("mail", as_="ann")
+    his = await api.enqueue("other", as_="bob")
+    await api.enqueue("third")
+
+    listed = (await api.get("/api/jobs", as_="ann")).json()
+    assert ([job["id"] for job in listed["items"]], listed["totalItems"]) == ([hers["id"]], 1)
+    assert await status(api, "GET", f"/api/jobs/{hers['id']}", "ann") == 200
+    foreign = await api.get(f"/api/jobs/{his['id']}", as_="ann")
+    nothing = await api.get("/api/jobs/01890000-0000-7000-8000-000000000000", as_="ann")
+    assert failure(foreign) == (404, "not_found")
+    assert foreign.content == nothing.content
+    for method, path in (
+        ("GET", "events"),
+        ("GET", "why"),
+        ("POST", "cancel"),
+        ("POST", "requeue"),
+    ):
+        assert await status(api, method, f"/api/jobs/{his['id']}/{path}", "ann") == 404
+    assert await status(api, "PATCH", f"/api/jobs/{his['id']}", "ann", {"priority": 1}) == 404
+    assert await status(api, "DELETE", f"/api/jobs/{his['id']}", "ann") == 404
+    assert (await api.queue.get(his["id"])).status == "pending"
+
+
+async def test_figures_and_bulk_are_of_ones_own_jobs(api: Api) -> None:
+    await api.rules(enqueue_rule=SIGNED_IN, manage_rule=OWN)
+    await api.enqueue("mail", as_="ann")
+    await api.enqueue("secret_topic", as_="bob")
+    assert (await api.get("/api/jobs/stats", as_="ann")).json()["pending"] == 1
+    topics = (await api.get("/api/topics", as_="ann")).json()["items"]
+    assert [(topic["topic"], topic["pending"]) for topic in topics] == [("mail", 1)]
+    done = await api.post("/api/jobs/bulk", {"action": "cancel", "filter": "id != ''"}, as_="ann")
+    assert done.json()["changed"] == 1
+    assert await api.queue.count(status="pending") == 1
+
+
+async def test_the_anonymous_do_not_own_what_nobody_owns(api: Api) -> None:
+    await api.queue.enqueue("mail")  # createdBy is null
+    await api.rules(manage_rule=OWN)
+    listed = await api.get("/api/jobs", as_=None)
+    assert (listed.status_code, listed.json()["totalItems"]) == (200, 0)
+
+
+async def test_scope_rules_by_a_field_of_the_user(api: Api) -> None:
+    await api.rules(manage_rule="scope = 'team' && scopeId = @request.auth.team")
+    red = await api.enqueue(scope="team", scopeId="red")
+    await api.enqueue(scope="team", scopeId="blue")
+    assert [job["id"] for job in (await api.get("/api/jobs", as_="ann")).json()["items"]] == [red["id"]]
+
+
+async def test_scopes_of_api_keys(api: Api) -> None:
+    enqueue, manage, workers = await api.key("enqueue"), await api.key("manage"), await api.key("workers", "topics")
+    assert await status(api, "POST", "/api/jobs/enqueue", enqueue, BODY) == 200
+    assert await status(api, "GET", "/api/jobs", enqueue) == 403
+    assert await status(api, "GET", "/api/jobs", manage) == 200
+    assert await status(api, "POST", "/api/jobs/enqueue", manage, BODY) == 403
+    assert await status(api, "POST", "/api/topics/mail/pause", workers) == 200
+    assert await status(api, "POST", "/api/topics/mail/pause", manage) == 403
+    assert await status(api, "GET", "/api/settings", manage) == 403
+    assert await status(api, "GET", "/api/settings", await api.key("settings")) == 200
+    assert await status(api, "GET", "/api/workers", workers) == 200
+
+
+async def test_the_api_can_be_switched_off(api: Api) -> None:
+    job = await api.enqueue()
+    await api.rules(http_enabled=False)
+    for method, path, body in (
+        ("POST", "/api/jobs/enqueue", BODY),
+        ("GET", "/api/jobs", None),
+        ("GET", f"/api/jobs/{job['id']}", None),
+        ("POST", "/api/workers/claim", {"workerId": "w", "topics": ["mail"]}),
+        ("GET", "/api/workers", None),
+    ):
+        answer = await api.request(method, path, json=body)
+        assert failure(answer) == (403, "http_disabled"), path
+    assert await status(api, "GET", "/api/health", None) == 200
+    assert await status(api, "GET", "/api/settings", "root") == 200
+    await api.rules(http_enabled=True)
+    assert await status(api, "GET", "/api/jobs", "root") == 200
+
+
+async def test_allowed_topics_bind_all_but_superusers(api: Api) -> None:
+    await api.rules(enqueue_rule=SIGNED_IN, allowed_topics=["mail"])
+    key = await api.key("enqueue")
+    assert await status(api, "POST", "/api/jobs/enqueue", "ann", BODY) == 200
+    for who in ("ann", key):
+        answer = await api.post("/api/jobs/enqueue", {"topic": "other"}, as_=who)
+        assert failure(answer) == (403, "topic_not_allowed")
+        assert failure(await api.post("/api/jobs/other/dispatch", {}, as_=who)) == (403, "topic_not_allowed")
+    assert await status(api, "POST", "/api/jobs/enqueue", "root", {"topic": "other"}) == 200
+
+
+@pytest.mark.parametrize(
+    "rule", ["topic =", "true true", "@request.nope = 1", "unknownField = 1", "  ", "// only a comment"]
+)
+async def test_a_bad_rule_is_refused_and_the_old_one_stays(api: Api, rule: str) -> None:
+    await api.rules(manage_rule=SIGNED_IN)
+    answer = await api.patch("/api/settings", {"jobs": {"manage_rule": rule, "enqueue_rule": "true"}})
+    assert failure(answer) == (400, "invalid_rule")
+    assert answer.json()["data"]["manage_rule"]["code"] == "validation_invalid_rule"
+    settings = (await api.get("/api/settings")).json()["jobs"]
+    assert (settings["manage_rule"], settings["enqueue_rule"]) == (SIGNED_IN, "")
+
+
+@pytest.mark.parametrize("token", ["nonsense", "Bearer x.y.z", "Basic cm9vdDpyb290", "Token abc", "x" * 100_000])
+async def test_a_bad_token_is_401_whatever_the_rule_says(api: Api, token: str) -> None:
+    await api.rules(enqueue_rule="true", manage_rule="true")
+    for path in ("/api/jobs", "/api/health", "/api/settings", "/api/topics"):
+        answer = await api.get(path, as_=None, headers={"Authorization": token})
+        assert failure(answer) == (401, "invalid_token")
+
+
+async def test_a_changed_password_ends_every_token(api: Api) -> None:
+    await api.rules(manage_rule=SIGNED_IN)
+    assert await status(api, "GET", "/api/jobs", "ann") == 200
+    await api.accounts.update_user("ann@example.com", password="another horse")
+    assert await status(api, "GET", "/api/jobs", "ann") == 401
+
+
+# -- cookies -----------------------------------------------------------------------------------------
+
+
+async def signed_in(api: Api) -> None:
+    body = {"identity": "root@example.com", "password": PASSWORD}
+    answer = await api.post("/api/collections/_superusers/auth-with-password?cookie=true", body, as_=None)
+    assert answer.status_code == 200, answer.text
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+
+
+async def test_a_cookie_is_a_session(sqlite_api: Api) -> None:
+    await signed_in(sqlite_api)
+    assert await status(sqlite_api, "GET", "/api/settings", None) == 200
+    assert await status(sqlite_api, "POST", "/api/jobs/enqueue", None, BODY) == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.test"},
+        {"Origin": "null"},
+        {"Origin": "http://queue.test.evil.test"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_a_foreign_page_cannot_use_the_session(sqlite_api: Api, headers: dict[str, str]) -> None:
+    await signed_in(sqlite_api)
+    answer = await sqlite_api.post("/api/jobs/enqueue", BODY, as_=None, headers=headers)
+    assert failure(answer) == (403, "cross_origin")
+    assert await sqlite_api.queue.count() == 0
+
+
+async def test_our_own_page_can(sqlite_api: Api) -> None:
+    await signed_in(sqlite_api)
+    for headers in ({"Origin": "http://queue.test"}, {"Sec-Fetch-Site": "same-origin"}):
+        answer = await sqlite_api.post("/api/jobs/enqueue", BODY, as_=None, headers=headers)
+        assert answer.status_code == 200

@@ -1,0 +1,91 @@
+"""Reads that are wanted at the same time share one statement."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from treadle.http.gathering import Gathered
+
+
+class Shelf:
+    """Values that can be changed, read when the test lets a read go through; remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.values = {"a": 1, "b": 2}
+        self.asked: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def read(self, keys: Sequence[str]) -> Sequence[int | None]:
+        self.asked.append(list(keys))
+        found = [self.values.get(key) for key in keys]
+        await self.gate.wait()
+        if self.error:
+            raise self.error
+        return found
+
+
+async def started(*calls: asyncio.Task[Sequence[int | None]]) -> None:
+    """Each has run until it waits."""
+    for _ in calls:
+        await asyncio.sleep(0)
+
+
+async def test_one_that_is_alone_is_read_at_once() -> None:
+    shelf = Shelf()
+    shelf.gate.set()
+    gathered = Gathered(shelf.read)
+    assert await gathered(["a", "missing"]) == [1, None]
+    assert await gathered(["b"]) == [2]
+    assert shelf.asked == [["a", "missing"], ["b"]]
+
+
+async def test_those_who_come_during_a_read_are_read_together_each_key_once() -> None:
+    shelf = Shelf()
+    gathered = Gathered(shelf.read)
+    calls = [asyncio.create_task(gathered(keys)) for keys in (["a"], ["a", "b"], ["b"], ["missing", "a"])]
+    await started(*calls)
+    shelf.gate.set()
+    assert [await call for call in calls] == [[1], [1, 2], [2], [None, 1]]
+    assert shelf.asked == [["a"], ["a", "b", "missing"]]
+
+
+async def test_what_a_caller_gets_was_read_after_it_asked() -> None:
+    shelf = Shelf()
+    gathered = Gathered(shelf.read)
+    early = asyncio.create_task(gathered(["a"]))
+    await started(early)
+    shelf.values["a"] = 100
+    late = asyncio.create_task(gathered(["a"]))
+    await started(late)
+    shelf.gate.set()
+    assert await early == [1]
+    assert await late == [100]
+
+
+async def test_an_error_reaches_everybody_in_the_group_and_nobody_after_it() -> None:
+    shelf = Shelf()
+    gathered = Gathered(shelf.read)
+    calls = [asyncio.create_task(gathered([key])) for key in ("a", "a", "b")]
+    await started(*calls)
+    shelf.error = ConnectionError("away")
+    shelf.gate.set()
+    assert [type(one) for one in await asyncio.gather(*calls, return_exceptions=True)] == [ConnectionError] * 3
+    shelf.error = None
+    assert await gathered(["a"]) == [1]
+
+
+async def test_who_gives_up_takes_nobody_along() -> None:
+    shelf = Shelf()
+    gathered = Gathered(shelf.read)
+    first, second, third = (asyncio.create_task(gathered([key])) for key in ("a", "a", "b"))
+    await started(first, second, third)
+    first.cancel()
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    shelf.gate.set()
+    assert await third == [2]
+    assert shelf.asked == [["a"], ["b"]]
+    assert await gathered(["a"]) == [1]

@@ -1,0 +1,96 @@
+"""Every route, called by everybody: none is open that should not be, nobody reaches what is another's."""
+
+from typing import Any
+
+from tests.http.api import Api, failure, opened
+from treadle import Queue
+from treadle.http import create_app
+
+OPEN = {
+    ("get", "/api/health"),
+    ("post", "/api/setup"),
+    ("post", "/api/collections/{collection}/auth-with-password"),
+}
+# A body that the route would take, so that nothing but the access decides.
+BODIES: dict[str, Any] = {
+    "/api/jobs/enqueue": {"topic": "mail"},
+    "/api/jobs/enqueue-many": {"jobs": [{"topic": "mail"}]},
+    "/api/jobs/bulk": {"action": "cancel", "filter": "topic = 'mail'"},
+    "/api/workers/claim": {"workerId": "w", "topics": ["mail"]},
+    "/api/workers/jobs/{id}/progress": {"token": 1, "percent": 1},
+    "/api/workers/jobs/{id}/fail": {"token": 1, "error": "x"},
+}
+
+
+def routes() -> list[tuple[str, str]]:
+    document = create_app(Queue("sqlite:///nowhere.db")).openapi()
+    return [(method, path) for path, methods in document["paths"].items() for method in methods]
+
+
+def filled(path: str, job_id: str) -> str:
+    path = path.replace("{collection}", "users").replace("{topic}", "mail").replace("{id}", job_id)
+    assert "{" not in path
+    return path
+
+
+async def call(api: Api, method: str, path: str, job_id: str, as_: str | None) -> Any:
+    body = BODIES.get(path, {"token": 1} if "/workers/jobs/" in path else {})
+    options = {"json": body} if method in ("post", "patch") else {}
+    return await api.request(method.upper(), filled(path, job_id), as_=as_, **options)
+
+
+async def test_nobody_gets_in_without_a_token(sqlite_api: Api) -> None:
+    job = await sqlite_api.enqueue()
+    for method, path in routes():
+        if (method, path) not in OPEN:
+            answer = await call(sqlite_api, method, path, job["id"], None)
+            assert failure(answer)[0] == 401, (method, path, answer.text)
+
+
+async def test_a_user_whom_no_rule_lets_in(sqlite_api: Api) -> None:
+    job = await sqlite_api.enqueue()
+    key = await sqlite_api.key("templates")
+    for method, path in routes():
+        if (method, path) not in OPEN and not path.endswith("/auth-refresh"):
+            for who in ("ann", key):
+                answer = await call(sqlite_api, method, path, job["id"], who)
+                assert failure(answer)[0] == 403, (who, method, path, answer.text)
+
+
+async def test_somebody_elses_job_is_not_there(sqlite_api: Api) -> None:
+    await sqlite_api.rules(enqueue_rule="@request.auth.id != ''", manage_rule="createdBy = @request.auth.id")
+    hers = await sqlite_api.enqueue(as_="ann")
+    before = (await sqlite_api.queue.get(hers["id"])).as_json()
+    of_one_job = [(method, path) for method, path in routes() if path.startswith("/api/jobs/{id}")]
+    assert len(of_one_job) >= 8
+    for method, path in of_one_job:
+        foreign = await call(sqlite_api, method, path, hers["id"], "bob")
+        nothing = await call(sqlite_api, method, path, "01890000-0000-7000-8000-000000000000", "bob")
+        assert failure(foreign) == (404, "not_found"), (method, path)
+        assert foreign.content == nothing.content
+    assert (await sqlite_api.queue.get(hers["id"])).as_json() == before
+
+
+async def test_a_superuser_is_never_refused(sqlite_api: Api) -> None:
+    for method, path in routes():
+        if "stream" in path or path.endswith("/auth-refresh"):
+            continue  # a stream does not end, and a token is refreshed where it came from: they have tests of their own
+        job = await sqlite_api.enqueue()
+        answer = await call(sqlite_api, method, path, job["id"], "root")
+        assert answer.status_code not in (401, 403, 405, 500), (method, path, answer.text)
+
+
+async def test_mounted_in_another_application(sqlite_url: str) -> None:
+    import httpx
+    from fastapi import FastAPI
+
+    async with opened(sqlite_url) as api:
+        outer = FastAPI()
+        outer.mount("/queue", api.queue.asgi())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(outer), base_url="http://queue.test") as client:
+            headers = {"Authorization": api.tokens["root"]}
+            made = await client.post("/queue/api/jobs/enqueue", json={"topic": "mail"}, headers=headers)
+            assert made.status_code == 200
+            assert (await client.get(f"/queue/api/jobs/{made.json()['id']}", headers=headers)).status_code == 200
+            assert (await client.get("/queue/api/health")).status_code == 200
+            assert (await client.get("/api/health")).status_code == 404

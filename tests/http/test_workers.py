@@ -1,0 +1,179 @@
+"""Workers outside: claim, report, lose."""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api, failure, opened
+from tests.queue.hands import eventually
+
+CLAIM = {"workerId": "rust-1", "topics": ["mail"]}
+
+
+async def claim(api: Api, **more: Any) -> list[dict[str, Any]]:
+    answer = await api.post("/api/workers/claim", {**CLAIM, **more})
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+async def report(api: Api, job: dict[str, Any], verb: str, **body: Any) -> Any:
+    return await api.post(f"/api/workers/jobs/{job['id']}/{verb}", {"token": job["token"], **body})
+
+
+async def test_a_claimed_job_is_leased_to_its_worker(api: Api) -> None:
+    made = await api.enqueue(payload={"a": 1})
+    (job,) = await claim(api)
+    assert (job["id"], job["status"], job["lockedBy"], job["attempt"]) == (made["id"], "processing", "rust-1", 1)
+    assert job["payload"] == {"a": 1}
+    assert isinstance(job["token"], int)
+    assert job["startedAt"] is not None
+    assert await claim(api) == []
+
+
+async def test_complete(api: Api) -> None:
+    await api.enqueue()
+    (job,) = await claim(api)
+    done = await report(api, job, "complete", result={"size": 3})
+    assert (done.status_code, done.json()["status"], done.json()["result"]) == (200, "completed", {"size": 3})
+    assert done.json()["progress"] == 100
+    assert failure(await report(api, job, "complete")) == (409, "lease_lost")
+
+
+async def test_fail_tries_again_and_fatal_does_not(api: Api) -> None:
+    await api.enqueue(priority=99)
+    await api.enqueue()
+    first, second = await claim(api, limit=2)
+    failed = (await report(api, first, "fail", error="SMTP said no")).json()
+    assert (failed["status"], failed["retries"], failed["lastError"]) == ("pending", 1, "SMTP said no")
+    fatal = (await report(api, second, "fail", error="no such user", fatal=True)).json()
+    assert (fatal["status"], fatal["errorType"]) == ("failed", "ExternalError")
+
+
+async def test_progress_and_heartbeat(api: Api) -> None:
+    await api.enqueue()
+    (job,) = await claim(api)
+    answer = (await report(api, job, "progress", percent=40.6, message="frame 4")).json()
+    assert answer["cancelRequested"] is False
+    seen = (await api.get(f"/api/jobs/{job['id']}")).json()
+    assert (seen["progress"], seen["progressMessage"]) == (40, "frame 4")
+    beat = (await report(api, job, "heartbeat")).json()
+    assert datetime.fromisoformat(beat["lockedUntil"]) >= datetime.fromisoformat(job["lockedUntil"])
+
+
+async def test_cancel_is_told_and_acknowledged(api: Api) -> None:
+    await api.enqueue()
+    (job,) = await claim(api)
+    assert failure(await report(api, job, "ack-cancel")) == (409, "wrong_state")
+    await api.post(f"/api/jobs/{job['id']}/cancel", {"reason": "enough"})
+    assert (await report(api, job, "heartbeat")).json()["cancelRequested"] is True
+    assert (await report(api, job, "ack-cancel")).json()["status"] == "cancelled"
+
+
+async def test_release_gives_the_attempt_back(api: Api) -> None:
+    await api.enqueue()
+    (job,) = await claim(api)
+    released = (await report(api, job, "release", reason="shutting down")).json()
+    assert (released["status"], released["attempt"]) == ("pending", 0)
+    (again,) = await claim(api)
+    assert again["token"] > job["token"]
+    assert failure(await report(api, job, "complete")) == (409, "lease_lost")
+    assert (await report(api, again, "complete")).status_code == 200
+
+
+@pytest.mark.parametrize("verb", ["heartbeat", "progress", "complete", "fail", "release", "ack-cancel"])
+async def test_a_stale_token_changes_nothing(api: Api, verb: str) -> None:
+    await api.enqueue()
+    (job,) = await claim(api)
+    bodies: dict[str, dict[str, Any]] = {"progress": {"percent": 1}, "fail": {"error": "x"}}
+    more = bodies.get(verb, {})
+    stale = {**job, "token": job["token"] + 1}
+    assert failure(await report(api, stale, verb, **more)) == (409, "lease_lost")
+    assert (await api.queue.get(job["id"])).status == "processing"
+    nobody = {**job, "id": "01890000-0000-7000-8000-000000000000"}
+    assert failure(await report(api, nobody, verb, **more)) == (404, "not_found")
+    for token in (0, -1, "7", 1.5, None, 2**70):
+        answer = await report(api, {**job, "token": token}, verb, **more)
+        assert answer.status_code == 400, (token, answer.text)
+
+
+async def test_a_lease_that_ran_out_is_lost(url: str) -> None:
+    async with opened(url, lease="50ms") as api:
+        await api.enqueue()
+        (job,) = await claim(api)
+        while not await api.queue.store.reclaim():
+            await asyncio.sleep(0.01)
+        assert failure(await report(api, job, "complete")) == (409, "lease_lost")
+        assert (await api.queue.get(job["id"])).status == "pending"
+
+
+async def test_the_heartbeat_of_one_job_keeps_no_other(url: str) -> None:
+    async with opened(url, lease="300ms") as api:
+        await api.enqueue()
+        await api.enqueue()
+        kept, lost = await claim(api, limit=2)
+        while not (moved := await api.queue.store.reclaim()):
+            assert (await report(api, kept, "heartbeat")).status_code == 200
+            await asyncio.sleep(0.02)
+        assert [one.id for one in moved] == [lost["id"]]
+
+
+async def test_a_claim_waits_for_a_job(api: Api) -> None:
+    waiting = asyncio.create_task(claim(api, wait="30s"))
+    await eventually(lambda: bool(api.queue.store.hub._waiting))  # type: ignore[attr-defined]
+    made = await api.enqueue()
+    (job,) = await asyncio.wait_for(waiting, 20)
+    assert job["id"] == made["id"]
+
+
+async def test_a_claim_waits_for_a_delayed_job(api: Api) -> None:
+    made = await api.enqueue(delay="100ms")
+    (job,) = await claim(api, wait="30s")
+    assert job["id"] == made["id"]
+
+
+async def test_a_claim_without_luck_ends_and_leaves_no_worker_behind(api: Api) -> None:
+    assert await claim(api, wait="30ms") == []
+    assert await api.queue.store.workers() == []
+
+
+async def test_only_its_topics_and_capabilities(api: Api) -> None:
+    await api.enqueue("other")
+    await api.enqueue(capability="gpu")
+    assert await claim(api) == []
+    (job,) = await claim(api, capabilities=["gpu"])
+    assert job["capability"] == "gpu"
+
+
+async def test_who_works(api: Api) -> None:
+    await api.enqueue()
+    await claim(api, capabilities=["gpu"])
+    (worker,) = (await api.get("/api/workers")).json()["items"]
+    assert (worker["name"], worker["topics"], worker["capabilities"], worker["running"]) == (
+        "rust-1",
+        ["mail"],
+        ["gpu"],
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"workerId": "w"},
+        {"workerId": "w", "topics": []},
+        {"workerId": "", "topics": ["mail"]},
+        {"workerId": "w", "topics": ["../x"]},
+        {"workerId": "w", "topics": ["mail"], "wait": "-1s"},
+        {"workerId": "w", "topics": ["mail"], "wait": "soon"},
+        {"workerId": "w\u0007", "topics": ["mail"]},
+        {"workerId": "w", "topics": ["mail"], "extra": 1},
+    ],
+)
+async def test_a_claim_that_makes_no_sense(sqlite_api: Api, body: dict[str, Any]) -> None:
+    answer = await sqlite_api.post("/api/workers/claim", body)
+    assert failure(answer)[0] == 400
+    assert answer.json()["data"]

@@ -1,0 +1,137 @@
+"""PocketBase's own client, in node, against a real server."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.served import PASSWORD, Served, served
+from tests.servers import ServerMissing, needed
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".cache"
+SECONDS = 60
+INSTALL_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Thrown:
+    """A ClientResponseError as the client's user sees it."""
+
+    status: int
+    response: dict[str, Any]
+    message: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Client:
+    """Runs scripts in which `pb` is a client of the server, and `given` is what the test hands in."""
+
+    node: Path
+    package: Path
+    server: Served
+
+    def run(self, script: str, **given: Any) -> Any:
+        """What the script returns."""
+        told = self._run(script, given)
+        assert "thrown" not in told, told
+        return told["returned"]
+
+    def throws(self, script: str, **given: Any) -> Thrown:
+        """The error that the client throws."""
+        told = self._run(script, given)
+        assert "thrown" in told, told
+        assert told["thrown"].pop("isAbort") is False
+        return Thrown(**told["thrown"])
+
+    def _run(self, script: str, given: dict[str, Any]) -> dict[str, Any]:
+        done = subprocess.run(
+            [str(self.node), str(HERE / "script.mjs"), str(self.package), self.server.url],
+            input=json.dumps({"script": script, "given": {"password": PASSWORD, **given}}),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+
+@pytest.fixture(scope="session")
+def node() -> Path:
+    return needed(lambda: _program("node"))
+
+
+@pytest.fixture(scope="session")
+def package(node: Path) -> Path:
+    """The folder with the client in its node_modules, as the lock says; filled once for each lock."""
+    return needed(_installed)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with a superuser and a user, and rules that let users at their own jobs."""
+    folder = tmp_path_factory.mktemp("served")
+    with served(folder, f"sqlite:///{folder}/jobs.db") as server:
+        rules = {"enqueue_rule": "@request.auth.id != ''", "manage_rule": "createdBy = @request.auth.id"}
+        answer = server.call("PATCH", "/api/settings", server.superuser(), json={"jobs": rules})
+        assert answer.status_code == 200, answer.text
+        server.treadle("user", "create", "ann@example.com", PASSWORD, "--data", '{"team": "red"}').done()
+        yield server
+
+
+@pytest.fixture
+def client(node: Path, package: Path, server: Served) -> Client:
+    return Client(node, package, server)
+
+
+def _program(name: str) -> Path:
+    found = shutil.which(name)
+    if found is None:
+        raise ServerMissing(f"{name}: install Node.js 20 or newer")
+    return Path(found)
+
+
+def _installed() -> Path:
+    lock = HERE / "package-lock.json"
+    folder = CACHE / f"pocketbase-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    if not folder.exists():
+        CACHE.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="pocketbase-", dir=CACHE))
+        for name in ("package.json", lock.name, ".npmrc"):
+            shutil.copy(HERE / name, made)
+        _install(_program("npm"), made)
+        _publish(made, folder)
+    return folder
+
+
+def _install(npm: Path, folder: Path) -> None:
+    command = [str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, encoding="utf-8", timeout=INSTALL_SECONDS, check=False
+        )
+        told, failed = done.stderr, done.returncode != 0
+    except subprocess.TimeoutExpired:
+        told, failed = "no answer from the registry", True
+    if failed:
+        shutil.rmtree(folder)
+        raise ServerMissing(f"the npm package pocketbase: {told.strip().partition(chr(10))[0]}")
+
+
+def _publish(made: Path, folder: Path) -> None:
+    """Somebody else may have been quicker; theirs is as good."""
+    try:
+        made.rename(folder)
+    except OSError:
+        shutil.rmtree(made)
+        assert folder.exists()

@@ -1,0 +1,33 @@
+"""Accounts on each store, with a clock of our own and cheap hashes."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.accounts.desk import Clock, CountingPasswords, desk
+from treadle.accounts import Accounts
+from treadle.connect import make_store
+from treadle.store.base import Store
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = make_store(url, stale_after_ms=1)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def passwords() -> CountingPasswords:
+    return CountingPasswords()
+
+
+@pytest.fixture
+def accounts(store: Store, clock: Clock, passwords: CountingPasswords) -> Accounts:
+    return desk(store, clock, passwords)

@@ -1,0 +1,85 @@
+"""API keys."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.unit.accounts.desk import DAY, Clock
+from treadle.accounts import Accounts, ApiKeyNotFound
+from treadle.errors import InvalidInput
+from treadle.store.base import Store
+
+
+def after(clock: Clock, seconds: float) -> datetime:
+    return datetime.fromtimestamp(clock() + seconds, UTC)
+
+
+async def test_a_key_is_shown_once_and_opens_what_its_scopes_say(accounts: Accounts) -> None:
+    key, secret = await accounts.api_keys.create(" ci ", ["enqueue", "metrics"])
+    assert (key.name, sorted(key.scopes), key.expires_at) == ("ci", ["enqueue", "metrics"], None)
+    assert secret.startswith("trdl_")
+    assert len(secret) == 48
+    caller = await accounts.caller(secret)
+    assert caller is not None
+    assert (caller.kind, caller.scopes, caller.account_id, caller.account) == ("api_key", key.scopes, key.id, None)
+    assert dict(caller.record) == {}, "no rule takes it for a user"
+
+
+async def test_only_a_hash_is_stored(accounts: Accounts, store: Store) -> None:
+    _, secret = await accounts.api_keys.create("ci", ["enqueue"])
+    [record] = await store.list_records("api_keys")
+    assert secret not in str(record)
+    assert secret.removeprefix("trdl_") not in str(record)
+
+
+async def test_keys_are_listed_without_their_secrets(accounts: Accounts, clock: Clock) -> None:
+    first, _ = await accounts.api_keys.create("ci", ["enqueue"])
+    second, _ = await accounts.api_keys.create("ci", ["settings", "manage"], after(clock, 90 * DAY))
+    assert await accounts.api_keys.list() == [first, second]
+    assert set(first.as_json()) == {"id", "name", "scopes", "createdAt", "expiresAt"}
+    assert first.as_json()["expiresAt"] is None
+    assert second.as_json()["scopes"] == ["manage", "settings"]
+    assert second.as_json()["expiresAt"] == "2027-04-15T08:00:00.000Z"
+
+
+async def test_a_revoked_key_opens_nothing(accounts: Accounts) -> None:
+    key, secret = await accounts.api_keys.create("ci", ["enqueue"])
+    _, other = await accounts.api_keys.create("ci", ["enqueue"])
+    await accounts.api_keys.revoke(key.id)
+    assert await accounts.caller(secret) is None
+    assert await accounts.caller(other)
+    with pytest.raises(ApiKeyNotFound, match=f"there is no API key {key.id}"):
+        await accounts.api_keys.revoke(key.id)
+
+
+@pytest.mark.parametrize("id", ["", "x", "\x00", "\ud800", "trdl_x"])
+async def test_a_key_that_is_not_there_can_not_be_revoked(accounts: Accounts, id: str) -> None:
+    with pytest.raises(ApiKeyNotFound):
+        await accounts.api_keys.revoke(id)
+
+
+async def test_a_key_ends_when_it_was_said_to(accounts: Accounts, clock: Clock) -> None:
+    _, secret = await accounts.api_keys.create("ci", ["enqueue"], after(clock, DAY))
+    clock.now += DAY - 1
+    assert await accounts.caller(secret)
+    clock.now += 1
+    assert await accounts.caller(secret) is None
+    assert len(await accounts.api_keys.list()) == 1, "it can still be seen"
+
+
+async def test_a_secret_with_anything_more_or_less_is_no_key(accounts: Accounts) -> None:
+    _, secret = await accounts.api_keys.create("ci", ["enqueue"])
+    for text in (secret[:-1], secret + "x", secret.upper(), f" {secret}", secret.removeprefix("trdl_")):
+        assert await accounts.caller(text) is None
+
+
+async def test_bad_keys_are_refused(accounts: Accounts, clock: Clock) -> None:
+    with pytest.raises(InvalidInput, match="in the past"):
+        await accounts.api_keys.create("ci", ["enqueue"], after(clock, -1))
+    with pytest.raises(InvalidInput, match="no time zone"):
+        await accounts.api_keys.create("ci", ["enqueue"], after(clock, DAY).replace(tzinfo=None))
+    with pytest.raises(InvalidInput, match="out of range"):
+        await accounts.api_keys.create("ci", ["enqueue"], datetime(9999, 1, 1, tzinfo=UTC) + timedelta(days=1))
+    with pytest.raises(InvalidInput, match="scopes"):
+        await accounts.api_keys.create("ci", [])
+    assert await accounts.api_keys.list() == []

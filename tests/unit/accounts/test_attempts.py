@@ -1,0 +1,157 @@
+"""How often signing in may fail."""
+
+import asyncio
+
+import pytest
+
+from tests.unit.accounts.desk import CLIENT, Clock
+from treadle.accounts import Attempts, SignInFailed, TooManyAttempts
+from treadle.accounts import attempts as module
+
+
+@pytest.fixture
+def attempts(clock: Clock) -> Attempts:
+    return Attempts(clock)
+
+
+async def fail(attempts: Attempts, identity: str = "ann", client: str = CLIENT) -> None:
+    with pytest.raises(SignInFailed):
+        async with attempts.attempt(client, identity):
+            raise SignInFailed
+
+
+async def succeed(attempts: Attempts, identity: str = "ann", client: str = CLIENT) -> None:
+    async with attempts.attempt(client, identity):
+        pass
+
+
+async def refused(attempts: Attempts, identity: str = "ann", client: str = CLIENT) -> int:
+    with pytest.raises(TooManyAttempts) as refusal:
+        await succeed(attempts, identity, client)
+    return refusal.value.retry_after
+
+
+async def test_five_failures_a_minute_and_no_more(attempts: Attempts, clock: Clock) -> None:
+    for _ in range(5):
+        await fail(attempts)
+        clock.now += 10
+    assert await refused(attempts) == 10
+    clock.now += 9.5
+    assert await refused(attempts) == 1
+    clock.now += 0.5
+    await fail(attempts)
+    assert await refused(attempts) == 10
+
+
+async def test_a_refusal_counts_for_nothing(attempts: Attempts, clock: Clock) -> None:
+    for _ in range(5):
+        await fail(attempts)
+    for _ in range(20):
+        clock.now += 2
+        await refused(attempts)
+    clock.now += 20
+    await succeed(attempts)
+
+
+async def test_others_are_not_kept_out(attempts: Attempts) -> None:
+    for _ in range(5):
+        await fail(attempts)
+    await refused(attempts)
+    await succeed(attempts, "bob")
+    await succeed(attempts, client="192.0.2.2")
+
+
+async def test_success_clears_what_the_identity_had(attempts: Attempts) -> None:
+    for _ in range(4):
+        await fail(attempts)
+    await succeed(attempts)
+    for _ in range(5):
+        await fail(attempts)
+    await refused(attempts)
+
+
+async def test_thirty_failures_of_a_client_whoever_it_pretends_to_be(attempts: Attempts, clock: Clock) -> None:
+    for i in range(30):
+        await fail(attempts, f"user{i}")
+        clock.now += 1
+    assert await refused(attempts, "somebody.else") == 30
+    await succeed(attempts, "somebody.else", client="192.0.2.2")
+
+
+async def test_success_with_an_account_of_ones_own_does_not_clear_the_others(attempts: Attempts) -> None:
+    for i in range(29):
+        await fail(attempts, f"user{i}")
+        await succeed(attempts, "mine")
+    await fail(attempts, "user29")
+    await refused(attempts, "mine")
+
+
+async def test_other_errors_are_nobodys_failure(attempts: Attempts) -> None:
+    for _ in range(10):
+        with pytest.raises(RuntimeError):
+            async with attempts.attempt(CLIENT, "ann"):
+                raise RuntimeError("the store is away")
+    await succeed(attempts)
+
+
+async def test_a_thousand_at_once_do_not_slip_through(attempts: Attempts) -> None:
+    tried = 0
+
+    async def guess() -> None:
+        nonlocal tried
+        async with attempts.attempt(CLIENT, "ann"):
+            tried += 1
+            await asyncio.sleep(0)
+            raise SignInFailed
+
+    answers = await asyncio.gather(*(guess() for _ in range(1000)), return_exceptions=True)
+    assert tried == 5
+    assert all(isinstance(answer, SignInFailed | TooManyAttempts) for answer in answers)
+
+
+async def test_many_good_ones_at_once_all_get_through(attempts: Attempts) -> None:
+    await asyncio.gather(*(succeed(attempts) for _ in range(50)))
+
+
+async def test_only_so_many_stand_in_line(attempts: Attempts) -> None:
+    gate = asyncio.Event()
+
+    async def slow() -> None:
+        async with attempts.attempt(CLIENT, "ann"):
+            await gate.wait()
+
+    tasks = [asyncio.create_task(slow()) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert await refused(attempts) == 1
+    await succeed(attempts, client="192.0.2.2")
+    gate.set()
+    await asyncio.gather(*tasks)
+    await succeed(attempts)
+
+
+async def test_who_gives_up_waiting_leaves_the_line(attempts: Attempts) -> None:
+    gate = asyncio.Event()
+
+    async def slow() -> None:
+        async with attempts.attempt(CLIENT, "ann"):
+            await gate.wait()
+
+    tasks = [asyncio.create_task(slow()) for _ in range(50)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await succeed(attempts)
+
+
+async def test_memory_has_its_limit(attempts: Attempts, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CLIENTS", 100)
+    for i in range(1000):
+        await fail(attempts, client=f"client{i}")
+        assert len(attempts._clients) <= 100
+    for _ in range(5):
+        await fail(attempts, client="last")
+    clock.now += 30
+    for i in range(90):
+        await succeed(attempts, client=f"idle{i}")
+    await refused(attempts, client="last")
