@@ -15,7 +15,7 @@ run: $(RUN_READY) ## Start the demo: jobs of every kind on a SQLite file
 	$(BIN)/treadle demo
 
 test: check ## Run every check and every test, on every store, with coverage
-	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term
+	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder --cov --cov-report=term
 
 check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
 	$(BIN)/ruff check
@@ -26,7 +26,7 @@ check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
 
 fault: $(DEV_READY) ## Run the fault tests at full length
 	TREADLE_FAULT=full $(BIN)/pytest -n 2 --timeout 5400 -rA --show-capture=no tests/fault tests/model \
-		tests/contract/test_races.py tests/contract/test_postgres_connections.py tests/contract/test_rule_agreement.py
+		tests/contract/test_races.py tests/contract/test_postgres_connections.py tests/contract/test_rule_agreement.py tests/http/test_fuzz.py
 
 bench: $(DEV_READY) ## Measure Treadle
 	$(BIN)/python -m bench

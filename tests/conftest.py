@@ -1,5 +1,6 @@
 """Fixtures for every test: `url` runs a test once on each store."""
 
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -8,6 +9,12 @@ import pytest
 pytest.register_assert_rewrite("treadle.testing.contract", "tests.contract.relational")
 
 from tests.servers import PgBouncer, PostgresServer, find_pgbouncer, find_postgres, memory_disk, needed  # noqa: E402
+
+
+def pytest_configure() -> None:
+    # In the background a shell switches SIGINT off, and so would have it every process that the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import InvalidInput
@@ -73,7 +74,9 @@ def from_ms(ms: int | None) -> datetime | None:
 def rfc3339(when: datetime | None) -> str | None:
     if when is None:
         return None
-    return when.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    if when.tzinfo is not UTC:
+        when = when.astimezone(UTC)
+    return when.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 class _Twin:
@@ -175,11 +178,11 @@ class Job(_Twin):
 
     def as_json(self) -> dict[str, Any]:
         """The job in JSON: every field there, null where there is nothing."""
-        return {name: _json_value(getattr(self, attribute)) for name, attribute in _JSON_FIELDS}
-
-
-def _json_value(value: Any) -> Any:
-    return rfc3339(value) if isinstance(value, datetime) else value
+        found: dict[str, Any] = dict(zip(_JSON_KEYS, _json_values(self), strict=True))
+        for name in _JSON_TIMES:
+            if found[name] is not None:
+                found[name] = rfc3339(found[name])
+        return found
 
 
 def camel(name: str) -> str:
@@ -197,5 +200,9 @@ _JSON_ORDER = (
     "webhook_url webhook_sent"
 ).split()
 _JSON_FIELDS = [(camel(name), "result_value" if name == "result" else name) for name in _JSON_ORDER]
-JSON_NAMES = frozenset(name for name, _ in _JSON_FIELDS)
+_JSON_KEYS = [name for name, _ in _JSON_FIELDS]
+_JSON_TIMES = [name for name in _JSON_KEYS if name.endswith("At")] + ["lockedUntil"]
+# All at once: several times as fast as one by one.
+_json_values = attrgetter(*(attribute for _, attribute in _JSON_FIELDS))
+JSON_NAMES = frozenset(_JSON_KEYS)
 FIELD_NAMES = frozenset(one.name for one in fields(Job))

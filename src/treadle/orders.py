@@ -96,8 +96,14 @@ class Order:
         made = [NewJob(str(uuid7()), topic, text(payload), *shared) for payload in payloads]
         return [_with_keys(job, self._template) for job in made] if self._keyed else made
 
+    def made_alone(self, job: NewJob, at: int, queue: Queue) -> Job:
+        """The only one as users see it, made at that time."""
+        made = _as_job(job, at, queue)
+        made.id, made.payload = job.id, from_json(job.payload)
+        return made
+
     def made(self, job: NewJob, at: int, queue: Queue) -> Job:
-        """One of them as users see it, made at that time."""
+        """One of many as users see it: what they share is kept once."""
         if self._made is None or self._made_at != at:
             self._made, self._made_at = _as_job(self._shared, at, queue), at
         twin = self._made.like(job.id, from_json(job.payload))

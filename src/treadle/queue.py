@@ -421,7 +421,10 @@ class Queue:
     ) -> list[Job]:
         """The jobs as they were made; where an older one stands for a new one, that one."""
         made = cast(Sequence[Inserted], answers)  # a refusal would have been raised
-        fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, made, strict=True)]
+        if len(jobs) == 1:
+            fresh = [orders[0].made_alone(jobs[0], made[0].at, self)]
+        else:
+            fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, made, strict=True)]
         ids = [answer.existing_id for answer in made if answer.existing_id is not None]
         if not ids:
             return fresh

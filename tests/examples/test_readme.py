@@ -78,4 +78,5 @@ def test_the_settings_table_has_every_setting() -> None:
     for field in fields(Settings):
         name = field.name.removesuffix("_ms")
         default = format_ms(getattr(Settings(), field.name)) if field.name.endswith("_ms") else field.default
-        assert f"| `{name}` | `TREADLE_{name.upper()}` | `{default}` |" in text
+        shown = str(default).lower() if isinstance(default, bool) else default
+        assert f"| `{name}` | `TREADLE_{name.upper()}` | `{shown}` |" in text

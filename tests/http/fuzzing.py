@@ -222,7 +222,8 @@ class Guide:
         id, token = self._claimed.pop()
         case.path_parameters["id"] = id
         if case.operation.path.endswith("/ack-cancel"):
-            self._call("POST", f"/api/jobs/{id}/cancel", {})
+            # Not sure to be there still: some requests delete what they can.
+            self._client.post(f"/api/jobs/{id}/cancel", headers={"Authorization": self._root})
         if isinstance(case.body, dict) and _is_number(case.body.get("token"), 1, 2**63 - 1):
             case.body["token"] = token
 

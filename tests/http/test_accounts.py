@@ -3,7 +3,7 @@
 import pytest
 
 from tests.http.api import PASSWORD, Api, failure
-from treadle.accounts import Accounts
+from treadle.accounts import SUPERUSERS, Accounts
 
 USERS = "/api/collections/users/auth-with-password"
 ROOTS = "/api/collections/_superusers/auth-with-password"
@@ -80,6 +80,8 @@ async def test_set_up_makes_the_first_superuser_once(url: str) -> None:
     from treadle.http import create_app
 
     async with Queue(url) as queue:
+        for account in await Accounts(queue.store).list(SUPERUSERS):
+            await queue.store.delete_record(SUPERUSERS, account.id)  # as on the first day
         token = await Accounts(queue.store).setup_token()
         app = create_app(queue)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://queue.test") as client:

@@ -106,7 +106,7 @@ class Engine:
                 check_same_thread=False,
                 cached_statements=512,
             )
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            _turn_to_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA cache_size = -65536")
             connection.execute("PRAGMA temp_store = MEMORY")
@@ -335,6 +335,19 @@ def _resolve(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
 
 
 # What passes by itself: the same call may work a moment later.
+def _turn_to_wal(connection: sqlite3.Connection) -> None:
+    """Of two that turn a new file at once, SQLite tells one at once that it is locked: both could wait for ever."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.005)
+
+
 _PASSING = ("locked", "busy", "full", "i/o error", "unable to open", "readonly")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from contextvars import ContextVar
 from typing import Protocol
-from uuid import uuid4
+
+from uuid_utils import uuid7
 
 
 class RunningJob(Protocol):
@@ -33,4 +34,4 @@ def facts_of(job: RunningJob) -> dict[str, object]:
 
 def new_request_id(given: str | None = None) -> str:
     """The caller's own id where it is a harmless one, else a new one."""
-    return given if given and _ACCEPTED.fullmatch(given) else uuid4().hex
+    return given if given and _ACCEPTED.fullmatch(given) else uuid7().hex
