@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import socket
-import threading
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,8 +25,6 @@ log = logging.getLogger("treadle.serve")
 
 # How long open connections have to end once no new ones are taken; streams end at once.
 LINGER_S = 3
-# After the second signal only the end of the process ends what still runs.
-PATIENCE_S = 1.0
 
 
 def serve(
@@ -77,6 +71,7 @@ def serve(
 async def _serve(queue: Queue, *, runs_jobs: bool, drain: str) -> None:
     from treadle.http import create_app
     from treadle.worker import Worker
+    from treadle.worker.signals import on_signals
 
     listener = _listen(queue.settings.host, queue.settings.port)
     try:
@@ -86,7 +81,7 @@ async def _serve(queue: Queue, *, runs_jobs: bool, drain: str) -> None:
         app = create_app(queue, worker_metrics=[worker.metrics])
         server = _server(app)
         address = _address(queue.settings.host, listener)
-        with _on_signals(queue, server, worker):
+        with on_signals(_stopper(queue, server, worker)):
             log.info("serving on %s%s", address, _works(queue, runs_jobs))
             await _tell_how_to_begin(queue, address)
             await _together(server, worker, listener)
@@ -150,40 +145,17 @@ async def _together(server: uvicorn.Server, worker: Worker, listener: socket.soc
         raise StoreUnavailable("the server did not start; its log says why")
 
 
-@contextlib.contextmanager
-def _on_signals(queue: Queue, server: uvicorn.Server, worker: Worker) -> Iterator[None]:
-    """The first signal stops both in good order, the second leaves at once."""
-    loop = asyncio.get_running_loop()
-    heard = 0
-    left = threading.Event()
+def _stopper(queue: Queue, server: uvicorn.Server, worker: Worker) -> Callable[[], None]:
+    """The first call stops server and worker in good order, the second at once."""
     ending: set[asyncio.Task[None]] = set()
 
     def stop() -> None:
         server.should_exit = True
-        server.force_exit = heard > 1
+        server.force_exit = worker.stopping
         worker.stop()
-        ending.add(loop.create_task(queue.feed.stop()))  # streams would not end by themselves
+        ending.add(asyncio.create_task(queue.feed.stop()))  # streams would not end by themselves
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        heard += 1
-        loop.call_soon_threadsafe(stop)
-        if heard == 2:
-            threading.Thread(target=_leave_anyway, args=(left, 128 + number), daemon=True).start()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        if heard < 2:
-            left.set()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _leave_anyway(left: threading.Event, code: int) -> None:
-    if not left.wait(PATIENCE_S):
-        os._exit(code)
+    return stop
 
 
 def _works(queue: Queue, runs_jobs: bool) -> str:

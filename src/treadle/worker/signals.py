@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for a process that belongs to its worker."""
+"""SIGTERM and SIGINT for a process that belongs to its worker, or to its server."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from treadle.worker.worker import Worker
 
 # When a handler blocks the loop, or swallows its cancel, only the end of the process ends it.
 PATIENCE_S = 1.0
 
 
 @contextlib.contextmanager
-def on_signals(worker: Worker) -> Iterator[None]:
-    """The first signal drains, the second leaves at once, whoever still runs. Only in the main thread."""
+def on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Each signal calls `stop` on the loop; after the second the process leaves, whoever still runs. Only in the main
+    thread."""
     loop = asyncio.get_running_loop()
     heard = 0
     left = threading.Event()
@@ -28,7 +25,7 @@ def on_signals(worker: Worker) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal heard
         heard += 1
-        loop.call_soon_threadsafe(worker.stop)
+        loop.call_soon_threadsafe(stop)
         if heard == 2:
             threading.Thread(target=_leave_anyway, args=(left, 128 + number), daemon=True).start()
 

@@ -81,7 +81,7 @@ class Worker:
         if self._made_in != os.getpid() and self._has_default_name:
             self.name = _default_name()  # made before a fork: its sisters have the same
         self._pid = os.getpid()
-        with on_signals(self) if signals else contextlib.nullcontext():
+        with on_signals(self.stop) if signals else contextlib.nullcontext():
             engine = Engine(self.queue, self.name, self.options, self.metrics)
             try:
                 await engine.start()
