@@ -1,4 +1,4 @@
-"""What handlers did, in a file that outlives every process: each line is one O_APPEND write, so none is torn."""
+"""What handlers did, in a file that outlives every process: each line is one O_APPEND write."""
 
 from __future__ import annotations
 
@@ -52,9 +52,11 @@ class Journal:
 
     def entries(self, phase: str | None = None, since: int = 0) -> list[Entry]:
         """All of this phase, or those that were written after the file had the size `since`."""
-        with self.path.open() as file:
+        with self.path.open("rb") as file:
             file.seek(since)
-            found = [_entry(line) for line in file]
+            text = file.read().decode()
+        # A reader can come in the middle of a write: what follows the last newline is not there yet.
+        found = [_entry(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return [one for one in found if phase in (None, one.phase)]
 
     def by_job(self, phase: str) -> dict[str, list[Entry]]:

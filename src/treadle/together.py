@@ -1,0 +1,60 @@
+"""Calls that come at the same time go together; one that is alone never waits for company."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class Together(Generic[Asked, Answer]):
+    """Group commit, or one statement for many reads, for the callers of one event loop.
+
+    While a call is on its way, later callers gather; when it is back they go together. A hundred callers then
+    pay for a few calls instead of a hundred, and what a caller gets was done after it asked, never before.
+    """
+
+    def __init__(self, call: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer]]], most: int) -> None:
+        self._call = call
+        self._most = most
+        self._busy = False
+        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, asked: Asked) -> Answer:
+        if self._busy:
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._waiting.append((asked, future))
+            return await future
+        self._busy = True
+        try:
+            return (await self._call([asked]))[0]
+        finally:
+            self._next()
+
+    def _next(self) -> None:
+        """Send those who gathered, if any."""
+        waiting = [one for one in self._waiting if not one[1].done()]  # without those who gave up
+        group, self._waiting = waiting[: self._most], waiting[self._most :]
+        self._busy = bool(group)
+        if group:
+            task = asyncio.get_running_loop().create_task(self._send(group))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await self._call([asked for asked, _ in group])
+        except BaseException as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+        else:
+            for (_, future), answer in zip(group, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+        finally:
+            self._next()
