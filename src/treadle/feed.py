@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import to_json
 
 from treadle.errors import StoreUnavailable, TreadleError
-from treadle.job import JSON_NAMES, Job, from_ms, rfc3339
+from treadle.job import Job, from_ms, rfc3339
 from treadle.lifecycle import ENDED, Status, retries
 from treadle.store.base import Change, Listing, Store
 
@@ -252,8 +252,7 @@ class Feed:
             job = job_after(change)
             self._ring.add(change.event, {**head, "job": job}, job)
         elif change.gone is not None:
-            facts = {**dict.fromkeys(JSON_NAMES), **change.gone}
-            self._ring.add(change.event, {**head, "deletedJobId": facts["id"]}, facts)
+            self._ring.add(change.event, {**head, "deletedJobId": change.gone["id"]}, change.gone)
 
     def _forget(self) -> None:
         """Whoever listens has to look at everything again."""

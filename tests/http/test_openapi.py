@@ -88,6 +88,8 @@ def test_every_route_is_in_it_but_those_that_are_hidden() -> None:
 def test_operations_have_names_of_their_own() -> None:
     names = [document()["paths"][path][method]["operationId"] for method, path in operations()]
     assert len(set(names)) == len(names)
+    assert {"enqueue", "enqueueMany", "getJob", "listJobs"} < set(names)
+    assert all(name.isalpha() for name in names), names
 
 
 async def test_anybody_can_read_it(sqlite_api: Api) -> None:

@@ -390,6 +390,19 @@ async def test_everybody_hears_of_their_own_jobs_only(
             ]
 
 
+async def test_what_is_no_longer_known_of_a_deleted_job_lets_nobody_see_it(
+    client: httpx.AsyncClient, live: LiveServer, queue: Queue
+) -> None:
+    _, tokens, _ = await users(queue, client, "payload.secret != true || topic = 'open'")
+    async with calling(live.base_url, tokens["ann"]) as ann, reading(ann, STREAM) as reader:
+        await queue.delete((await queue.enqueue("mail", {"secret": True})).id)
+        shown = await queue.enqueue("open", {"secret": True})
+        told = await reader.take(1)
+        await queue.delete(shown.id)
+        told += await reader.take(1)
+        assert [(event.name, event.job_id) for event in told] == [("job:enqueued", shown.id), ("job:deleted", shown.id)]
+
+
 async def test_a_changed_password_ends_the_stream(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from treadle.http import documents
 from treadle.http.bodies import Body
 from treadle.http.documents import Document, ErrorDocument, JobOptions, StreamEvent
+from treadle.job import camel
 
 REFERENCE = "#/components/schemas/{model}"
 # What any route may answer: the rules, the server, the database.
@@ -81,6 +83,9 @@ def _response(code: int) -> dict[str, Any]:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            route.unique_id = camel(route.name)  # what generated clients call their functions
     document = get_openapi(
         title="Treadle",
         version=app.version,

@@ -133,12 +133,15 @@ def size(condition: Condition) -> int:
 
 
 def matches(condition: Condition, job: Mapping[str, Any]) -> bool:
-    """Whether a job, as it is in JSON, fulfils the condition."""
+    """Whether a job, as it is in JSON, fulfils the condition. Nothing is true of a field that it does not have."""
     match condition:
         case bool():
             return condition
         case Comparison():
-            return _holds(condition, job)
+            try:
+                return _holds(condition, job)
+            except KeyError:  # of a deleted job, not everything is known
+                return False
         case All():
             return all(matches(part, job) for part in condition.parts)
         case Either():
@@ -168,13 +171,13 @@ def _value(operand: Operand, job: Mapping[str, Any]) -> Value:
         case JobField():
             return _field(operand, job)
         case JobPath():
-            return scalar(below(job.get(operand.document), operand.path))
+            return scalar(below(job[operand.document], operand.path))
         case Wildcard():
             raise AssertionError("a pattern stands on the right of ~ only")
 
 
 def _field(field: JobField, job: Mapping[str, Any]) -> Value:
-    value = scalar(job.get(field.name))
+    value = scalar(job[field.name])
     if field.kind is not Kind.NUMBER and is_empty(value):
         return ""
     return lowered(value) if field.lower and isinstance(value, str) else value

@@ -405,6 +405,18 @@ def test_joining_conditions() -> None:
     assert rules.both(always, always) is always
 
 
+@pytest.mark.parametrize(
+    "rule",
+    ["payload.x != 1", "payload.x !~ 'a'", "status != 'failed'", "result.a = null", "attempt < 5", "lastError = ''"],
+)
+def test_nothing_is_true_of_what_is_not_known_of_a_job(rule: str) -> None:
+    known = {"id": "1", "topic": "mail"}
+    assert not matches(rules.parse_filter(rule), known)
+    assert not matches(rules.parse_filter(f"{rule} && topic = 'mail'"), known)
+    assert matches(rules.parse_filter(f"{rule} || topic = 'mail'"), known)
+    assert matches(rules.parse_filter(rule), {**JOB, "payload": {"x": "z"}, "lastError": None, "result": None})
+
+
 # -- filters ---------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from treadle.http.bodies import body_of, read_body
 from treadle.http.errors import ApiError, bad_field, not_found
 from treadle.http.instants import optional_instant, since_instant
 from treadle.http.openapi import spec
-from treadle.http.server import Enqueuing, Here, Managed, Server, answer, the_server
+from treadle.http.server import Enqueuing, Here, Managed, Server, answer, direct, the_server
 from treadle.job import JSON_NAMES, Job, checked_topic, rfc3339
 from treadle.lifecycle import Status
 from treadle.orders import JobRequest
@@ -38,10 +38,9 @@ JobId = Annotated[str, Path(description="the job's id")]
 REFUSALS = (409, 422)
 
 
-@router.post("/api/jobs/enqueue", **spec(doc.EnqueuedDocument, body=doc.EnqueueBody, errors=REFUSALS))
+@direct(router, "POST", "/api/jobs/enqueue", **spec(doc.EnqueuedDocument, body=doc.EnqueueBody, errors=REFUSALS))
 async def enqueue(request: Request) -> Response:
     """Store a job."""
-    # Called more than all others together: each dependency would cost it a tenth of its time.
     here = await the_server(request)
     allowed = await here.access.enqueue(request)
     body = await read_body(request, doc.EnqueueBody)
@@ -218,7 +217,7 @@ async def stats(
     return answer(found.as_json())
 
 
-@router.get("/api/jobs/{id}", **spec(doc.JobDocument, errors=(404,)))
+@direct(router, "GET", "/api/jobs/{id}", **spec(doc.JobDocument, errors=(404,)))
 async def get_job(request: Request, id: JobId) -> Response:
     """The whole job."""
     here = await the_server(request)
