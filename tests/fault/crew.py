@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 
 from tests.fault.journal import Journal
 from tests.fault.waiting import until
@@ -19,8 +20,9 @@ from tests.fault.zygote import Zygote
 class Hand:
     """One process."""
 
-    def __init__(self, name: str, pid: int, zygote: Zygote, log: Path) -> None:
+    def __init__(self, name: str, pid: int, zygote: Zygote, log: Path, url: str) -> None:
         self.name = name
+        self.url = url
         self.pid = pid
         self.log = log
         self.killed_at: float | None = None
@@ -47,8 +49,10 @@ class Hand:
         return self._zygote.ended(self.pid)
 
     async def gone(self, seconds: float = 60) -> int:
-        """The exit code, once there is one."""
+        """The exit code, once there is one and nothing that it has asked for can still happen."""
         await until(lambda: self.code is not None, seconds, self.tail)
+        if self.url.startswith("postgres"):
+            await until(lambda: not _served(self.url, self.name), seconds, self.tail)
         code = self.code
         assert code is not None
         return code
@@ -72,11 +76,12 @@ class Crew:
         number = next(self._numbers)
         name = name or f"{command}-{number}"
         log = self._folder / f"{number}-{name}.log"
-        argv = [command, url or self.url, "--name", name, "--journal", str(self.journal.path)]
+        url = _signed(url or self.url, name)
+        argv = [command, url, "--name", name, "--journal", str(self.journal.path)]
         for option, value in options.items():
             flag = f"--{option.replace('_', '-')}"
             argv += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
-        hand = Hand(name, self._zygote.start(argv, log), self._zygote, log)
+        hand = Hand(name, self._zygote.start(argv, log), self._zygote, log, url)
         self.hands.append(hand)
         return hand
 
@@ -102,6 +107,21 @@ class Crew:
     def kill_all(self) -> None:
         for hand in self.alive:
             hand.kill()
+
+
+def _signed(url: str, name: str) -> str:
+    """PostgreSQL knows whose connection it is."""
+    return f"{url}{'&' if '?' in url else '?'}application_name={name}" if url.startswith("postgres") else url
+
+
+def _served(url: str, name: str) -> bool:
+    """Whether the server still does something for this process: a COMMIT goes on when its client is dead."""
+    try:
+        with psycopg.connect(url.replace(f"application_name={name}", "application_name=test")) as connection:
+            found = connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s LIMIT 1", [name])
+            return found.fetchone() is not None
+    except psycopg.OperationalError:
+        return False  # it is away itself
 
 
 def _admits(hand: Hand) -> bool:
