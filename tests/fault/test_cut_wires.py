@@ -57,6 +57,24 @@ async def _as_answered(sober: Queue, taken: str, jobs: list[NewJob], given: list
     assert there[1:3] == [True, True]
 
 
+@pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name.lower())
+async def test_opening_a_queue_succeeds_or_says_that_the_store_is_unavailable(postgres_url: str, cut: Cut) -> None:
+    async with Queue(postgres_url):
+        pass
+    unavailable = 0
+    for nth in itertools.count(1):
+        async with Proxy(postgres_url).listening() as proxy:
+            proxy.cut_next(nth, cut)
+            try:
+                async with Queue(proxy.url) as queue:
+                    await queue.stats()
+            except StoreUnavailable:
+                unavailable += 1
+            if proxy.requests < proxy.cut_at:
+                break
+    assert unavailable > 3
+
+
 async def test_a_worker_goes_on_wherever_its_wire_was_cut(postgres_server: Any, tmp_path: Path) -> None:
     with postgres_server.database() as name:
         async with Proxy(postgres_server.url(name)).listening() as proxy:

@@ -92,13 +92,13 @@ class Link:
         """A pooler invents the process id that it tells its clients."""
         try:
             connection = await asyncpg.connect(self.url, statement_cache_size=0)
+            try:
+                pid = await connection.fetchval("SELECT pg_backend_pid()", timeout=COMMAND_SECONDS)
+                return bool(pid != connection.get_server_pid())
+            finally:
+                await connection.close()
         except Exception as error:
             raise _explained(error, self.url) from None
-        try:
-            pid = await connection.fetchval("SELECT pg_backend_pid()")
-            return bool(pid != connection.get_server_pid())
-        finally:
-            await connection.close()
 
     async def close(self) -> None:
         self._closing = True
