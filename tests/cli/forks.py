@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import socket
@@ -18,6 +19,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from coverage import Coverage
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,15 +64,21 @@ class Forks:
         self._process.wait(30)
 
 
-@functools.cache
 def forks() -> Forks:
-    """One for all tests of a process."""
+    """One for all tests of a process; another one where coverage is not measured."""
+    return _forks("COVERAGE_PROCESS_CONFIG" in os.environ)
+
+
+@functools.cache
+def _forks(measured: bool) -> Forks:
     made = Forks()
     atexit.register(made.close)
     return made
 
 
 def serve(connection: socket.socket) -> None:
+    if measuring := Coverage.current():
+        measuring.save()  # once, or every child would save it again
     line = connection.makefile("rw")
     for text in line:
         pid = os.fork()
@@ -103,12 +112,14 @@ def _child(request: dict[str, Any]) -> None:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+NEEDED = """
+pydantic.fields pydantic.types rich.console rich.live rich.table typer.rich_utils
+treadle.accounts treadle.cli.app treadle.connect treadle.store.postgres treadle.store.sqlite treadle.worker
+"""
+
 if __name__ == "__main__":
-    import treadle.accounts
-    import treadle.connect
-    import treadle.store.postgres
-    import treadle.store.sqlite
-    import treadle.worker  # noqa: F401
+    for name in NEEDED.split():
+        importlib.import_module(name)
     from treadle.cli import main
 
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != ROOT]
