@@ -20,9 +20,9 @@ from tests.fault.zygote import Zygote
 class Hand:
     """One process."""
 
-    def __init__(self, name: str, pid: int, zygote: Zygote, log: Path, url: str) -> None:
+    def __init__(self, name: str, pid: int, zygote: Zygote, log: Path, signed: str | None) -> None:
         self.name = name
-        self.url = url
+        self._signed = signed
         self.pid = pid
         self.log = log
         self.killed_at: float | None = None
@@ -51,8 +51,8 @@ class Hand:
     async def gone(self, seconds: float = 60) -> int:
         """The exit code, once there is one and nothing that it has asked for can still happen."""
         await until(lambda: self.code is not None, seconds, self.tail)
-        if self.url.startswith("postgres"):
-            await until(lambda: not _served(self.url, self.name), seconds, self.tail)
+        if signed := self._signed:
+            await until(lambda: not _served(signed, self.name), seconds, self.tail)
         code = self.code
         assert code is not None
         return code
@@ -63,8 +63,10 @@ class Hand:
 
 
 class Crew:
-    def __init__(self, url: str, folder: Path, zygote: Zygote) -> None:
+    def __init__(self, url: str, folder: Path, zygote: Zygote, *, pooled: bool = False) -> None:
+        """`pooled`: connections outlive their clients."""
         self.url = url
+        self._pooled = pooled
         self.journal = Journal(folder / "journal")
         self.hands: list[Hand] = []
         self._folder = folder
@@ -72,16 +74,19 @@ class Crew:
         self._numbers = itertools.count(1)
 
     def hire(self, command: str = "work", name: str | None = None, url: str | None = None, **options: Any) -> Hand:
-        """Start a process; options are the program's (`lease="1s"`, `no_maintenance=True`)."""
+        """Start a process, which PostgreSQL knows by name; options are the program's (`lease="1s"`)."""
         number = next(self._numbers)
         name = name or f"{command}-{number}"
         log = self._folder / f"{number}-{name}.log"
-        url = _signed(url or self.url, name)
+        url = url or self.url
+        signed = url.startswith("postgres") and not self._pooled
+        if signed:
+            url += f"{'&' if '?' in url else '?'}application_name={name}"
         argv = [command, url, "--name", name, "--journal", str(self.journal.path)]
         for option, value in options.items():
             flag = f"--{option.replace('_', '-')}"
             argv += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
-        hand = Hand(name, self._zygote.start(argv, log), self._zygote, log, url)
+        hand = Hand(name, self._zygote.start(argv, log), self._zygote, log, url if signed else None)
         self.hands.append(hand)
         return hand
 
@@ -109,13 +114,8 @@ class Crew:
             hand.kill()
 
 
-def _signed(url: str, name: str) -> str:
-    """PostgreSQL knows whose connection it is."""
-    return f"{url}{'&' if '?' in url else '?'}application_name={name}" if url.startswith("postgres") else url
-
-
 def _served(url: str, name: str) -> bool:
-    """Whether the server still does something for this process: a COMMIT goes on when its client is dead."""
+    """Whether PostgreSQL still does something for this process: a COMMIT goes on when its client is dead."""
     try:
         with psycopg.connect(url.replace(f"application_name={name}", "application_name=test")) as connection:
             found = connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s LIMIT 1", [name])

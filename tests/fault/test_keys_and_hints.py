@@ -63,7 +63,7 @@ async def test_workers_behind_pgbouncer_work_by_polling_and_survive_its_restart(
     pgbouncer_url: str, pgbouncer: PgBouncer, tmp_path: Path, zygote: Zygote
 ) -> None:
     """Fault 29: in transaction mode there is no LISTEN, and a session belongs to nobody."""
-    crew = Crew(pgbouncer_url, tmp_path, zygote)
+    crew = Crew(pgbouncer_url, tmp_path, zygote, pooled=True)
     try:
         async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:
             team = [crew.hire(poll="200ms", lease="2s") for _ in range(2)]
