@@ -37,7 +37,7 @@ from treadle.settings import Settings
 from treadle.store.base import FOREVER, Inserted, NewJob, Refusal, Store, Topic
 from treadle.store.hints import ENDED
 from treadle.telemetry import tracing
-from treadle.template import CancelPolicy, Concurrency, Rate, Template
+from treadle.template import CancelPolicy, Concurrency, Rate, Template, plain_template
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -393,7 +393,7 @@ class Queue:
         if handler is not None:
             return handler.template
         await self._read_templates(session)
-        return session.templates.get(topic) or Template(topic)
+        return session.templates.get(topic) or plain_template(topic)
 
     async def _read_templates(self, session: _Session) -> None:
         """Now and then; whoever comes during the first read waits for it, or would know of no policy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from treadle.errors import InvalidInput
@@ -153,6 +154,12 @@ class Template:
             expires=data["expiresSeconds"],
             payload_schema=data["payloadSchema"],
         )
+
+
+@lru_cache(maxsize=1000)
+def plain_template(topic: str) -> Template:
+    """Of a topic that nobody has said anything about."""
+    return Template(topic)
 
 
 def checked_capability(capability: str | None) -> str | None:

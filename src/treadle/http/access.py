@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from treadle import rules
 from treadle.accounts import Accounts, Caller
 from treadle.errors import TreadleError
-from treadle.http.bodies import json_object
+from treadle.http.bodies import header_of, json_object
 from treadle.http.errors import ApiError, not_found
 from treadle.http.site import PUBLIC, JobsSettings, Site, parsed
 from treadle.job import Job
@@ -21,6 +21,26 @@ from treadle.rules import Condition, RequestFacts
 
 COOKIE = "treadle_auth"
 READS = frozenset(("GET", "HEAD", "OPTIONS"))
+
+
+class Permit(NamedTuple):
+    """What somebody may enqueue."""
+
+    caller: Caller
+    jobs: Condition
+    topics: Sequence[str]
+    """Without one: of every topic."""
+
+    def admit(self, candidates: Iterable[Mapping[str, Any]]) -> None:
+        """These jobs, all or none."""
+        if self.jobs == rules.always and not self.topics:
+            return
+        for job in candidates:
+            if not rules.matches(self.jobs, job):
+                raise refusal(self.caller)
+            if self.topics and job["topic"] not in self.topics:
+                message = f"Jobs of topic {job['topic']} can't be enqueued over HTTP (allowed_topics)."
+                raise ApiError(403, "topic_not_allowed", message)
 
 
 class Access:
@@ -65,30 +85,17 @@ class Access:
             raise ApiError(403, "http_disabled", "The jobs API is switched off in the settings (http_enabled).")
         return settings
 
-    async def enqueue(self, request: Request) -> Condition:
-        """Which jobs the caller may enqueue. Refused outright where no job could be among them."""
+    async def enqueue(self, request: Request) -> Permit:
+        """Refused outright where no job could be enqueued."""
         caller = await self.caller(request)
         settings = await self.enabled()
+        topics = () if caller.is_superuser else settings.allowed_topics
         if caller.may("enqueue"):
-            return rules.always
+            return Permit(caller, rules.always, topics)
         condition = await self._condition(settings.enqueue_rule, request, caller)
         if condition is None or condition == rules.never:
             raise refusal(caller)
-        return condition
-
-    async def admit(self, request: Request, allowed: Condition, candidates: Iterable[Mapping[str, Any]]) -> Caller:
-        """These jobs, all or none, as far as the condition and the allowed topics say so."""
-        caller = await self.caller(request)
-        topics = () if caller.is_superuser else (await self._site.jobs()).allowed_topics
-        if allowed == rules.always and not topics:
-            return caller
-        for job in candidates:
-            if allowed != rules.always and not rules.matches(allowed, job):
-                raise refusal(caller)
-            if topics and job["topic"] not in topics:
-                message = f"Jobs of topic {job['topic']} can't be enqueued over HTTP (allowed_topics)."
-                raise ApiError(403, "topic_not_allowed", message)
-        return caller
+        return Permit(caller, condition, topics)
 
     async def manage(self, request: Request) -> Condition:
         """Which jobs the caller may see and steer. Refused outright where no job could be among them."""
@@ -134,7 +141,7 @@ def require_same_origin(request: Request) -> None:
 
 def _bearer(request: Request) -> str | None:
     """`Authorization: TOKEN` or `Bearer TOKEN`; None without the header."""
-    header = request.headers.get("authorization")
+    header = header_of(request, b"authorization")
     if not header:
         return None
     scheme, blank, rest = header.partition(" ")

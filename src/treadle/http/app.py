@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from treadle.errors import TreadleError
 from treadle.http import openapi, streams
@@ -58,7 +59,7 @@ def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
         middleware=[
             Middleware(Observed, metrics=metrics),
             Middleware(Shell),
-            Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]),
+            Middleware(_ForBrowsers, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]),
         ],
         exception_handlers={
             ApiError: _api_error,
@@ -75,6 +76,14 @@ def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
         app.router.routes += router.routes
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
+
+
+class _ForBrowsers(CORSMiddleware):
+    """Of no use, and not free, to clients that are no browsers and name no origin."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        named = scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"])
+        await (super().__call__ if named else self.app)(scope, receive, send)
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

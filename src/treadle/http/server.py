@@ -15,7 +15,7 @@ from starlette.routing import request_response
 
 from treadle.accounts import Accounts
 from treadle.external import ExternalWorkers
-from treadle.http.access import Access
+from treadle.http.access import Access, Permit
 from treadle.http.gathering import Gathered
 from treadle.http.site import Site
 from treadle.rules import Condition
@@ -73,13 +73,13 @@ async def _managing(request: Request, here: Here) -> Condition:
     return await here.access.manage(request)
 
 
-async def _enqueuing(request: Request, here: Here) -> Condition:
+async def _enqueuing(request: Request, here: Here) -> Permit:
     return await here.access.enqueue(request)
 
 
 # Before the body in a route's signature: who may not ask is not told what is wrong with their question.
 Managed = Annotated[Condition, Depends(_managing)]
-Enqueuing = Annotated[Condition, Depends(_enqueuing)]
+Enqueuing = Annotated[Permit, Depends(_enqueuing)]
 
 
 def needs(scope: str, *, jobs_api: bool = False) -> Any:

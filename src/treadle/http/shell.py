@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.http.errors import ApiError, internal
@@ -32,7 +31,6 @@ class Shell:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
         head = scope["method"] == "HEAD"
         if head:
             scope["method"] = "GET"
@@ -49,7 +47,7 @@ class Shell:
             await send(message)
 
         try:
-            if not _HOST.fullmatch(headers.get("host", "")):
+            if not _HOST.fullmatch(_host(scope)):
                 raise ApiError(400, "invalid_host", "The Host header is not a host name.")
             await self.app(scope, receive, reply)
         except ApiError as error:
@@ -59,6 +57,10 @@ class Shell:
             if started:
                 raise
             await internal().response()(scope, receive, reply)
+
+
+def _host(scope: Scope) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
 
 
 def _dress(headers: list[tuple[bytes, bytes]]) -> None:

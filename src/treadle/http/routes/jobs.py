@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from treadle import insights, rules
 from treadle.http import documents as doc
-from treadle.http.access import of_job
+from treadle.http.access import Permit, of_job
 from treadle.http.bodies import body_of, read_body
 from treadle.http.errors import ApiError, bad_field, not_found
 from treadle.http.instants import optional_instant, since_instant
@@ -42,44 +42,39 @@ REFUSALS = (409, 422)
 async def enqueue(request: Request) -> Response:
     """Store a job."""
     here = await the_server(request)
-    allowed = await here.access.enqueue(request)
+    permit = await here.access.enqueue(request)
     body = await read_body(request, doc.EnqueueBody)
-    return answer((await _enqueued(request, here, allowed, [body]))[0])
+    return answer((await _enqueued(here, permit, [body]))[0])
 
 
 @router.post("/api/jobs/enqueue-many", **spec(doc.EnqueuedList, body=doc.EnqueueManyBody, errors=REFUSALS))
 async def enqueue_many(
-    request: Request,
     here: Here,
-    allowed: Enqueuing,
+    permit: Enqueuing,
     body: Annotated[doc.EnqueueManyBody, Depends(body_of(doc.EnqueueManyBody))],
 ) -> Response:
     """Store many jobs, all or none."""
-    return answer({"items": await _enqueued(request, here, allowed, body.jobs)})
+    return answer({"items": await _enqueued(here, permit, body.jobs)})
 
 
 @router.post("/api/jobs/{topic}/dispatch", **spec(doc.EnqueuedDocument, body=doc.DispatchBody, errors=REFUSALS))
 @router.post("/_api/jobs/{topic}/dispatch", include_in_schema=False)
 async def dispatch(
-    request: Request,
     here: Here,
     topic: doc.TopicName,
-    allowed: Enqueuing,
+    permit: Enqueuing,
     body: Annotated[doc.DispatchBody, Depends(body_of(doc.DispatchBody))],
 ) -> Response:
     """Store a job of this topic; `args` is its payload."""
     options = body.model_dump(exclude={"args"}, exclude_unset=True)
     wanted = doc.EnqueueBody.model_construct(topic=checked_topic(topic), payload=body.args, **options)
-    return answer((await _enqueued(request, here, allowed, [wanted]))[0])
+    return answer((await _enqueued(here, permit, [wanted]))[0])
 
 
-async def _enqueued(
-    request: Request, here: Server, allowed: Condition, bodies: Sequence[doc.EnqueueBody]
-) -> list[dict[str, Any]]:
-    by = (await here.access.caller(request)).account_id
+async def _enqueued(here: Server, permit: Permit, bodies: Sequence[doc.EnqueueBody]) -> list[dict[str, Any]]:
+    by = permit.caller.account_id
     options = [_options(body) for body in bodies]
-    candidates = (_candidate(body, by, chosen) for body, chosen in zip(bodies, options, strict=True))
-    await here.access.admit(request, allowed, candidates)
+    permit.admit(_candidate(body, by, chosen) for body, chosen in zip(bodies, options, strict=True))
     if len(bodies) == 1:
         jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, created_by=by, **options[0])]
     else:
