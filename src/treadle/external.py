@@ -32,8 +32,10 @@ class ExternalError(Exception):
 
 
 class ExternalWorkers:
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, on_ended: Callable[[str, str], None]) -> None:
+        """`on_ended` is told the topic and the status of every job that ends."""
         self._queue = queue
+        self._on_ended = on_ended
         self._lease_ms = queue.settings.lease_ms
 
     # -- claiming ----------------------------------------------------------------------------------
@@ -148,7 +150,10 @@ class ExternalWorkers:
         if await store.settle([Settlement(held.job, transition, held.ran_ms)]):
             raise _lost(job_id)
         await store.close_lease(held.job.lease)
-        return await self._queue.get(job_id)
+        job = await self._queue.get(job_id)
+        if job.ended:
+            self._on_ended(job.topic, job.status.value)
+        return job
 
     async def _held(self, job_id: str, token: int) -> tuple[Store, Holding]:
         store = (await self._queue.open()).store

@@ -52,6 +52,20 @@ async def test_fail_tries_again_and_fatal_does_not(api: Api) -> None:
     assert (fatal["status"], fatal["errorType"]) == ("failed", "ExternalError")
 
 
+async def test_their_endings_are_in_the_metrics(api: Api) -> None:
+    for _ in range(3):
+        await api.enqueue()
+    one, two, three = await claim(api, limit=3)
+    await report(api, one, "complete")
+    await report(api, two, "fail", error="no such user", fatal=True)
+    await report(api, three, "release")
+    lines = (await api.get("/metrics")).text.splitlines()
+    assert sorted(line for line in lines if line.startswith("treadle_jobs_ended_total")) == [
+        'treadle_jobs_ended_total{status="completed",topic="mail"} 1.0',
+        'treadle_jobs_ended_total{status="failed",topic="mail"} 1.0',
+    ]
+
+
 async def test_progress_and_heartbeat(api: Api) -> None:
     await api.enqueue()
     (job,) = await claim(api)

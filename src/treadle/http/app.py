@@ -39,8 +39,8 @@ def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
 
     `worker_metrics`: of the workers in this process, for `/metrics`.
     """
-    servers = Servers(queue)
     metrics = HttpMetrics()
+    servers = Servers(queue, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

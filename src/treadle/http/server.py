@@ -19,6 +19,7 @@ from treadle.http.access import Access, Permit
 from treadle.http.gathering import Gathered
 from treadle.http.site import Site
 from treadle.rules import Condition
+from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -29,14 +30,14 @@ E = TypeVar("E", bound=Callable[..., Awaitable[Response]])
 class Server:
     """One for each application and event loop."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
         store = queue.store
         self.queue = queue
         records = Gathered(store.records)
         self.accounts = Accounts(store, records=records)
         self.site = Site(store, records)
         self.access = Access(self.accounts, self.site)
-        self.external = ExternalWorkers(queue)
+        self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
         self.jobs = Gathered(store.get)
 
@@ -44,8 +45,9 @@ class Server:
 class Servers:
     """Opens the queue and makes the `Server`, once."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
         self.queue = queue
+        self._metrics = metrics
         self._made: dict[asyncio.AbstractEventLoop, Server] = {}
 
     async def get(self) -> Server:
@@ -53,7 +55,7 @@ class Servers:
         server = self._made.get(loop)
         if server is None:
             await self.queue.open()
-            server = self._made.setdefault(loop, Server(self.queue))
+            server = self._made.setdefault(loop, Server(self.queue, self._metrics))
         return server
 
     async def close(self) -> None:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def render(stats: Stats | None, workers: Sequence[Metrics], http: HttpMetrics | None) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families([*_of_store(stats), *_of_workers(workers), *(_of_server(http) if http else ())]))
+    ended = [worker.ended for worker in workers] + ([http.ended] if http else [])
+    server = _of_server(http) if http else ()
+    registry.register(_Families([*_of_store(stats), _ended(ended), *_of_workers(workers), *server]))
     return generate_latest(registry)
 
 
@@ -64,7 +66,6 @@ def _bounded(topics: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[st
 def _of_workers(workers: Sequence[Metrics]) -> Iterator[Metric]:
     for worker in workers:
         worker.fold()
-    yield _ended(workers)
     yield _put_back(workers)
     yield _by_topic("treadle_job_wait_seconds", "From when a job was due until its handler started.", workers, "waits")
     yield _by_topic("treadle_job_run_seconds", "How long handlers ran, whatever came of it.", workers, "runs")
@@ -81,10 +82,10 @@ def _of_workers(workers: Sequence[Metrics]) -> Iterator[Metric]:
         yield CounterMetricFamily(name, what, value=sum(counts))
 
 
-def _ended(workers: Sequence[Metrics]) -> Metric:
+def _ended(counts: Iterable[Counter[tuple[str, str]]]) -> Metric:
     ended: Counter[tuple[str, str]] = Counter()
-    for worker in workers:
-        ended.update(worker.ended)
+    for one in counts:
+        ended.update(one)
     family = CounterMetricFamily("treadle_jobs_ended", "Jobs that this process ended.", labels=["topic", "status"])
     for labels, count in sorted(ended.items()):
         family.add_metric(labels, count)

@@ -11,7 +11,7 @@ from typing import Any
 from treadle.telemetry import tracing
 from treadle.telemetry.context import new_request_id, request_id
 from treadle.telemetry.histogram import CALLS, Histogram
-from treadle.telemetry.labels import MOST_ROUTES, OTHER, Labels
+from treadle.telemetry.labels import MOST_ROUTES, MOST_TOPICS, OTHER, Labels
 
 log = logging.getLogger("treadle.http")
 
@@ -27,12 +27,15 @@ LOGGED_CHARACTERS = 200
 class HttpMetrics:
     """Answered requests by (method, route, status), and how long they took by route."""
 
-    __slots__ = ("_routes", "requests", "seconds")
+    __slots__ = ("_routes", "_topics", "ended", "requests", "seconds")
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.seconds: dict[str, Histogram] = {}
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """By (topic, status): what external workers ended here."""
         self._routes = Labels(MOST_ROUTES)
+        self._topics = Labels(MOST_TOPICS)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """`route` is the template, "/api/jobs/{id}", never the path that was asked for."""
@@ -41,6 +44,9 @@ class HttpMetrics:
         if route not in self.seconds:
             self.seconds[route] = Histogram(CALLS)
         self.seconds[route].observe(seconds)
+
+    def count_ended(self, topic: str, status: str) -> None:
+        self.ended[self._topics.of(topic), status] += 1
 
 
 class Observed:
