@@ -24,6 +24,7 @@ def pytest_configure() -> None:
 HERE = Path(__file__).parent
 NOT_COUNTED = [
     *(HERE / name for name in "acceptance benchmarks examples fault model plans sdk".split()),
+    HERE / "cli/test_usage.py",
     HERE / "contract/test_postgres_pgbouncer.py",
     HERE / "contract/test_races.py",
     HERE / "contract/test_rule_agreement.py",
