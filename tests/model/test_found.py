@@ -134,3 +134,18 @@ async def test_a_raised_limit_lets_those_who_wait_in_although_its_own_job_is_del
     await store.insert([job(id, gate=Gate("g", "queue_same_scope", 1)) for id in (FIRST, SECOND, THIRD)])
     await store.insert([job(FOURTH, gate=Gate("g", "queue_same_scope", 3), delay_ms=HOUR)])
     assert [one.id for one in await claim(store, lease)] == [FIRST, SECOND, THIRD]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["owner_there_before", "owner_in_the_same_batch"])
+async def test_a_dedupe_key_whose_owner_was_replaced_in_the_same_batch_is_free(store: Store, together: bool) -> None:
+    gate = Gate("g", "replace_same_scope", 1)
+    owner, replacer = job(FIRST, dedupe_key="d", gate=gate), job(SECOND, gate=gate)
+    heir, repeat = job(THIRD, dedupe_key="d"), job(FOURTH, dedupe_key="d")
+    if together:
+        answers = (await store.insert([owner, replacer, heir, repeat]))[1:]
+    else:
+        await store.insert([owner])
+        answers = await store.insert([replacer, heir, repeat])
+    assert [answer.existing_id for answer in answers if isinstance(answer, Inserted)] == [None, None, THIRD]
+    assert (await read(store, FIRST)).status is Status.CANCELLED
+    assert (await read(store, THIRD)).status is Status.PENDING

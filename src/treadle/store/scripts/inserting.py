@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
@@ -19,6 +19,25 @@ from treadle.store.scripts.requests import cancel
 
 def insert(jobs: Sequence[NewJob], atomic: bool) -> Script[list[Inserted | Refused]]:
     """Any jobs, with keys, gates and deadlines. Refusals are raised if `atomic`, else returned in place."""
+    answers: list[Inserted | Refused] = []
+    for part in _parts(jobs):
+        answers += yield from _insert(part, atomic)
+    return answers
+
+
+def _parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    """Keys are looked at before gates. So who brings a dedupe key comes after those who may have freed it by replacing
+    its owner, or it would be told that a cancelled job stands for it."""
+    start, replacing = 0, False
+    for i, job in enumerate(jobs):
+        if replacing and job.dedupe_key is not None:
+            yield jobs[start:i]
+            start, replacing = i, False
+        replacing = replacing or (job.gate is not None and job.gate.policy == "replace_same_scope")
+    yield jobs[start:]
+
+
+def _insert(jobs: Sequence[NewJob], atomic: bool) -> Script[list[Inserted | Refused]]:
     now: int = (yield "clock", [])[0][0]
     lanes = yield from register_lanes(jobs)
     reserved = [row[0] for row in (yield "reserve_numbers", [{"count": len(jobs)}])]
@@ -48,7 +67,7 @@ def _insert_again(
 ) -> Script[None]:
     """Jobs that stood behind one of their own batch that was not made: now they stand for themselves."""
     if indexes:
-        found = yield from insert([jobs[i] for i in indexes], atomic)
+        found = yield from _insert([jobs[i] for i in indexes], atomic)
         for i, answer in zip(indexes, found, strict=True):
             answers[i] = answer
 
