@@ -29,6 +29,18 @@ async def test_the_same_connection_serves_again(pool: Pool) -> None:
         assert await pid(connection) == first
 
 
+async def test_a_statement_goes_where_it_was_planned_before(pool: Pool) -> None:
+    one, two = await pool.take("SELECT 1"), await pool.take("SELECT 2")
+    for first, second in ((one, two), (two, one)):  # whichever came back last
+        pool.give_back(first)
+        pool.give_back(second)
+        assert await pool.take("SELECT 1") is one
+        assert await pool.take("SELECT 1") is two, "better than none"
+    pool.give_back(one)
+    one.terminate()
+    assert await pool.take("SELECT 1") not in (one, two)
+
+
 async def test_no_more_than_its_size_at_once(pool: Pool) -> None:
     seen = set()
 

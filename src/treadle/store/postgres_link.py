@@ -149,7 +149,7 @@ class Link:
             async with self.transaction() as connection:
                 return cast(list[Any], await connection.fetch(sql, *values))
         try:
-            connection = await pool.take()
+            connection = await pool.take(sql)
             try:
                 return cast(list[Any], await connection.fetch(sql, *values))
             finally:
