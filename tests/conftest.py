@@ -3,7 +3,6 @@
 import signal
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,39 +15,6 @@ def pytest_configure() -> None:
     # In the background a shell switches SIGINT off, and so would have it every process that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-# Measuring coverage doubles the price of a test (before Python 3.12), so the lines are counted where a test was written
-# for them: not where many lines are used at once to show something else, and on one of two stores where both run the
-# same code. What is PostgreSQL's own is counted in its part of the contract suite.
-HERE = Path(__file__).parent
-NOT_COUNTED = [
-    *(HERE / name for name in "acceptance benchmarks examples fault model plans sdk".split()),
-    HERE / "cli/test_usage.py",
-    HERE / "contract/test_postgres_pgbouncer.py",
-    HERE / "contract/test_races.py",
-    HERE / "contract/test_rule_agreement.py",
-    HERE / "http/test_fuzz.py",
-    HERE / "unit/rules/test_pocketbase.py",
-]
-COUNTED_ONCE = [HERE / name for name in "cli http queue worker".split()]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        again = "postgres" in item.name and _below(item.path, COUNTED_ONCE)
-        if again or _below(item.path, NOT_COUNTED):
-            item.add_marker(pytest.mark.no_cover)
-
-
-def _below(path: Path, places: list[Path]) -> bool:
-    return any(path.is_relative_to(place) for place in places)
-
-
-@pytest.fixture(autouse=True)
-def _children_are_counted_as_their_test_is(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.get_closest_marker("no_cover"):
-        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -64,13 +64,9 @@ class Forks:
         self._process.wait(30)
 
 
-def forks() -> Forks:
-    """One for all tests of a process; another one where coverage is not measured."""
-    return _forks("COVERAGE_PROCESS_CONFIG" in os.environ)
-
-
 @functools.cache
-def _forks(measured: bool) -> Forks:
+def forks() -> Forks:
+    """One for all tests of a process."""
     made = Forks()
     atexit.register(made.close)
     return made

@@ -87,7 +87,6 @@ def test_a_worker_can_go_on_with_its_jobs(played: tuple[Command, str]) -> None:
         assert waiting.json["items"] == []
 
 
-@pytest.mark.no_cover
 def test_it_can_be_run_again_and_into_another_folder(alone: Command) -> None:
     ids = set()
     for _ in range(2):
