@@ -327,4 +327,5 @@ def _tell(writer: int, worker: Any) -> None:
     except BaseException as error:
         os.write(writer, str(error).encode())
     finally:
-        os._exit(0)
+        # Not os._exit: coverage saves there by SQLite, whose lock another thread may have held when we were forked.
+        os.kill(os.getpid(), signal.SIGKILL)
