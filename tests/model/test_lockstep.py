@@ -16,7 +16,7 @@ from tests.model.machine import STALE_AFTER, Lockstep
 from tests.model.stores import Pair
 
 FULL = os.environ.get("TREADLE_FAULT") == "full"
-EXAMPLES, STEPS = (2_000, 50) if FULL else (60, 30)
+EXAMPLES, STEPS = (2_000, 50) if FULL else (40, 30)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from treadle.testing.workbench import DAY, HOUR, MINUTE, TOPIC, Workbench, new_j
 T = TypeVar("T")
 
 FULL = os.environ.get("TREADLE_FAULT") == "full"
-ROUNDS = 10_000 if FULL else 120
+ROUNDS = 10_000 if FULL else 60
 AT_ONCE = 20
 ONE_BY_ONE = 10_000 if FULL else 40
 
