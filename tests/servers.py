@@ -226,7 +226,7 @@ class PostgresServer(ServerProcess):
             "shared_buffers": "32MB",
             "max_wal_size": "256MB",
             "fsync": "on" if fsync else "off",
-            "jit": "off",  # as Treadle has it on its own connections: it made the tests' look at all tables ten times as slow
+            "jit": "off",  # as on Treadle's own connections: it slows the look of tests at all tables tenfold
             "log_line_prefix": "%m [%p] %d ",
             **(settings or {}),
         }

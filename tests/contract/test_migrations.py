@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,15 @@ def test_migrations_are_numbered_without_gaps_and_alike_in_both_dialects() -> No
     sqlite, postgres = migrations("sqlite"), migrations("postgres")
     assert [one.number for one in sqlite] == list(range(1, len(sqlite) + 1))
     assert [one.name for one in sqlite] == [one.name for one in postgres]
+
+
+def test_only_sql_files_are_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "migrations/another"
+    folder.mkdir(parents=True)
+    (folder / "0001_start.sql").write_text("SELECT 1")
+    (folder / "0001_start.sql.orig").write_text("SELECT 2")
+    monkeypatch.setattr(migration, "files", lambda package: tmp_path)
+    assert migrations("another") == [Migration(1, "0001_start", "SELECT 1")]
 
 
 async def test_an_empty_database_is_migrated_at_the_first_opening(database: RelationalDatabase) -> None:

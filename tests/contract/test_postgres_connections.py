@@ -3,17 +3,20 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+import asyncpg
 import psycopg
 import pytest
 
 from tests.contract.proxy import COMMITTING, Proxy, running
 from tests.contract.relational import RelationalDatabase
-from treadle.errors import ConcurrencyRejected, KeyReused, StoreUnavailable
+from treadle.errors import ConcurrencyRejected, InvalidInput, KeyReused, StoreUnavailable
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Gate, Inserted, Listing, NewJob
-from treadle.store.postgres import PostgresStore
+from treadle.store.hints import Hub
+from treadle.store.postgres import TRIES, PostgresStore
+from treadle.store.postgres_link import Link
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
 from treadle.testing.workbench import DAY, Workbench, eventually, new_job, settlement
@@ -178,6 +181,54 @@ class TestLostAtCommit(ContractPart):
 
 
 @pytest.mark.fault
+class TestConnecting(ContractPart):
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda url: url.rpartition("/")[0] + "/nowhere", 'database "nowhere" does not exist'),
+            (lambda url: f"{url}?sslmode=perhaps", "sslmode"),
+            (lambda url: "postgresql://ada:se/cret@localhost:port/jobs", "write @ : / in a password as %40 %3A %2F"),
+        ],
+        ids=["a database that is not there", "an option that there is not", "a password that is not quoted"],
+    )
+    async def test_what_no_waiting_will_mend_is_bad_input(
+        self, postgres_url: str, change: Callable[[str], str], said: str
+    ) -> None:
+        with pytest.raises(InvalidInput) as refusal:
+            await PostgresStore(change(postgres_url), stale_after_ms=DAY).open()
+        assert said in str(refusal.value)
+        assert "cret" not in str(refusal.value)
+
+    async def test_an_error_that_nobody_foresaw_says_what_it_is(self, postgres_url: str) -> None:
+        with pytest.raises(asyncpg.UndefinedObjectError, match="no_such_setting"):
+            await PostgresStore(f"{postgres_url}?no_such_setting=1", stale_after_ms=DAY).open()
+
+    async def test_behind_a_pooler_the_plan_settings_travel_with_each_transaction(self, postgres_url: str) -> None:
+        link = Link(postgres_url, Hub())
+        await link.open()
+        link.pooled = True
+        ((seqscan,),) = await link.fetch("SELECT current_setting('enable_seqscan')")
+        async with link.acquire() as connection:
+            outside = await connection.fetchval("SELECT current_setting('enable_seqscan')")
+        await link.close()
+        assert (seqscan, outside) == ("off", "on")
+        with pytest.raises(StoreUnavailable, match="not open"):
+            await link.fetch("SELECT 1")
+
+    async def test_a_transaction_that_fails_again_and_again_is_given_up(
+        self, bench: Workbench, database: RelationalDatabase
+    ) -> None:
+        await database.execute(
+            "CREATE FUNCTION deadlock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "PERFORM nextval('tries'); RAISE 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END $$",
+            "CREATE SEQUENCE tries",
+            "CREATE TRIGGER deadlock BEFORE INSERT ON treadle.leases FOR EACH ROW EXECUTE FUNCTION deadlock()",
+        )
+        with pytest.raises(StoreUnavailable, match="gave up on a transaction: deadlock detected"):
+            await bench.lease()
+        assert await database.execute("SELECT last_value FROM tries") == [(TRIES,)]
+
+
 class TestKilledBackends(ContractPart):
     async def test_every_call_succeeds_or_says_that_the_store_is_away(
         self, bench: Workbench, postgres_url: str

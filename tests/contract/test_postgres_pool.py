@@ -96,6 +96,17 @@ async def test_what_nobody_uses_is_closed(postgres_url: str, monkeypatch: pytest
     await pool.close()
 
 
+async def test_what_was_used_a_moment_ago_stays(pool: Pool) -> None:
+    async with pool.connection() as one, pool.connection() as two:
+        pass
+    (first, since), second = pool._idle
+    pool._idle = [(first, since - postgres_pool.IDLE_S), second]
+    pool._drop_old()
+    assert {one.is_closed(), two.is_closed()} == {True, False}
+    async with pool.connection() as connection:
+        assert connection is second[0]
+
+
 async def test_closing_waits_for_what_is_under_way(postgres_url: str) -> None:
     pool = Pool(lambda: asyncpg.connect(postgres_url), 1)
 

@@ -1,6 +1,7 @@
 """NOTIFY wakes other processes; whatever becomes of the connection that listens."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -88,6 +89,22 @@ class TestWakeUps(ContractPart):
         heard.clear()
         await bench.store.insert([new_job()])
         await eventually(lambda: "ready" in heard)
+
+    async def test_a_listener_that_cannot_connect_tries_again(
+        self, bench: Workbench, postgres_url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG, "treadle.postgres")
+        store = PostgresStore(postgres_url, stale_after_ms=7 * DAY)
+        await store.open()
+        store.link.url = f"{postgres_url}_nowhere"
+        heard: list[str] = []
+        store.subscribe(heard.append)
+        await eventually(lambda: "listen failed" in caplog.text)
+        assert not store.link.listening
+        store.link.url = postgres_url
+        await eventually(lambda: store.link.listening)
+        await eventually(lambda: "ready" in heard)
+        await store.close()
 
     async def test_closing_ends_the_listener(self, bench: Workbench, postgres_url: str) -> None:
         store = PostgresStore(f"{postgres_url}?application_name=short", stale_after_ms=7 * DAY)

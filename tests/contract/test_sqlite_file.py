@@ -194,6 +194,145 @@ class TestFullDisk(SqlitePart):
         assert integrity == [("ok",)]
 
 
+class TestErrors(SqlitePart):
+    async def test_an_sqlite_that_is_too_old_is_refused(
+        self, database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_engine, "MIN_VERSION", (99, 0, 0))
+        with pytest.raises(InvalidInput, match=r"is too old: treadle needs 99\.0\.0"):
+            await database.make_store().open()
+
+    async def test_without_a_lock_file_it_works_all_the_same(self, database: RelationalDatabase) -> None:
+        """Then SQLite's own locks must do."""
+        bench = Workbench(database)
+        Path(f"{self.path(bench)}.lock").mkdir()
+        await bench.open()
+        other = await bench.another()
+        await asyncio.gather(*(store.insert([new_job()]) for store in (bench.store, other) * 10))
+        assert await bench.store.count(Listing()) == 20
+        await bench.close()
+
+    async def test_what_was_asked_before_the_close_is_done(self, database: RelationalDatabase) -> None:
+        bench = Workbench(database)
+        await bench.open()
+        go, busy = await self.blocked(bench)
+        job = new_job()
+        asked = asyncio.create_task(bench.store.insert([job]))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(bench.store.close())
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(asked, closing, busy)
+        with pytest.raises(StoreUnavailable, match="not open"):
+            await bench.store.insert([new_job()])
+        assert len(await bench.database.execute("SELECT 1 FROM {jobs}")) == 1  # type: ignore[attr-defined]
+
+    async def test_a_look_that_fails_leaves_it_to_the_transaction(self, bench: Workbench) -> None:
+        def look(_: sqlite3.Connection) -> None:
+            raise sqlite3.OperationalError("database is locked")
+
+        engine = self.store(bench).engine
+        assert await engine.write(lambda db: db.execute("SELECT 7").fetchone(), look) == (7,)
+
+    async def test_what_sqlite_has_rolled_back_itself_is_not_rolled_back_again(self, bench: Workbench) -> None:
+        """As it does when the disk is full or fails."""
+        engine = self.store(bench).engine
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            await engine.write(lambda db: db.execute("INSERT OR ROLLBACK INTO treadle_migrations VALUES (1, 'x', 0)"))
+        await bench.enqueue(1)
+
+    @pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+    async def test_a_damaged_file_is_told_of(self, database: RelationalDatabase, together: bool) -> None:
+        bench = Workbench(database)
+        with closing(sqlite3.connect(self.path(bench))) as connection:
+            (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'treadle_jobs'").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+        with self.path(bench).open("r+b") as file:
+            file.seek((page - 1) * size)
+            file.write(b"\xff" * size)
+        await bench.open()
+        engine, sql = self.store(bench).engine, "SELECT payload FROM treadle_jobs"
+        with pytest.raises(StoreUnavailable, match="is damaged: .*; run treadle doctor"):
+            await (engine.read_together(lambda db: db.execute(sql).fetchall()) if together else engine.read(sql, []))
+        await bench.close()
+
+    async def test_a_mistake_of_ours_is_no_outage(self, bench: Workbench) -> None:
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await self.store(bench).engine.read("SELECT 1 FROM no_table", [])
+
+    async def test_the_watch_goes_on_after_an_error(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine, heard = self.store(bench).engine, asyncio.Event()
+        connect, shaky = engine.connect, Shaky(failures=3)
+
+        def connect_shakily() -> Shaky:
+            shaky.connection = connect()
+            return shaky
+
+        monkeypatch.setattr(engine, "connect", connect_shakily)
+        other = await bench.another()
+        bench.store.subscribe(lambda _: heard.set())
+        while shaky.failures:
+            await asyncio.sleep(0.001)
+        heard.clear()
+        await other.insert([new_job()])
+        await asyncio.wait_for(heard.wait(), 10)
+
+
+class Shaky:
+    """A connection whose looks for other processes' commits fail at first, but for the very first one."""
+
+    connection: sqlite3.Connection
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self._looked = False
+
+    def execute(self, sql: str) -> sqlite3.Cursor:
+        if self._looked and self.failures:
+            self.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        self._looked = True
+        return self.connection.execute(sql)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class TestTurningToWal:
+    """A file that somebody else has locked while it is turned."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "new.db"
+
+    @pytest.fixture
+    def other(self, path: Path) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            yield connection
+
+    def test_it_tries_until_it_can(
+        self, path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses: list[float] = []
+
+        def let_go(seconds: float) -> None:
+            pauses.append(seconds)
+            other.execute("ROLLBACK")
+
+        monkeypatch.setattr(time, "sleep", let_go)
+        with closing(sqlite3.connect(path, timeout=0)) as connection:
+            sqlite_engine._turn_to_wal(connection)
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert len(pauses) == 1
+
+    @pytest.mark.usefixtures("other")
+    def test_but_not_for_ever(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0)
+        with pytest.raises(StoreUnavailable, match="can't open .*new.db: database is locked"):
+            sqlite_engine.Engine(path).connect()
+
+
 class TestFork(SqlitePart):
     async def test_a_fork_after_opening_refuses_clearly(self, bench: Workbench) -> None:
         await bench.enqueue(1)

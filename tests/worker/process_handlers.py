@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,11 @@ def report(ctx: Context, payload: dict[str, Any]) -> dict[str, Any]:
     return {"made": job.id, "auth": ctx.auth, "status": str(job.status)}
 
 
+async def enqueues(ctx: Context) -> str:
+    job = await ctx.enqueue("plain", {"x": 1}, delay=timedelta(hours=1))
+    return str(job.id)
+
+
 def enqueue_wrongly(ctx: Context) -> str:
     try:
         ctx.enqueue("plain", {"x": 1}, delay=-1)
@@ -84,6 +91,12 @@ def who() -> str | None:
 
 def unstorable() -> Any:
     return object()
+
+
+def leaves_a_thread() -> int:
+    """It keeps the process from ending by itself."""
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    return os.getpid()
 
 
 def dies(payload: dict[str, Any]) -> None:

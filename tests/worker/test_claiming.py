@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +12,7 @@ from tests.worker.conftest import Start
 from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, Job, Queue, StoreUnavailable
 from treadle.store.base import Claim
+from treadle.worker import appetite
 
 
 class Asked(NamedTuple):
@@ -244,6 +246,34 @@ async def test_an_error_while_claiming_does_not_end_the_worker(
     assert await (await quick.enqueue()).result("15s") == "ran"
 
 
+async def test_a_claim_that_fails_while_the_worker_stops_does_not_keep_it(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @queue.job
+    async def quick() -> str:
+        return "ran"
+
+    worker = await start(queue)
+    await (await quick.enqueue()).result("15s")
+    original = queue.store.claim
+
+    async def claim(*arguments: Any) -> Claim:
+        worker.stop()
+        await original(*arguments)
+        raise StoreUnavailable("the answer was lost")
+
+    async def release_unknown(*arguments: Any) -> int:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(queue.store, "claim", claim)
+    monkeypatch.setattr(queue.store, "release_unknown", release_unknown)
+    job = await quick.enqueue()
+    await asyncio.wait_for(worker.done, 15)  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    await start(queue, reap_interval="50ms")
+    assert await job.result("15s") == "ran"
+
+
 def _fails_at_first(queue: Queue, method: str, times: dict[str, int]) -> Callable[..., Any]:
     original = getattr(queue.store, method)
 
@@ -326,3 +356,13 @@ async def test_a_worker_without_handlers_claims_nothing_but_moves_delayed_jobs_t
     await until(claimed)
     assert (await job.refresh()).status == "processing"
     assert all(one.limit == 1 for one in asked)
+
+
+def test_two_looks_at_the_same_instant_of_a_coarse_clock_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = SimpleNamespace(inbox=[], free=3, finished=0, low_water=0)
+    monkeypatch.setattr(appetite, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    hunger = appetite.Appetite(executor)  # type: ignore[arg-type]
+    executor.finished = 100
+    assert hunger.limit(unwritten=0) == 3
+    monkeypatch.setattr(appetite, "time", SimpleNamespace(monotonic=lambda: 7.1))
+    assert hunger.limit(unwritten=0) > 3

@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
-from treadle import Context, Fail, Job, Queue
+from treadle import Context, Fail, Job, Queue, StoreUnavailable
 
 
 async def test_the_context_knows_the_job(queue: Queue, start: Start) -> None:
@@ -145,6 +145,53 @@ async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(
     await start(queue)
     assert await (await anxious.enqueue()).result("15s") == "later"
     assert touched <= 2
+
+
+async def test_a_heartbeat_while_the_store_is_away_is_no_error_and_its_news_are_written_later(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, failures, written = queue.store.touch, 1, asyncio.Event()
+
+    async def touch(*arguments: Any) -> list[int]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StoreUnavailable("away")
+        lost = await original(*arguments)
+        written.set()
+        return lost
+
+    monkeypatch.setattr(queue.store, "touch", touch)
+
+    @queue.job
+    async def reports(ctx: Context) -> int | None:
+        await ctx.progress(40, "half way")
+        await ctx.heartbeat()
+        assert not failures
+        await asyncio.wait_for(written.wait(), 15)
+        return (await queue.get(ctx.job_id)).progress
+
+    await start(queue)
+    assert await (await reports.enqueue()).result("15s") == 40
+
+
+async def test_progress_that_cannot_be_written_does_not_keep_a_job_from_ending(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def touch(*arguments: Any) -> list[int]:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(queue.store, "touch", touch)
+
+    @queue.job
+    async def stops(ctx: Context) -> None:
+        await ctx.progress(40, "so far")
+        raise Fail("here")
+
+    await start(queue)
+    job = await ended(queue, await stops.enqueue())
+    assert (job.status, job.progress) == ("failed", 0)
+    assert any("the last progress of 1 jobs was not written" in record.message for record in caplog.records)
 
 
 async def test_an_enqueue_in_a_handler_inherits_who_and_whose_unless_told_otherwise(queue: Queue, start: Start) -> None:

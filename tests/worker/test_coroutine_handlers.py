@@ -9,7 +9,8 @@ import pytest
 
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, event_types, in_status, until
-from treadle import CancelPolicy, Context, Fail, Queue, Retry, RetryAfter, Snooze
+from treadle import CancelPolicy, Context, Fail, Job, Queue, Retry, RetryAfter, Snooze, Worker
+from treadle.worker import shutdown
 
 AT_ONCE = Retry(3, backoff=[0.001])
 
@@ -134,6 +135,25 @@ async def test_a_delay_that_is_none_fails_with_the_reason(queue: Queue, start: S
     assert "'soon' is not a duration" in (job.last_error or "")
 
 
+async def test_a_retry_policy_that_raises_fails_the_job_and_not_the_worker(queue: Queue, start: Start) -> None:
+    class Moody(Retry):
+        def decide(self, error: BaseException, failures: int) -> int | None:
+            raise LookupError("which day is it?")
+
+    @queue.job(retry=Moody())
+    async def fragile() -> None:
+        raise ValueError
+
+    @queue.job
+    async def stay() -> str:
+        return "here"
+
+    await start(queue, slots=1)
+    job = await ended(queue, await fragile.enqueue())
+    assert (job.status, job.error_type, job.attempt) == ("failed", "LookupError", 1)
+    assert await (await stay.enqueue()).result("15s") == "here"
+
+
 async def test_an_error_type_decides_about_its_retry(queue: Queue, start: Start) -> None:
     @queue.job(retry=Retry(3, backoff=[0.001], on={LookupError: False}))
     async def picky() -> None:
@@ -230,6 +250,91 @@ async def test_a_handler_that_cancels_its_own_task_does_not_take_the_slot_with_i
     assert await (await suicidal.enqueue()).result("15s") == "done"
     for _ in range(3):
         assert await (await stay.enqueue()).result("15s") == "here"
+
+
+async def test_a_cancel_left_behind_by_a_handler_does_not_take_the_slot_while_it_waits(
+    queue: Queue, start: Start
+) -> None:
+    hit, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def strike(task: asyncio.Task[Any]) -> None:
+        if worker.metrics.free_slots() == 0:
+            loop.call_soon(strike, task)
+            return
+        task.cancel()
+        hit.set()
+
+    @queue.job
+    async def leaves_a_bomb() -> None:
+        task = asyncio.current_task()
+        assert task
+        loop.call_soon(strike, task)
+
+    @queue.job
+    async def stay() -> str:
+        return "here"
+
+    worker = await start(queue, slots=1)
+    await leaves_a_bomb.enqueue()
+    await asyncio.wait_for(hit.wait(), 15)
+    for _ in range(3):
+        assert await (await stay.enqueue()).result("15s") == "here"
+
+
+async def test_a_cancel_left_behind_that_hits_when_the_slot_is_given_a_job_does_not_lose_it(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot: list[asyncio.Task[Any]] = []
+    original = queue.store.claim
+
+    @queue.job
+    async def who() -> str:
+        task = asyncio.current_task()
+        assert task
+        slot.append(task)
+        return "here"
+
+    async def claim(*arguments: Any) -> Any:
+        answer = await original(*arguments)
+        if answer.jobs and slot:
+            slot[0].cancel()
+        return answer
+
+    monkeypatch.setattr(queue.store, "claim", claim)
+    await start(queue, slots=1)
+    for _ in range(3):
+        assert await (await who.enqueue()).result("15s") == "here"
+    assert len(set(slot)) == 1
+
+
+def test_a_keyboard_interrupt_in_a_handler_ends_the_program_and_its_job_is_given_back(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "CLEAN_UP_S", 0.05)
+    queue = Queue(sqlite_url)
+    worker = Worker(queue, drain=0)
+
+    @queue.job
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        await queue.open()
+        await interrupted.enqueue()
+        await worker.run()
+
+    async def leave() -> list[Job]:
+        worker.stop()
+        await until(lambda: worker.metrics.released)
+        jobs = await queue.list()
+        await queue.close()
+        return list(jobs)
+
+    with asyncio.Runner() as runner:
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(work())
+        (job,) = runner.run(leave())
+    assert (job.status, job.attempt) == ("pending", 0)
 
 
 async def test_context_variables_do_not_leak_into_the_next_job(queue: Queue, start: Start) -> None:

@@ -1,7 +1,9 @@
 """The lease: kept while the worker lives, whatever its handlers do; lost when it does not, and then for good."""
 
 import asyncio
+import contextlib
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 
 from tests.worker.conftest import Start, StartProgram
 from tests.worker.waiting import ended, event_types, in_status, until
-from treadle import Context, LeaseLost, Queue, StoreUnavailable
+from treadle import Context, LeaseLost, Queue, StoreUnavailable, Worker
+from treadle.worker.keeper import LeaseKeeper
+from treadle.worker.lease import Lease
 
 LEASE = "600ms"
 
@@ -194,6 +198,134 @@ async def test_a_worker_whose_lease_is_lost_claims_on_with_a_new_one(
     assert len(leases) == 2
 
 
+async def test_a_worker_without_a_lease_asks_until_it_has_one_and_does_nothing_else(
+    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @queue.job
+    async def quick() -> str:
+        return "done"
+
+    original, release, refusals = queue.store.open_lease, queue.store.release_unknown, 3
+    given_back: list[int] = []
+
+    async def open_lease(*arguments: Any) -> int:
+        nonlocal refusals
+        if leases and refusals:
+            refusals -= 1
+            await quick.enqueue()  # its hint does not make the worker forget that it has no lease
+            raise StoreUnavailable("away")
+        return await original(*arguments)
+
+    async def release_unknown(lease: int, tokens: Any) -> int:
+        given_back.append(lease)
+        return await release(lease, tokens)
+
+    monkeypatch.setattr(queue.store, "open_lease", open_lease)
+    await start(queue, lease="150ms", maintenance=False)
+    await (await quick.enqueue()).result("15s")
+    await queue.store.close_lease(leases[0])
+    await until(lambda: refusals < 3)
+    monkeypatch.setattr(queue.store, "release_unknown", release_unknown)
+    assert await (await quick.enqueue()).result("15s") == "done"
+    assert len(leases) == 2
+    assert leases[0] not in given_back
+
+
+async def test_a_loss_that_is_noticed_twice_is_one_loss(
+    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here by a heartbeat, while a claim that will say the same is under way."""
+    gone, asking, told = threading.Event(), asyncio.Event(), asyncio.Event()
+    original, loop = queue.store.claim, asyncio.get_running_loop()
+
+    @queue.job
+    def anxious(ctx: Context) -> int:
+        assert gone.wait(15)
+        try:
+            ctx.heartbeat()
+        except LeaseLost:
+            loop.call_soon_threadsafe(told.set)
+            raise
+        return ctx.attempt
+
+    async def claim(*arguments: Any) -> Any:
+        if not told.is_set():
+            asking.set()
+            await told.wait()
+        return await original(*arguments)
+
+    worker = await start(queue, slots=2, reap_interval="50ms")
+    first = await anxious.enqueue()
+    await in_status(queue, first, "processing")
+    monkeypatch.setattr(queue.store, "claim", claim)
+    second = await anxious.enqueue(delay=0)
+    await asyncio.wait_for(asking.wait(), 15)
+    await queue.store.close_lease(leases[0])
+    gone.set()
+    assert [await job.result("15s") for job in (first, second)] == [2, 1]
+    assert worker.metrics.lease_losses == 1
+    assert len(leases) == 2
+
+
+async def test_news_of_a_job_that_come_back_as_lost_after_its_lease_are_no_second_loss(
+    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, known, answered, let_go = (asyncio.Event() for _ in range(4))
+    original = queue.store.touch
+
+    @queue.job
+    async def stubborn(ctx: Context) -> int:
+        if not ctx.is_retry:
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+            known.set()
+            await let_go.wait()
+        return ctx.attempt
+
+    async def touch(*arguments: Any) -> list[int]:
+        asking.set()
+        await known.wait()
+        lost = await original(*arguments)
+        answered.set()
+        return lost
+
+    worker = await start(queue, reap_interval="50ms")
+    job = await stubborn.enqueue()
+    await in_status(queue, job, "processing")
+    monkeypatch.setattr(queue.store, "touch", touch)
+    await asyncio.wait_for(asking.wait(), 15)
+    await queue.store.close_lease(leases[0])
+    await stubborn.enqueue(delay=0)  # its claim shows that the lease is lost
+    await asyncio.wait_for(answered.wait(), 15)
+    await until(lambda: len(leases) == 2)
+    let_go.set()
+    assert await job.result("15s") == 2
+    assert worker.metrics.lease_losses == 1
+
+
+async def test_jobs_that_come_with_a_lease_that_is_lost_by_now_are_not_begun(
+    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = queue.store.claim
+
+    async def claim(*arguments: Any) -> Any:
+        answer = await original(*arguments)
+        if answer.jobs and len(leases) == 1:
+            await queue.store.close_lease(leases[0])
+            await until(lambda: len(leases) == 2)
+        return answer
+
+    monkeypatch.setattr(queue.store, "claim", claim)
+
+    @queue.job
+    async def quick(ctx: Context) -> int:
+        return ctx.attempt
+
+    await start(queue, lease="300ms", reap_interval="50ms")
+    assert await (await quick.enqueue()).result("15s") == 2
+    assert any("came with a lease that is lost by now" in record.message for record in caplog.records)
+
+
 async def test_a_job_that_an_operator_released_is_taken_from_its_handler(queue: Queue, start: Start) -> None:
     told = asyncio.Event()
 
@@ -219,14 +351,7 @@ async def test_a_job_that_an_operator_released_is_taken_from_its_handler(queue: 
 async def test_the_lease_survives_a_store_that_is_away_for_less_than_its_length(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores = []
-    original = queue.new_store
-
-    def new_store() -> Any:
-        stores.append(original())
-        return stores[-1]
-
-    monkeypatch.setattr(queue, "new_store", new_store)
+    stores = _keepers_stores(queue, monkeypatch)
     let_go = asyncio.Event()
 
     @queue.job
@@ -242,6 +367,49 @@ async def test_the_lease_survives_a_store_that_is_away_for_less_than_its_length(
     job = await ended(queue, job)
     assert (job.status, job.attempt) == ("completed", 1)
     assert worker.metrics.lease_losses == 0
+
+
+async def test_a_lease_that_could_not_be_renewed_until_its_end_is_given_up(
+    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = _keepers_stores(queue, monkeypatch)
+    told = asyncio.Event()
+
+    async def extend(lease: int, lease_ms: int) -> bool:
+        if lease == leases[0]:
+            raise StoreUnavailable("away")
+        return await original(lease, lease_ms)
+
+    @queue.job
+    async def long(ctx: Context) -> int:
+        if not ctx.is_retry:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                told.set()
+        return ctx.attempt
+
+    await start(queue, lease="300ms", reap_interval="50ms")
+    job = await long.enqueue()
+    await in_status(queue, job, "processing")
+    original = stores[-1].extend
+    monkeypatch.setattr(stores[-1], "extend", extend)
+    await asyncio.wait_for(told.wait(), 15)
+    assert await job.result("15s") == 2
+    assert len(leases) == 2
+
+
+def _keepers_stores(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The stores that lease keepers open from here on."""
+    stores = []
+    original = queue.new_store
+
+    def new_store() -> Any:
+        stores.append(original())
+        return stores[-1]
+
+    monkeypatch.setattr(queue, "new_store", new_store)
+    return stores
 
 
 class _Failures:
@@ -277,3 +445,56 @@ async def test_a_poison_job_expires_after_its_attempts_and_its_neighbours_live(
     job = await ended(queue, job)
     assert (job.status, job.attempt, job.error_type) == ("expired", 2, "WorkerLost")
     assert "worker lost" in (job.last_error or "")
+
+
+# -- the keeper ----------------------------------------------------------------------------------------
+
+
+async def test_a_worker_whose_keeper_cannot_open_the_database_says_so(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "new_store", Queue("sqlite:////proc/nowhere/jobs.db").new_store)
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        await Worker(queue).run()
+
+
+async def test_a_worker_whose_keeper_gets_no_thread_says_so(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "treadle-lease-keeper":
+            raise RuntimeError("can't start new thread")
+        original(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await Worker(queue).run()
+
+
+async def test_a_handler_that_blocks_the_event_loop_is_told_of(
+    queue: Queue, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    @queue.job
+    async def block() -> bool:
+        deadline = time.monotonic() + 15
+        while not any("blocked the event loop" in record.message for record in caplog.records):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return True
+
+    await start(queue, lease="150ms", maintenance=False)
+    assert await (await block.enqueue()).result("15s")
+
+
+def test_the_keeper_ends_when_its_workers_loop_is_gone(sqlite_url: str) -> None:
+    async def leave_without_a_word() -> threading.Thread:
+        async with Queue(sqlite_url) as queue:
+            lease = Lease(await queue.store.open_lease("ada", 60), time.monotonic() + 60)
+            keeper = LeaseKeeper(queue.new_store, 60, lambda _: None, lambda: None)
+            await keeper.start()
+            keeper.keep(lease)
+            return keeper._thread
+
+    thread = asyncio.run(leave_without_a_word())
+    thread.join(15)
+    assert not thread.is_alive()

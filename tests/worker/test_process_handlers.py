@@ -1,7 +1,12 @@
 """Handlers in processes: found by name, kept for reuse, really stopped, and gone with their worker."""
 
+import asyncio
 import logging
+import multiprocessing
 import os
+import signal
+from datetime import timedelta
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,9 @@ from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, InvalidInput, Job, Queue, Retry, Worker
+from treadle.worker import child_process
+from treadle.worker.child_process import Child
+from treadle.worker.processes import Conversation
 
 QUICK = CancelPolicy(grace="400ms")
 
@@ -85,6 +93,13 @@ async def test_progress_log_heartbeat_and_enqueue_go_through_the_worker(
     assert vars(record)["job_id"] == job.id
 
 
+async def test_a_coroutine_in_a_process_can_enqueue(queue: Queue, start: Start) -> None:
+    queue.register("enqueues", handlers.enqueues, process=True)
+    await start(queue)
+    made = await queue.get(await (await queue.enqueue("enqueues")).result("30s"))
+    assert made.run_at - made.created_at == timedelta(hours=1)
+
+
 async def test_an_error_of_the_workers_answer_is_raised_in_the_child(queue: Queue, start: Start) -> None:
     queue.register("enqueue_wrongly", handlers.enqueue_wrongly, process=True)
     await start(queue)
@@ -124,6 +139,23 @@ async def test_a_result_that_cannot_be_stored_fails_without_a_retry(queue: Queue
     await start(queue)
     job = await ended(queue, await queue.enqueue("unstorable"), 30)
     assert (job.status, job.attempt) == ("failed", 1)
+
+
+async def test_what_the_child_cannot_begin_fails_with_the_reason(
+    url: str, queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.handlers["decorated"] = handlers.decorated.handler
+    queue.register("plain", handlers.plain, process=True, max_attempts=1)
+    async with Queue(url) as stranger:
+        mistyped = await stranger.enqueue("decorated", {"width": "wide"})
+    monkeypatch.setattr(handlers.plain, "__qualname__", "renamed")
+    misnamed = await queue.enqueue("plain", {})
+    await start(queue, slots=1)
+    mistyped, misnamed = await ended(queue, mistyped, 30), await ended(queue, misnamed, 30)
+    assert (mistyped.status, mistyped.error_type, mistyped.attempt) == ("failed", "InvalidPayload", 1)
+    assert "payload.width" in (mistyped.last_error or "")
+    assert (misnamed.status, misnamed.error_type) == ("failed", "AttributeError")
+    assert "'renamed'" in (misnamed.last_error or "")
 
 
 @pytest.mark.parametrize(
@@ -223,3 +255,168 @@ async def test_stopping_the_worker_gives_the_job_back_and_leaves_no_child(
     job = await in_status(queue, job, "pending")
     assert job.attempt == 0
     await until(lambda: gone(pid))
+
+
+async def test_a_second_stop_kills_the_child_at_once(queue: Queue, start: Start, tmp_path: Path) -> None:
+    queue.register("deaf", handlers.deaf, process=True)
+    worker = await start(queue, drain="60s")
+    paths = files(tmp_path)
+    job = await queue.enqueue("deaf", paths)
+    pid = int(await started(paths))
+    worker.stop()
+    worker.stop()
+    await until(lambda: gone(pid))
+    assert (await job.refresh()).status == "processing", "nothing is written any more"
+
+
+async def test_one_that_is_being_stopped_is_killed_when_its_lease_is_lost(
+    queue: Queue, start: Start, tmp_path: Path, insisting: asyncio.Event
+) -> None:
+    queue.register("deaf", handlers.deaf, process=True, cancel=CancelPolicy(grace="1h"))
+    await start(queue, lease="300ms", slots=1, maintenance=False)
+    paths = files(tmp_path)
+    job = await queue.enqueue("deaf", paths)
+    pid = int(await started(paths))
+    await job.cancel()
+    await insisting.wait()
+    await queue.store.release([job.id])
+    await until(lambda: gone(pid))
+    assert (await job.refresh()).status == "cancelled"
+
+
+async def test_one_that_is_being_stopped_is_killed_when_the_worker_leaves(
+    queue: Queue, start: Start, tmp_path: Path, insisting: asyncio.Event
+) -> None:
+    queue.register("deaf", handlers.deaf, process=True, cancel=CancelPolicy(grace="1h"))
+    worker = await start(queue)
+    paths = files(tmp_path)
+    job = await queue.enqueue("deaf", paths)
+    pid = int(await started(paths))
+    await job.cancel()
+    await insisting.wait()
+    worker.stop()
+    worker.stop()
+    await until(lambda: gone(pid))
+    assert (await job.refresh()).status == "cancelling"
+
+
+async def test_a_cancel_while_the_child_is_starting_ends_the_job_before_it_begins(
+    queue: Queue, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, insisting: asyncio.Event
+) -> None:
+    starting, go_on, _ = start_slowly(monkeypatch)
+    queue.register("sleeps", handlers.sleeps, process=True)
+    queue.register("plain", handlers.plain, process=True)
+    await start(queue, slots=1)
+    paths = files(tmp_path)
+    job = await queue.enqueue("sleeps", paths)
+    await starting.wait()
+    await job.cancel()
+    await insisting.wait()
+    go_on.set()
+    assert (await ended(queue, job, 30)).status == "cancelled"
+    assert not Path(paths["started"]).exists()
+    assert await (await queue.enqueue("plain", {"x": 1})).result("30s")
+
+
+async def test_a_child_that_was_starting_when_the_worker_left_does_not_begin(
+    queue: Queue, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, go_on, made = start_slowly(monkeypatch)
+    queue.register("sleeps", handlers.sleeps, process=True)
+    worker = await start(queue, slots=1)
+    paths = files(tmp_path)
+    await queue.enqueue("sleeps", paths)
+    await starting.wait()
+    worker.stop()
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    go_on.set()
+    await until(lambda: made and gone(made[0]._pid))
+    assert not Path(paths["started"]).exists()
+
+
+def start_slowly(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event, list[Child]]:
+    """Set when a child is to be started; to be set so that it is; those that were."""
+    starting, go_on, original = asyncio.Event(), asyncio.Event(), Child.start
+    made: list[Child] = []
+
+    async def start() -> Child:
+        starting.set()
+        await go_on.wait()
+        made.append(await original())
+        return made[-1]
+
+    monkeypatch.setattr(Child, "start", start)
+    return starting, go_on, made
+
+
+@pytest.fixture
+def insisting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when a worker begins to make a child stop."""
+    begun, original = asyncio.Event(), Conversation._insist
+
+    async def insist(talk: Conversation, over: Any) -> None:
+        begun.set()
+        await original(talk, over)
+
+    monkeypatch.setattr(Conversation, "_insist", insist)
+    return begun
+
+
+# -- children that won't start, stay or leave -----------------------------------------------------------
+
+
+async def test_a_process_that_cannot_be_started_is_a_failed_attempt(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(process: SpawnProcess) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(SpawnProcess, "start", refuse)
+    queue.register("plain", handlers.plain, process=True, max_attempts=1)
+    await start(queue)
+    job = await ended(queue, await queue.enqueue("plain", {}))
+    assert (job.status, job.error_type) == ("failed", "ProcessDied")
+    assert "could not be started: Resource temporarily unavailable" in (job.last_error or "")
+
+
+async def test_a_process_that_does_not_start_in_time_is_killed_and_a_failed_attempt(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "START_S", 0.001)
+    queue.register("plain", handlers.plain, process=True, max_attempts=1)
+    await start(queue)
+    before = set(multiprocessing.active_children())
+    job = await ended(queue, await queue.enqueue("plain", {}), 30)
+    assert (job.status, job.error_type) == ("failed", "ProcessDied")
+    assert "did not start within" in (job.last_error or "")
+    assert set(multiprocessing.active_children()) <= before
+
+
+async def test_an_idle_child_that_died_is_replaced(queue: Queue, start: Start) -> None:
+    queue.register("plain", handlers.plain, process=True)
+    await start(queue, slots=1)
+    first = (await (await queue.enqueue("plain", {})).result("30s"))["pid"]
+    os.kill(first, signal.SIGKILL)
+    # It takes dead children away, as any code in the worker's process may.
+    await until(lambda: first not in {child.pid for child in multiprocessing.active_children()})
+    assert (await (await queue.enqueue("plain", {})).result("30s"))["pid"] != first
+
+
+async def test_a_child_that_will_not_leave_is_killed(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "LEAVE_S", 0.2)
+    queue.register("leaves_a_thread", handlers.leaves_a_thread, process=True)
+    worker = await start(queue)
+    pid = await (await queue.enqueue("leaves_a_thread")).result("30s")
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    await until(lambda: gone(pid))
+
+
+async def test_children_that_are_left_are_killed_when_the_program_exits() -> None:
+    child = await Child.start()
+    child_process._kill_those_left()
+    await until(lambda: gone(child._pid))
+    await child.dismiss()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
-from treadle import Queue, Retry, StoreUnavailable
+from treadle import Context, Queue, Retry, StoreUnavailable
 from treadle.store.base import Settlement
 
 Settle = Callable[[list[Settlement]], Awaitable[list[Settlement]]]
@@ -110,6 +110,26 @@ async def test_an_answer_lost_after_the_commit_does_not_end_a_job_twice(
     assert worker.metrics.lease_losses == 0
 
 
+async def test_the_ending_of_a_job_that_was_taken_away_is_refused_and_told_of(
+    queue: Queue, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = False
+
+    @queue.job
+    async def slow(ctx: Context) -> str:
+        nonlocal taken
+        if taken:
+            return "second"
+        taken = True
+        await queue.store.release([ctx.job_id])
+        return "first"
+
+    worker = await start(queue, slots=1)
+    assert await (await slow.enqueue()).result("15s") == "second"
+    await until(lambda: worker.metrics.lease_losses == 1)
+    assert any("were no longer ours when they ended" in record.message for record in caplog.records)
+
+
 async def test_one_ending_that_cannot_be_stored_fails_alone(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +172,33 @@ async def test_an_error_of_the_store_that_passes_makes_no_failure(
     await start(queue)
     jobs = await quick.enqueue_many([{"x": i} for i in range(5)])
     assert [(await ended(queue, job)).status for job in jobs] == ["completed"] * 5
+
+
+async def test_an_ending_is_not_blamed_on_its_data_while_the_store_does_not_answer(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, away, original = noop(queue), True, queue.store.now
+
+    def failing(settle: Settle) -> Settle:
+        async def fail(batch: list[Settlement]) -> list[Settlement]:
+            if away:
+                raise RuntimeError("connection is closed")
+            return await settle(batch)
+
+        return fail
+
+    async def now() -> int:
+        nonlocal away
+        if away:
+            away = False
+            raise RuntimeError("connection is closed")
+        return await original()
+
+    replace_settle(queue, monkeypatch, failing)
+    monkeypatch.setattr(queue.store, "now", now)
+    await start(queue, maintenance=False)
+    assert await (await quick.enqueue({"x": 1})).result("15s") == 1
+    assert not away
 
 
 async def test_a_retry_is_picked_up_when_it_is_due_without_any_hint(

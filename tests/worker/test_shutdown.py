@@ -1,6 +1,7 @@
 """How a worker leaves: drained, in a hurry, by signal, cancelled, and after a fork."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from tests.worker.conftest import Start, StartProgram
 from tests.worker.waiting import ended, event_types, in_status, until
-from treadle import Context, InvalidInput, Queue, Worker
+from treadle import Context, InvalidInput, Queue, StoreUnavailable, Worker
+from treadle.worker import shutdown, signals
 
 
 async def test_a_running_job_may_finish_while_the_worker_drains(queue: Queue, start: Start) -> None:
@@ -160,6 +162,48 @@ async def test_a_handler_that_will_not_stop_is_told_of_when_the_worker_has_left(
     let_go.set()
 
 
+async def test_a_handler_that_will_not_stop_and_is_lost_is_not_given_back(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run elsewhere by now."""
+    monkeypatch.setattr(shutdown, "CLEAN_UP_S", 0.05)
+    told, let_go = asyncio.Event(), asyncio.Event()
+
+    @queue.job
+    async def stubborn() -> None:
+        for _ in range(2):
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+            told.set()
+        await let_go.wait()
+
+    worker = await start(queue, slots=1, drain=0, lease="150ms", maintenance=False)
+    job = await stubborn.enqueue()
+    await in_status(queue, job, "processing")
+    await queue.store.release([job.id])
+    (claimed,) = (await queue.store.claim(await queue.store.open_lease("bob", 60_000), ["stubborn"], [], 1, 1)).jobs
+    await asyncio.wait_for(told.wait(), 15)
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    assert worker.left_behind == 1
+    assert worker.metrics.released == 0
+    assert (await queue.store.holdings([job.id]))[0].job.token == claimed.token  # type: ignore[union-attr]
+    let_go.set()
+
+
+async def test_a_lease_that_cannot_be_closed_runs_out_by_itself(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def away(*arguments: Any) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(queue.store, "close_lease", away)
+    worker = await start(queue)
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    assert any("the lease could not be closed: away" in record.message for record in caplog.records)
+
+
 async def test_cancelling_run_gives_everything_back(queue: Queue, start: Start) -> None:
     @queue.job
     async def endless() -> None:
@@ -211,6 +255,30 @@ async def test_stop_before_run_makes_it_a_short_one(queue: Queue) -> None:
     worker = Worker(queue)
     worker.stop()
     await asyncio.wait_for(worker.run(), 10)
+
+
+async def test_a_worker_that_is_cancelled_and_hurried_while_it_starts_just_ends(url: str) -> None:
+    worker = Worker(Queue(url))
+    running = asyncio.create_task(worker.run())
+    await asyncio.sleep(0)
+    worker.stop()
+    worker.stop()
+    running.cancel()
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert worker.left_behind == 0
+    await worker.queue.close()
+
+
+def test_a_worker_has_a_name(sqlite_url: str) -> None:
+    assert repr(Worker(Queue(sqlite_url), name="ada")) == "<Worker ada>"
+
+
+def test_one_topic_is_a_list_too(sqlite_url: str) -> None:
+    with pytest.raises(InvalidInput, match=r"a list, please: \['mail'\]"):
+        Worker(Queue(sqlite_url), topics="mail")
 
 
 # -- signals -------------------------------------------------------------------------------------------
@@ -296,6 +364,18 @@ async def test_a_process_handler_is_found_in_the_main_module(queue: Queue, progr
     await until(lambda: not psutil.pid_exists(result["pid"]))
 
 
+def test_a_second_signal_that_comes_when_the_worker_has_left_does_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It finds that out in a thread of its own."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    left = threading.Event()
+    left.set()
+    signals._leave_anyway(left, 1)
+    assert ended == []
+
+
 # -- fork ----------------------------------------------------------------------------------------------
 
 
@@ -317,6 +397,37 @@ async def test_a_worker_refuses_to_be_used_after_a_fork(queue: Queue, start: Sta
     os.waitpid(child, 0)
     assert b"is a fork of it" in said
     await (await quick.enqueue()).result("15s")
+
+
+async def test_a_worker_that_was_made_before_a_fork_has_a_name_of_its_own_after_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a real fork: its lines would not be counted. To the worker it is the process's number that tells."""
+    child = os.getpid() + 1
+    worker, named = Worker(Queue(url)), Worker(Queue(url), name="ada")
+    before = worker.name
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    for one in (worker, named):
+        one.stop()
+        await one.run()
+        await one.queue.close()
+    assert worker.name != before
+    assert f":{child}:" in worker.name
+    assert named.name == "ada"
+
+
+async def test_a_worker_that_runs_refuses_to_be_stopped_or_run_in_a_fork(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await start(queue)
+    with monkeypatch.context() as in_fork:
+        child = os.getpid() + 1
+        in_fork.setattr(os, "getpid", lambda: child)
+        with pytest.raises(InvalidInput, match="is a fork of it"):
+            worker.stop()
+        with pytest.raises(InvalidInput, match="is a fork of it"):
+            await worker.run()
+    assert not worker.stopping
 
 
 def _tell(writer: int, worker: Any) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -14,6 +15,8 @@ import pytest
 
 from tests.worker.waiting import until
 from treadle import Queue
+from treadle.worker import supervisor
+from treadle.worker.supervisor import Member
 
 SUPERVISE = (
     "import sys; from treadle.worker.supervisor import supervise; sys.exit(supervise(sys.argv[2:], int(sys.argv[1])))"
@@ -110,3 +113,35 @@ async def test_workers_end_when_their_supervisor_is_killed(
 def test_a_command_that_is_wrong_is_not_tried_again(supervise: Callable[..., subprocess.Popen[bytes]]) -> None:
     boss = supervise(2, sys.executable, "-c", "import sys; sys.exit(2)")
     assert boss.wait(20) == 2
+
+
+def test_one_that_dies_young_again_and_again_waits_longer_but_not_after_a_long_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(supervisor, "_end_with_parent", None)
+    member = Member([sys.executable, "-S", "-c", ""])
+
+    def lives(seconds: float) -> None:
+        clock.now += 60
+        member.start_when_due()
+        assert member._process
+        member._process.wait()
+        clock.now += seconds
+        assert member.ended() == 0
+        assert not member.alive
+
+    def starts_after(seconds: float) -> bool:
+        clock.now += seconds
+        member.start_when_due()
+        return member.alive
+
+    for _ in range(3):
+        lives(seconds=1)
+    assert not starts_after(0.2)
+    lives(seconds=31)
+    assert starts_after(0.2)
+    member.send(signal.SIGKILL)
+    assert member._process
+    member._process.wait()

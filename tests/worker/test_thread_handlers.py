@@ -4,15 +4,21 @@ import asyncio
 import contextvars
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
-from treadle import CancelPolicy, Context, JobCancelled, Queue
+from treadle import CancelPolicy, Context, JobCancelled, Queue, Worker
 
 SECONDS = 15
+
+
+@dataclass
+class Order:
+    number: int
 
 
 async def test_a_plain_function_runs_in_a_thread(queue: Queue, start: Start) -> None:
@@ -47,6 +53,21 @@ async def test_a_failure_in_a_thread_has_its_traceback(queue: Queue, start: Star
     assert (job.status, job.error_type) == ("failed", "ValueError")
     assert "in fragile" in (job.last_error or "")
     assert "threads.py" not in (job.last_error or "")
+
+
+async def test_a_payload_that_its_type_refuses_fails_without_a_retry(url: str, queue: Queue, start: Start) -> None:
+    called = []
+
+    @queue.job
+    def strict(order: Order) -> None:
+        called.append(order)
+
+    async with Queue(url) as stranger:
+        job = await stranger.enqueue("strict", {"number": "many"})
+    await start(queue)
+    job = await ended(queue, job)
+    assert (job.status, job.error_type, job.attempt) == ("failed", "InvalidPayload", 1)
+    assert not called
 
 
 async def test_an_exit_in_a_thread_fails_the_job_only(queue: Queue, start: Start) -> None:
@@ -232,3 +253,30 @@ async def test_a_cancel_left_behind_by_an_earlier_job_does_not_take_a_threads_jo
     let_go.set()
     assert await job.result("15s") == "done"
     assert await (await patient.enqueue()).result("15s") == "done"
+
+
+def test_a_thread_that_outlives_its_workers_loop_ends_without_an_error(sqlite_url: str) -> None:
+    """If it raised, pytest would say so."""
+    let_go, threads = threading.Event(), []
+
+    async def work() -> None:
+        async with Queue(sqlite_url) as queue:
+
+            @queue.job
+            def deaf() -> None:
+                threads.append(threading.current_thread())
+                let_go.wait(SECONDS)
+
+            worker = Worker(queue)
+            running = asyncio.create_task(worker.run())
+            await deaf.enqueue()
+            await until(lambda: threads)
+            worker.stop()
+            worker.stop()
+            await running
+            assert worker.left_behind == 1
+
+    asyncio.run(work())
+    let_go.set()
+    threads[0].join(SECONDS)
+    assert not threads[0].is_alive()

@@ -334,7 +334,6 @@ def _resolve(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
             future.set_result(answer)
 
 
-# What passes by itself: the same call may work a moment later.
 def _turn_to_wal(connection: sqlite3.Connection) -> None:
     """Of two that turn a new file at once, SQLite tells one at once that it is locked: both could wait for ever."""
     deadline = time.monotonic() + BUSY_SECONDS
@@ -348,6 +347,7 @@ def _turn_to_wal(connection: sqlite3.Connection) -> None:
         time.sleep(0.005)
 
 
+# What passes by itself: the same call may work a moment later.
 _PASSING = ("locked", "busy", "full", "i/o error", "unable to open", "readonly")
 
 

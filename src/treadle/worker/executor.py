@@ -191,8 +191,7 @@ class Executor:
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if self._closed:
-                raise
+            pass
         _uncancel(task)
 
     # -- taking turns ----------------------------------------------------------------------------

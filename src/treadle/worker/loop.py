@@ -208,8 +208,6 @@ class ClaimLoop:
         while not lease.lost and not self._stopping:
             try:
                 await self._store.release_unknown(lease.id, self._known_tokens())
-            except LeaseLost:
-                return self._on_lease_lost(lease)
             except Exception as again:  # until it is known, nothing may be claimed
                 await self._store_failed(again)
             else:

@@ -41,6 +41,7 @@ class Processes:
         self._desk = desk
         self._idle: list[Child] = []
         self._children: set[Child] = set()
+        self._closed = False
 
     async def perform(self, run: Run) -> Outcome | None:
         talk = Conversation(run, self, self._desk)
@@ -58,6 +59,8 @@ class Processes:
             await self._dismiss(child)
         child = await Child.start()
         self._children.add(child)
+        if self._closed:  # the worker has left meanwhile, and nobody keeps the lease
+            child.signal(signal.SIGKILL)
         return child
 
     def give_back(self, child: Child) -> None:
@@ -72,10 +75,12 @@ class Processes:
 
     async def close(self) -> None:
         """Idle children leave when their line ends; busy ones are killed by their own listener."""
+        self._closed = True
         children, self._children, self._idle = self._children, set(), []
         await asyncio.gather(*(child.dismiss() for child in children))
 
     def abandon(self) -> None:
+        self._closed = True
         for child in self._children:
             child.signal(signal.SIGKILL)
 

@@ -75,11 +75,10 @@ async def _say_goodbye(engine: Engine) -> None:
 
 def abandon(engine: Engine) -> None:
     """Out at once: nothing is written, the lease runs out, and the reaper finds what was left."""
-    if engine.started:
-        engine.unsubscribe()
-        engine.keeper.abandon()
-        engine.processes.abandon()
-        engine.threads.close()
-        engine.executor.close()
+    engine.unsubscribe()
+    engine.keeper.abandon()
+    engine.processes.abandon()
+    engine.threads.close()
+    engine.executor.close()
     for task in engine.tasks:
         task.cancel()

@@ -83,8 +83,7 @@ class Threads:
         self._announced = False
         while self._done:
             answer, outcome = self._done.popleft()
-            if not answer.done():
-                answer.set_result(outcome)
+            answer.set_result(outcome)  # shielded from whoever cancels its slot: nobody else sets or cancels it
 
 
 def call(run: Run, desk: Desk) -> Outcome | None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import ConcurrencyRejected
+from treadle.errors import ConcurrencyRejected, LeaseLost
 from treadle.lifecycle import Completed, Failed, Released, Snoozed, Status
 from treadle.store.base import Claimed, Gate, Inserted, Listing, Store
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job
+from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
 
 CLIENTS = 24
 
@@ -113,6 +113,13 @@ class QueuePolicyContract(ContractPart):
                 assert await bench.settle(job, Completed())
                 done.append(job.id)
         assert done == ids
+
+    async def test_keys_that_are_left_together_let_in_as_many_as_each_has_room_for(self, bench: Workbench) -> None:
+        narrow, wide = await bench.enqueue(4, gate=queued(1, "a")), await bench.enqueue(6, gate=queued(3, "b"))
+        jobs = await bench.claim(10)
+        assert [job.id for job in jobs] == [narrow[0], *wide[:3]]
+        assert await bench.store.settle([settlement(job, Completed()) for job in jobs]) == []
+        assert await bench.claimable() == [narrow[1], *wide[3:]]
 
     async def test_a_higher_limit_lets_more_in(self, bench: Workbench) -> None:
         ids = [await bench.enqueue_one(gate=queued(1)) for _ in range(4)]
@@ -324,6 +331,15 @@ class RateContract(ContractPart):
         await bench.pass_time(HOUR + MINUTE)
         assert [job.id for job in await bench.claim(2)] == ids[3:5]
         assert [job.id for job in await bench.claim(10)] == ids[5:6]
+
+    async def test_without_a_live_lease_nothing_is_claimed(self, bench: Workbench) -> None:
+        await self.limit(bench, 3, HOUR)
+        (id,) = await bench.enqueue(1)
+        lease = await bench.lease()
+        await bench.store.close_lease(lease)
+        with pytest.raises(LeaseLost):
+            await bench.claim(1, lease=lease)
+        assert await bench.claimable() == [id]
 
     async def test_the_window_slides(self, bench: Workbench) -> None:
         await self.limit(bench, 2, HOUR)

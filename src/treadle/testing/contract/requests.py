@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import JobNotFound, NotCancelable, WrongState
+from treadle.errors import JobNotFound, NotCancelable, NotRepeatable, WrongState
 from treadle.job import Job, from_ms
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.store.base import Gate, Listing, Refusal
@@ -194,6 +194,14 @@ class RequeueContract(ContractPart):
             await bench.settle(await bench.claim_one(), Failed("Boom", "Boom"))
         assert await bench.history(id) == ["failed", *["requeued", "failed"] * 3]
         assert (await bench.store.stats()).counts["failed"] == 1
+
+    async def test_what_may_complete_once_is_not_requeued_beside_its_completed_twin(self, bench: Workbench) -> None:
+        failed = await bench.make("failed", dedupe_key="d", repeatable=False)
+        completed = await bench.make("completed", dedupe_key="d", repeatable=False)
+        error = refused((await bench.store.requeue([failed]))[0]).error
+        assert isinstance(error, NotRepeatable)
+        assert error.data["jobId"] == completed
+        assert await bench.status(failed) is Status.FAILED
 
     async def test_under_a_limit_it_waits_for_room(self, bench: Workbench) -> None:
         gate = Gate("g", "queue_same_scope", 1)

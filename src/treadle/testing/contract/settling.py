@@ -239,6 +239,18 @@ class GuardContract(ContractPart):
         assert sorted(one.job.id for one in lost) == sorted([ids[1], ids[4]])
         assert await bench.statuses(ids) == ["completed", "pending", "failed", "completed", "pending", "pending"]
 
+    async def test_of_two_endings_of_one_job_in_one_call_only_that_of_the_newest_claim_counts(
+        self, bench: Workbench
+    ) -> None:
+        """A worker may report a job that it lost and got again twice at once."""
+        (id,) = await bench.enqueue(1)
+        old = await bench.claim_one()
+        await bench.store.release([id])
+        new = await bench.claim_one()
+        endings = [settlement(new, Completed('"new"')), settlement(old, Completed('"old"'))]
+        assert await bench.store.settle(endings) == endings[1:]
+        assert (await bench.job(id)).result_value == "new"
+
     async def test_a_batch_under_a_lost_lease_is_lost_whole(self, bench: Workbench) -> None:
         ids = await bench.enqueue(3)
         jobs = await bench.claim(3)
