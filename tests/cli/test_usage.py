@@ -302,9 +302,15 @@ def test_closed_streams_are_no_error(alone: Command, sqlite_url: str, closed: st
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full disk to write to")
-def test_a_full_disk_is_one_line(alone: Command) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(unbuffered: str) -> None:
     done = subprocess.run(
-        ["bash", "-c", f"{TREADLE} --help > /dev/full"], capture_output=True, text=True, check=False, timeout=SECONDS
+        ["bash", "-c", f"{TREADLE} --help > /dev/full"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
     )
     assert done.returncode == 1
     assert done.stderr == "treadle: OSError: [Errno 28] No space left on device\n"

@@ -77,7 +77,12 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         if sys.flags.dev_mode and not isinstance(error, UsageError | TreadleError):
             raise
-        return _explain(error)
+        code = _explain(error)
+        try:
+            sys.stdout.flush()
+        except OSError:  # often what was explained, such as a full disk
+            _stop_writing()
+        return code
 
 
 def _explain(error: Exception) -> int:
@@ -109,7 +114,7 @@ def _open_closed_streams() -> None:
 
 
 def _stop_writing() -> None:
-    """Nobody reads stdout any more; without this the interpreter would complain when it flushes it."""
+    """Nobody reads stdout, or it can't be written; the interpreter would complain when it flushes it at the end."""
     os.dup2(_nowhere(), sys.stdout.fileno())
 
 
