@@ -11,8 +11,8 @@ from treadle import events
 from treadle.errors import InvalidInput, JobNotFound
 from treadle.events import Event
 from treadle.job import Job, checked_topic, from_ms, rfc3339, short_text, to_ms
-from treadle.lifecycle import ENDED, Status
-from treadle.rules import Condition, SortKey, always, both, parse_filter
+from treadle.lifecycle import Status
+from treadle.rules import Condition, SortKey, always
 from treadle.store.base import FOREVER, Listing, Stats, Store, Topic
 
 MAX_LIMIT = 1000
@@ -93,14 +93,13 @@ def listing(
 
 async def stats_of(store: Store, condition: Condition, topic: str | None, since: datetime | None) -> QueueStats:
     """The same figures for a part of the jobs: counted (each up to 10,000) instead of read from the roll-ups."""
-    if since is not None:
-        ended = " || ".join(f"{name} >= '{rfc3339(since)}'" for name in ("completedAt", "failedAt", "cancelledAt"))
-        recent = parse_filter(f"{ended} || status = 'expired'")
-    counts: dict[str, int] = {}
-    for status in Status:
-        wanted = both(condition, recent) if since is not None and status in ENDED else condition
-        counts[status] = min(await store.count(listing(topic, status, None, None, 1, 0, wanted), COUNT_CAP), COUNT_CAP)
-    newest = await store.list(listing(topic, Status.COMPLETED, None, None, AVERAGE_OF, 0, condition))
+    start = None if since is None else to_ms(since, "since")
+
+    def those(status: Status, limit: int = 1) -> Listing:
+        return replace(listing(topic, status, None, None, limit, 0, condition), ended_since=start)
+
+    counts: dict[str, int] = {one: min(await store.count(those(one), COUNT_CAP), COUNT_CAP) for one in Status}
+    newest = await store.list(those(Status.COMPLETED, AVERAGE_OF))
     took = [
         (job.completed_at - job.started_at).total_seconds() * 1000
         for job in newest

@@ -1,8 +1,11 @@
 """Who may do what: rules, scopes, tokens, cookies."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from tests.http.api import PASSWORD, Api, failure
+from treadle.job import rfc3339
 
 SIGNED_IN = "@request.auth.id != ''"
 OWN = "createdBy = @request.auth.id"
@@ -79,6 +82,17 @@ async def test_a_manage_rule_with_job_fields_filters_rows(api: Api) -> None:
     assert await status(api, "PATCH", f"/api/jobs/{his['id']}", "ann", {"priority": 1}) == 404
     assert await status(api, "DELETE", f"/api/jobs/{his['id']}", "ann") == 404
     assert (await api.queue.get(his["id"])).status == "pending"
+
+
+async def test_figures_since_an_instant_are_of_ones_own_jobs_too(api: Api) -> None:
+    await api.rules(enqueue_rule=SIGNED_IN, manage_rule=OWN)
+    soon = rfc3339(datetime.now(UTC) + timedelta(milliseconds=200))
+    await api.enqueue("mail", as_="ann", expiresAt=soon)
+    await api.enqueue("mail", as_="bob", expiresAt=soon)
+    while len(await api.queue.list(status="expired")) < 2:
+        await api.queue.store.expire_overdue()
+    for since, expired in (("1h", 1), ("2999-01-01T00:00:00Z", 0)):
+        assert (await api.get(f"/api/jobs/stats?since={since}", as_="ann")).json()["expired"] == expired
 
 
 async def test_figures_and_bulk_are_of_ones_own_jobs(api: Api) -> None:

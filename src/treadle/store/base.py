@@ -195,6 +195,8 @@ class Listing:
     condition: Condition | None = None
     """What else must hold of a job."""
     sort: tuple[SortKey, ...] = ()
+    ended_since: int | None = None
+    """With the status of an ending: only jobs that ended then or later."""
 
 
 class Change(NamedTuple):

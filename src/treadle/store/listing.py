@@ -225,6 +225,8 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
             conditions = [f"p.status = '{status.value}'"]
             if status is not Status.COMPLETED:
                 conditions.append("p.status <> 'completed'")
+            if listing.ended_since is not None:
+                conditions.append(f"p.ended_at >= {build.bind(listing.ended_since)}")
             return [("outcomes", conditions)]
         case _:
             return [("running", ["1 = 0"])]

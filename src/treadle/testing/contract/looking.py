@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -140,6 +141,18 @@ class ListContract(ContractPart):
     async def test_no_limit_no_jobs(self, bench: Workbench) -> None:
         await bench.enqueue(2)
         assert await bench.store.list(Listing(limit=0)) == []
+
+    async def test_those_that_ended_since(self, bench: Workbench) -> None:
+        for status in ENDED:
+            await bench.make(status)
+        await bench.pass_time(2 * HOUR)
+        now = await bench.store.now()
+        for status in ENDED:
+            new = await bench.make(status)
+            recent = Listing(status=Status(status), ended_since=now - HOUR)
+            assert [job.id for job in await bench.store.list(recent)] == [new]
+            assert await bench.store.count(recent) == 1
+            assert await bench.store.count(replace(recent, ended_since=now - 3 * HOUR)) == 2
 
     async def test_a_count_is_capped(self, bench: Workbench) -> None:
         await bench.enqueue(15)
