@@ -226,7 +226,7 @@ class PostgresServer(ServerProcess):
             "shared_buffers": "32MB",
             "max_wal_size": "256MB",
             "fsync": "on" if fsync else "off",
-            "jit": "off",  # as on Treadle's own connections: it slows the look of tests at all tables tenfold
+            "jit": "off",  # as on Treadle's own connections; with it the tests' look at all tables is slow
             "log_line_prefix": "%m [%p] %d ",
             **(settings or {}),
         }
