@@ -11,17 +11,19 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from treadle.errors import InvalidInput, StoreUnavailable
+from treadle.errors import InvalidInput, LeaseLost, StoreUnavailable
 from treadle.lifecycle import Completed, Status
 from treadle.store import sqlite_engine
-from treadle.store.base import Listing
+from treadle.store.base import Claim, Listing
 from treadle.store.sqlite import SqliteStore
+from treadle.store.sqlite_engine import Engine
 from treadle.testing.contract import ContractPart
-from treadle.testing.workbench import Workbench, new_job
+from treadle.testing.workbench import Workbench, eventually, new_job
 
 
 @pytest.fixture
@@ -46,8 +48,8 @@ class SqlitePart(ContractPart):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
 
-    async def blocked(self, bench: Workbench) -> tuple[threading.Event, "asyncio.Task[None]"]:
-        """Keep the writer busy, so that what comes next gathers into one group; set the event to go on."""
+    async def blocked(self, bench: Workbench) -> tuple[threading.Event, "asyncio.Future[None]"]:
+        """Keep the writer busy, so that what comes next gathers into its group; set the event to go on."""
         go, busy = threading.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -55,9 +57,9 @@ class SqlitePart(ContractPart):
             loop.call_soon_threadsafe(busy.set)
             go.wait()
 
-        task = asyncio.create_task(self.store(bench).engine.write(wait))
+        writing = self.store(bench).engine.write(wait)
         await busy.wait()
-        return go, task
+        return go, writing
 
 
 class TestBusy(SqlitePart):
@@ -262,28 +264,111 @@ class TestErrors(SqlitePart):
 
     async def test_the_watch_goes_on_after_an_error(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
         engine, heard = self.store(bench).engine, asyncio.Event()
-        connect, shaky = engine.connect, Shaky(failures=3)
-
-        def connect_shakily() -> Shaky:
-            shaky.connection = connect()
-            return shaky
-
-        monkeypatch.setattr(engine, "connect", connect_shakily)
-        other = await bench.another()
+        shaky = Shaky(engine._connection, failures=3)
+        monkeypatch.setattr(engine, "_connection", shaky)
         bench.store.subscribe(lambda _: heard.set())
         while shaky.failures:
             await asyncio.sleep(0.001)
-        heard.clear()
-        await other.insert([new_job()])
+        assert not heard.is_set()
+        self.commit_elsewhere(bench)
         await asyncio.wait_for(heard.wait(), 10)
+
+    async def test_the_watch_leaves_our_own_commits_out(self, bench: Workbench) -> None:
+        """Whoever they concern here was told by the verb that made them."""
+        heard: list[str] = []
+        bench.store.subscribe(heard.append)
+        await asyncio.sleep(0.05)
+        for n in range(20):
+            await self.store(bench).engine.write(lambda db, n=n: db.execute(f"CREATE TABLE mine{n} (a)"))  # type: ignore[misc]
+            await asyncio.sleep(0.005)
+        assert heard == []
+        self.commit_elsewhere(bench)
+        await eventually(lambda: "ready" in heard)
+
+    def commit_elsewhere(self, bench: Workbench) -> None:
+        """By somebody who gives no hint."""
+        with closing(sqlite3.connect(self.path(bench), isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE theirs (a)")
+
+
+class TestClaimsBehindNewJobs(SqlitePart):
+    """Whoever claims through the same writer is told before the commit: a job is often claimed as it is stored."""
+
+    async def claim_when_told(self, bench: Workbench) -> tuple[list[str], "asyncio.Future[Claim]"]:
+        lease = await bench.lease()
+        heard: list[str] = []
+        claiming: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
+
+        def hear(hint: str) -> None:
+            heard.append(hint)
+            if len(heard) == 1:
+                claim = asyncio.ensure_future(bench.store.claim(lease, ["mail"], [], 10, 10))
+                claim.add_done_callback(lambda done: claiming.set_result(done.result()))
+
+        bench.store.subscribe(hear, claims=True)
+        return heard, claiming
+
+    async def test_stored_and_claimed_in_one_commit(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+        heard, claiming = await self.claim_when_told(bench)
+        go, busy = await self.blocked(bench)
+        transactions: list[int] = []
+        original = Engine._transaction
+
+        def note(engine: Engine, *args: Any) -> list[Any]:
+            answers = original(engine, *args)
+            transactions.append(len(answers))
+            return answers
+
+        monkeypatch.setattr(Engine, "_transaction", note)
+        inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
+        await eventually(lambda: heard == ["ready"])
+        go.set()
+        await asyncio.gather(busy, inserting)
+        assert [one.id for one in (await claiming).jobs] == [job.id]
+        await asyncio.sleep(0.05)
+        assert heard == ["ready"], "it was told twice"
+        assert transactions == [], "the insert and its claim joined the transaction that was under way"
+
+    async def test_no_look_is_taken_past_what_is_to_be_written(self, bench: Workbench) -> None:
+        """A look from before the insert would say that there is nothing."""
+        lease = await bench.lease()
+        for _ in range(50):
+            inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
+            await asyncio.sleep(0)
+            claim = await bench.store.claim(lease, ["mail"], [], 10, 10)
+            assert [one.id for one in claim.jobs] == [job.id]
+            await inserting
+
+    async def test_a_claim_that_fails_does_not_take_the_insert_along(self, bench: Workbench) -> None:
+        gone = await bench.lease()
+        await bench.store.close_lease(gone)
+        go, busy = await self.blocked(bench)
+        inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
+        claiming = asyncio.create_task(bench.store.claim(gone, ["mail"], [], 10, 10))
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(LeaseLost):
+            await claiming
+        await asyncio.gather(busy, inserting)
+        assert await bench.claimable(["mail"]) == [job.id]
+
+    async def test_others_are_told_when_it_is_there(self, bench: Workbench) -> None:
+        heard: list[str] = []
+        bench.store.subscribe(heard.append)
+        go, busy = await self.blocked(bench)
+        inserting = asyncio.create_task(bench.store.insert([new_job()]))
+        await asyncio.sleep(0.02)
+        assert heard == []
+        go.set()
+        await asyncio.gather(busy, inserting)
+        await eventually(lambda: "ready" in heard)
 
 
 class Shaky:
-    """A connection whose looks for other processes' commits fail at first, but for the very first one."""
+    """A connection whose looks for other connections' commits fail at first, but for the very first one."""
 
-    connection: sqlite3.Connection
-
-    def __init__(self, failures: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, failures: int) -> None:
+        self.connection = connection
         self.failures = failures
         self._looked = False
 
@@ -293,9 +378,6 @@ class Shaky:
             raise sqlite3.OperationalError("disk I/O error")
         self._looked = True
         return self.connection.execute(sql)
-
-    def close(self) -> None:
-        self.connection.close()
 
 
 class TestTurningToWal:

@@ -126,7 +126,7 @@ async def test_a_cancel_without_a_hint_is_found_at_the_renewal_of_the_lease(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a pooler, where there are no notifications."""
-    monkeypatch.setattr(queue.store, "subscribe", lambda wake: lambda: None)
+    monkeypatch.setattr(queue.store, "subscribe", lambda wake, **_: lambda: None)
     started = asyncio.Event()
 
     @queue.job

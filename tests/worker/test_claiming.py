@@ -38,7 +38,7 @@ async def asked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
 
 @pytest.fixture
 async def no_hints(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue.store, "subscribe", lambda wake: lambda: None)
+    monkeypatch.setattr(queue.store, "subscribe", lambda wake, **_: lambda: None)
 
 
 async def test_long_jobs_are_only_claimed_into_free_slots(queue: Queue, start: Start, asked: list[Asked]) -> None:

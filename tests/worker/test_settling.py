@@ -204,7 +204,7 @@ async def test_an_ending_is_not_blamed_on_its_data_while_the_store_does_not_answ
 async def test_a_retry_is_picked_up_when_it_is_due_without_any_hint(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue.store, "subscribe", lambda wake: lambda: None)
+    monkeypatch.setattr(queue.store, "subscribe", lambda wake, **_: lambda: None)
     times: list[float] = []
 
     @queue.job(retry=Retry(2, backoff=["100ms"]))

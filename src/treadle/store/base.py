@@ -311,9 +311,11 @@ class Store(Protocol):
     async def examine(self) -> list[Finding]:
         """The store's own part of `doctor`."""
 
-    def subscribe(self, wake: Callable[[str], None]) -> Callable[[], None]:
+    def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         """Call `wake(hint)` on this loop when there may be work ("ready"), a delayed job ("later"), a cancel
-        ("cancel") or an end ("ended"). A hint, never a promise. Returns what ends the subscription."""
+        ("cancel") or an end ("ended"). A hint, never a promise. Returns what ends the subscription.
+
+        `claims`: "ready" only has to be true for a claim through this store, which may be before the commit."""
 
     # -- making jobs ---------------------------------------------------------------------------
     async def insert(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from treadle.store.base import NewJob
 
@@ -36,11 +37,17 @@ _hubs: dict[str, Hub] = {}
 _hubs_lock = threading.Lock()
 
 
+class _Waiting(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    wake: Wake
+    claims_through: object
+
+
 class Hub:
     """Who waits for news of one database, in this process."""
 
     def __init__(self) -> None:
-        self._waiting: dict[object, tuple[asyncio.AbstractEventLoop, Wake]] = {}
+        self._waiting: dict[object, _Waiting] = {}
         self._lock = threading.Lock()
 
     @staticmethod
@@ -48,10 +55,10 @@ class Hub:
         with _hubs_lock:
             return _hubs.setdefault(database, Hub())
 
-    def subscribe(self, wake: Wake) -> Callable[[], None]:
+    def subscribe(self, wake: Wake, claims_through: object = None) -> Callable[[], None]:
         ticket = object()
         with self._lock:
-            self._waiting[ticket] = (asyncio.get_running_loop(), wake)
+            self._waiting[ticket] = _Waiting(asyncio.get_running_loop(), wake, claims_through)
 
         def unsubscribe() -> None:
             with self._lock:
@@ -59,15 +66,25 @@ class Hub:
 
         return unsubscribe
 
-    def publish(self, hints: Iterable[str]) -> None:
-        """From any thread."""
+    def publish(self, hints: Iterable[str], told: object = None) -> None:
+        """From any thread. Those who claim through `told` know of "ready" already (`tell_claimants`)."""
+        for one in self._all():
+            if not one.loop.is_closed():
+                mine = tuple(hint for hint in hints if told is None or hint != READY or one.claims_through is not told)
+                if mine:
+                    one.loop.call_soon_threadsafe(_tell, one.wake, mine)
+
+    def tell_claimants(self, through: object) -> None:
+        """On their loop: new jobs are on their way `through` this, where a claim can only come behind them."""
+        for one in self._all():
+            if one.claims_through is through:
+                one.wake(READY)
+
+    def _all(self) -> Sequence[_Waiting]:
         if not self._waiting:
-            return
+            return ()
         with self._lock:
-            waiting = list(self._waiting.values())
-        for loop, wake in waiting:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_tell, wake, tuple(hints))
+            return list(self._waiting.values())
 
 
 def _tell(wake: Wake, hints: tuple[str, ...]) -> None:

@@ -94,9 +94,9 @@ class PostgresStore(RelationalStore):
     async def examine(self) -> list[Finding]:
         return await examine(self)
 
-    def subscribe(self, wake: Callable[[str], None]) -> Callable[[], None]:
+    def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         self.link.listen()
-        return super().subscribe(wake)
+        return super().subscribe(wake, claims=claims)
 
     # -- how scripts and queries run -----------------------------------------------------------
 

@@ -74,6 +74,7 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_tell: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
+        self._teller: int | None = None
         self._closing = False
 
     # -- opening and closing -------------------------------------------------------------------
@@ -179,6 +180,7 @@ class Link:
             told, self._to_tell = ",".join(sorted(self._to_tell)), set()
             try:
                 async with self._from(self._tells) as connection:
+                    self._teller = connection.get_server_pid()
                     await connection.execute(f"NOTIFY {CHANNEL}, '{told}'")
             except Exception as error:
                 log.debug("notify failed, polling will do: %s", error)
@@ -218,8 +220,9 @@ class Link:
         finally:
             connection.terminate()
 
-    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
-        self.hub.publish([hint for hint in payload.split(",") if hint in ALL])
+    def _heard(self, _connection: Any, pid: int, _channel: str, payload: str) -> None:
+        if pid != self._teller:  # our own were given here at once
+            self.hub.publish([hint for hint in payload.split(",") if hint in ALL])
 
 
 def _settings(settings: dict[str, str]) -> str:

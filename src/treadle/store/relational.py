@@ -67,8 +67,8 @@ class RelationalStore(ABC):
         """Read rows by their keys: a statement whose plan is the same whatever the values are."""
         return await self.query(sql, values)
 
-    def subscribe(self, wake: Callable[[str], None]) -> Callable[[], None]:
-        return self.hub.subscribe(wake)
+    def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
+        return self.hub.subscribe(wake, self if claims else None)
 
     async def _ask(self, name: str, rows: Sequence[Mapping[str, Any]] | None = None) -> list[Any]:
         sql = self.queries[name].sql

@@ -80,9 +80,9 @@ class SqliteStore(RelationalStore):
     async def examine(self) -> list[Finding]:
         return await examine(self)
 
-    def subscribe(self, wake: Callable[[str], None]) -> Callable[[], None]:
+    def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         self.engine.watch(self._changed)
-        return super().subscribe(wake)
+        return super().subscribe(wake, claims=claims)
 
     # -- how scripts and queries run -----------------------------------------------------------
 
@@ -111,18 +111,26 @@ class SqliteStore(RelationalStore):
             return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
         if not jobs:
             return []
-        if all(job.plain for job in jobs):
-            at, lanes = await self.engine.write(lambda db: self._insert_plain(db, jobs))
-            # Remembered only now that the transaction that registered them has committed.
-            self._lanes |= lanes
-            answers: list[Inserted | Refused] = [Inserted(at)] * len(jobs)
-        else:
-            answers = await self.engine.write(lambda db: self.run(db, scripts.insert(jobs, atomic)))
-        self.hub.publish(hints.of_new(jobs))
+        writing = self.engine.write(lambda db: self._insert(db, jobs, atomic))
+        # Their claim is the next thing in the writer's queue, as a rule in time for the same commit.
+        self.hub.tell_claimants(self)
+        answers: list[Inserted | Refused]
+        answers, lanes = await writing
+        # Remembered only now that the transaction that registered them has committed.
+        self._lanes |= lanes
+        self.hub.publish(hints.of_new(jobs), told=self)
         return answers
 
+    def _insert(
+        self, db: sqlite3.Connection, jobs: Sequence[NewJob], atomic: bool
+    ) -> tuple[list[Inserted | Refused], sqlite_hot.Lanes]:
+        """The answers, and the lanes that had to be looked up."""
+        if not all(job.plain for job in jobs):
+            return self.run(db, scripts.insert(jobs, atomic)), {}
+        at, lanes = self._insert_plain(db, jobs)
+        return [Inserted(at)] * len(jobs), lanes
+
     def _insert_plain(self, db: sqlite3.Connection, jobs: Sequence[NewJob]) -> tuple[int, sqlite_hot.Lanes]:
-        """When, and the lanes that had to be looked up."""
         lanes, new = self._lanes, {}
         if any((job.topic, job.capability, job.priority) not in lanes for job in jobs):
             lanes = new = self.run(db, scripts.register_lanes(jobs))

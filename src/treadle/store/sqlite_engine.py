@@ -1,8 +1,8 @@
 """One SQLite file: a writer thread with group commit, readers beside it, and a watch for other processes.
 
-Every write goes through one thread. Whatever waits when it is free goes into one transaction, so a
-hundred callers pay for one fsync. If one piece of a group fails, the group is rolled back and each
-piece gets a transaction of its own: one caller's error is never another's.
+Every write goes through one thread, in the order in which it was asked for. Whatever waits when it is free, or
+comes until it commits, goes into one transaction, so a hundred callers pay for one fsync. If one piece of a group
+fails, the group is rolled back and each piece gets a transaction of its own: one caller's error is never another's.
 
 Writers of different processes take turns by `flock` on a file beside the database, because SQLite's
 own busy handler sleeps and polls: the lock would lie idle while those who wait are asleep. The lock
@@ -69,11 +69,16 @@ class Engine:
         self._readers = ThreadPoolExecutor(2, "treadle-read")
         self._local = threading.local()
         self._read_connections: list[sqlite3.Connection] = []
+        self._log = f"{path}-wal"
         self._lock_file: int | None = None
+        self._in_use = threading.Lock()
+        """Held by whoever uses the writer's connection."""
         self._writer: threading.Thread | None = None
         self._watch: threading.Thread | None = None
         self._bell: Bell | None = None
         self._stopping = threading.Event()
+        self._closing = False
+        """The writer has seen that nothing more comes."""
         self._pid = os.getpid()
 
     # -- opening and closing -------------------------------------------------------------------
@@ -85,16 +90,18 @@ class Engine:
             )
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = self.connect()
+        self._connection = self.connect()
         self._lock_file = self._open_lock_file()
-        self._writer = threading.Thread(target=self._write, args=(connection,), name="treadle-write", daemon=True)
+        self._writer = threading.Thread(target=self._write, args=(self._connection,), name="treadle-write", daemon=True)
         self._writer.start()
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Start telling of other connections' commits; once is enough."""
         if self._watch is None:
-            self._bell = Bell([f"{self.path}-wal", f"{self.path}.lock"])
-            self._watch = threading.Thread(target=self._look, args=(on_change,), name="treadle-watch", daemon=True)
+            self._bell = Bell([self._log, f"{self.path}.lock"])
+            self._watch = threading.Thread(
+                target=self._look, args=(self._connection, on_change), name="treadle-watch", daemon=True
+            )
             self._watch.start()
 
     def connect(self) -> sqlite3.Connection:
@@ -153,16 +160,17 @@ class Engine:
 
     # -- writing -------------------------------------------------------------------------------
 
-    async def write(self, work: Work, look: Work | None = None) -> Any:
-        """Run `work` on the writer's connection, inside a transaction that has committed when this returns.
+    def write(self, work: Work, look: Work | None = None) -> asyncio.Future[Any]:
+        """Run `work` on the writer's connection, inside a transaction that has committed when the answer is there.
 
-        `look` runs there first, outside of any transaction; if it has an answer, that is the answer.
+        It has its place in the order of all writes when this returns. If nothing before it is to be written, `look`
+        runs first, outside of any transaction; if that has an answer, it is the answer.
         """
         self._check_process()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._requests.put(_Request(work, look, future, loop))
-        return await future
+        return future
 
     def _check_process(self) -> None:
         if self._writer is None or self._stopping.is_set():
@@ -173,19 +181,25 @@ class Engine:
     def _write(self, connection: sqlite3.Connection) -> None:
         while request := self._requests.get():
             group = [request]
-            closing = False
-            while len(group) < GROUP and not self._requests.empty():
-                following = self._requests.get()
-                if following is None:
-                    closing = True
-                    break
-                group.append(following)
-            if group := [one for one in group if not self._looked(connection, one)]:
-                self._commit(connection, group)
-            if closing:
+            self._join_waiting(group)
+            with self._in_use:
+                while group and self._looked(connection, group[0]):
+                    group.pop(0)
+                if group:
+                    self._commit(connection, group)
+            if self._closing:
                 break
-        with self._turn():
+        with self._in_use, self._turn():
             connection.close()
+
+    def _join_waiting(self, group: list[_Request]) -> None:
+        """Add what waits by now."""
+        while len(group) < GROUP and not self._closing and not self._requests.empty():
+            following = self._requests.get()
+            if following is None:
+                self._closing = True
+            else:
+                group.append(following)
 
     def _looked(self, connection: sqlite3.Connection, request: _Request) -> bool:
         """True: a look was enough."""
@@ -199,30 +213,34 @@ class Engine:
             _deliver([request], [answer])
         return answer is not None
 
-    def _commit(self, connection: sqlite3.Connection, group: Sequence[_Request]) -> None:
+    def _commit(self, connection: sqlite3.Connection, group: list[_Request], grows: bool = True) -> None:
+        """`grows`: by what comes until the commit."""
         try:
-            answers = self._transaction(connection, [request.work for request in group])
+            answers = self._transaction(connection, group, grows)
         except _NotBegun as error:
             # Nobody's fault, and waiting once more for each of them would not help.
             _deliver(group, [_explained(error.cause, self.path) for _ in group])
-            return
         except Exception as error:
             if len(group) == 1:
                 _deliver(group, [_explained(error, self.path)])
-                return
-            for request in group:
-                self._commit(connection, [request])
-            return
-        _deliver(group, answers)
+            else:
+                for request in group:
+                    self._commit(connection, [request], grows=False)
+        else:
+            _deliver(group, answers)
 
-    def _transaction(self, connection: sqlite3.Connection, works: Sequence[Work]) -> list[Any]:
+    def _transaction(self, connection: sqlite3.Connection, group: list[_Request], grows: bool) -> list[Any]:
         with self._turn():
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.Error as error:
                 raise _NotBegun(error) from None
             try:
-                answers = [work(connection) for work in works]
+                answers: list[Any] = []
+                while len(answers) < len(group):
+                    answers.append(group[len(answers)].work(connection))
+                    if grows and len(answers) == len(group):
+                        self._join_waiting(group)
                 connection.execute("COMMIT")
                 self._ring()
             except BaseException:
@@ -289,29 +307,31 @@ class Engine:
 
     # -- watching ------------------------------------------------------------------------------
 
-    def _look(self, on_change: Callable[[], None]) -> None:
-        """Tell when any other connection has committed. `data_version` is a look at shared memory, no I/O.
+    def _look(self, connection: sqlite3.Connection, on_change: Callable[[], None]) -> None:
+        """Tell when any other connection has committed: on the writer's, `data_version` leaves our own commits out.
 
-        The bell rings when the WAL is written to, a moment before the commit can be seen, and again when one of
-        Treadle's processes is through with it.
+        It is a look at shared memory, no I/O. The log is written to a moment before the commit can be seen; Treadle's
+        own processes ring once more when it can.
         """
         assert self._bell
         most, growth = (BELL_MAX, BELL_GROWTH) if self._bell.works else (POLL_MAX, POLL_GROWTH)
-        connection = self.connect()
-        seen = connection.execute("PRAGMA data_version").fetchone()
-        pause = WATCH_MIN
+        seen, pause = None, 0.0
         while not self._stopping.is_set():
             rang = self._bell.wait(pause)
-            pause = WATCH_MIN if rang else min(pause * growth, most)
+            if not rang:
+                pause = min(max(pause, WATCH_MIN) * growth, most)
+            else:
+                pause = WATCH_MIN if self._log in rang else most
             try:
-                version = connection.execute("PRAGMA data_version").fetchone()
+                with self._in_use:
+                    version = connection.execute("PRAGMA data_version").fetchone()
             except sqlite3.Error:
                 continue  # busy, or the file is gone for a moment: polling finds what a hint missed
             if version != seen:
+                if seen is not None:
+                    on_change()
+                    time.sleep(WATCH_MIN)  # whoever was told looks at everything: no need to tell of each commit
                 seen, pause = version, WATCH_MIN
-                on_change()
-                time.sleep(WATCH_MIN)  # whoever was told looks at everything: no need to tell of each commit
-        connection.close()
 
 
 def _deliver(group: Sequence[_Request], answers: Sequence[Any]) -> None:

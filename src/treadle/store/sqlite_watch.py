@@ -6,22 +6,24 @@ through ctypes. Elsewhere `Bell` never rings, and whoever waits for it looks now
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import select
+import struct
 import sys
 from collections.abc import Sequence
 
 IN_MODIFY = 0x2
 BUFFER = 65_536
+# Which watch, what happened, and two that don't matter; no name follows, because the watches are on files.
+EVENT = struct.Struct("iIII")
 
 
 class Bell:
     """Rings when one of the files is written to, by whatever process."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._inotify = _watching(paths)
+        self._inotify, self._paths = _watching(paths)
         self._stopped, self._stop = os.pipe()
         self._poll = select.poll()
         self._poll.register(self._stopped, select.POLLIN)
@@ -32,14 +34,13 @@ class Bell:
     def works(self) -> bool:
         return self._inotify is not None
 
-    def wait(self, seconds: float) -> bool:
-        """Until it rings or the time is over; True: it rang."""
+    def wait(self, seconds: float) -> set[str]:
+        """Until it rings or the time is over; the files that were written to."""
         ready = [fd for fd, _ in self._poll.poll(seconds * 1000)]
         if self._inotify not in ready:
-            return False
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._inotify, BUFFER)
-        return True
+            return set()
+        events = os.read(self._inotify, BUFFER)
+        return {self._paths[watch] for watch, *_ in EVENT.iter_unpack(events) if watch in self._paths}
 
     def stop(self) -> None:
         """Wake whoever waits, now and from now on."""
@@ -51,19 +52,20 @@ class Bell:
                 os.close(fd)
 
 
-def _watching(paths: Sequence[str]) -> int | None:
-    """A descriptor that is readable when one of the files was written to; None where there is no such thing."""
+def _watching(paths: Sequence[str]) -> tuple[int | None, dict[int, str]]:
+    """A descriptor that is readable when one of the files was written to, and the files by their number in it; None
+    where there is no such thing."""
     if sys.platform != "linux":
-        return None
+        return None, {}
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, AttributeError):
-        return None
+        return None, {}
     if fd < 0:  # too many of them, system-wide
-        return None
-    for path in paths:
-        if libc.inotify_add_watch(fd, os.fsencode(path), IN_MODIFY) < 0:
-            os.close(fd)
-            return None
-    return fd
+        return None, {}
+    watches = {libc.inotify_add_watch(fd, os.fsencode(path), IN_MODIFY): path for path in paths}
+    if min(watches) < 0:
+        os.close(fd)
+        return None, {}
+    return fd, watches

@@ -56,7 +56,7 @@ class Engine:
         self._build(await self._open_lease())
         await self._start_keeper()
         self.executor.start({topic: self._recipe(topic) for topic in self._topics()})
-        self.unsubscribe = self.store.subscribe(self._hear)
+        self.unsubscribe = self.store.subscribe(self._hear, claims=True)
         self.claiming = self._task(self.claims.run())
         for name, step in self._duties():
             self._task(forever(name, step))

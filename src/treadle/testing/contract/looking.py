@@ -356,6 +356,16 @@ class HintsContract(ContractPart):
         await eventually(lambda: "cancel" in heard)
         stop()
 
+    async def test_what_is_told_here_at_once_is_not_told_again(self, bench: Workbench) -> None:
+        heard: list[str] = []
+        stop = bench.store.subscribe(heard.append)
+        await asyncio.sleep(0.2)  # PostgreSQL's listener says once that it has begun
+        heard.clear()
+        await bench.store.insert([new_job()])
+        await asyncio.sleep(0.2)
+        assert heard == ["ready"]
+        stop()
+
     async def test_another_store_is_told_too(self, bench: Workbench) -> None:
         other = await bench.another()
         heard: list[str] = []
