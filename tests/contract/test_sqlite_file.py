@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -262,6 +262,21 @@ class TestErrors(SqlitePart):
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
             await self.store(bench).engine.read("SELECT 1 FROM no_table", [])
 
+    async def test_a_glance_that_fails_is_left_to_a_thread(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On the loop nobody waits for a lock."""
+        saved = await bench.store.put_record("settings", "a", "a", "{}")
+        assert await bench.store.records([("settings", "a")]) == [saved]
+        engine = self.store(bench).engine
+        assert engine._glances
+        assert engine._glances.execute("PRAGMA busy_timeout").fetchone() == (0,)
+        shaky = Shaky(engine._glances, failures=1)
+        shaky.execute("SELECT 1")
+        monkeypatch.setattr(engine, "_glances", shaky)
+        assert await bench.store.records([("settings", "a")]) == [saved]
+        assert shaky.failures == 0
+
     async def test_the_watch_goes_on_after_an_error(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
         engine, heard = self.store(bench).engine, asyncio.Event()
         shaky = Shaky(engine._connection, failures=3)
@@ -365,19 +380,19 @@ class TestClaimsBehindNewJobs(SqlitePart):
 
 
 class Shaky:
-    """A connection whose looks for other connections' commits fail at first, but for the very first one."""
+    """A connection whose statements fail at first, but for the very first one."""
 
     def __init__(self, connection: sqlite3.Connection, failures: int) -> None:
         self.connection = connection
         self.failures = failures
         self._looked = False
 
-    def execute(self, sql: str) -> sqlite3.Cursor:
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         if self._looked and self.failures:
             self.failures -= 1
             raise sqlite3.OperationalError("disk I/O error")
         self._looked = True
-        return self.connection.execute(sql)
+        return self.connection.execute(sql, values)
 
 
 class TestTurningToWal:

@@ -98,6 +98,9 @@ class SqliteStore(RelationalStore):
     async def query(self, sql: str, values: Sequence[Any]) -> list[Any]:
         return await self.engine.read(sql, values)
 
+    async def glance(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        return await self.engine.glance(sql, values)
+
     async def read_together(self, make: Callable[[], Reading[T]]) -> T:
         answer: T = await self.engine.read_together(lambda connection: read_on(connection, make()))
         return answer

@@ -69,6 +69,7 @@ class Engine:
         self._readers = ThreadPoolExecutor(2, "treadle-read")
         self._local = threading.local()
         self._read_connections: list[sqlite3.Connection] = []
+        self._glances: sqlite3.Connection | None = None
         self._log = f"{path}-wal"
         self._lock_file: int | None = None
         self._in_use = threading.Lock()
@@ -272,6 +273,18 @@ class Engine:
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
         self._check_process()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, sql, values)
+
+    async def glance(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        """Read a few rows that are as good as in memory, on the loop: a thread takes ten times as long to answer."""
+        self._check_process()
+        try:
+            if self._glances is None:
+                self._glances = self.connect()
+                self._glances.execute("PRAGMA busy_timeout = 0")
+                self._read_connections.append(self._glances)
+            return self._glances.execute(sql, values).fetchall()
+        except sqlite3.Error:
+            return await self.read(sql, values)  # busy, or worse: a thread can wait, and tell
 
     async def read_together(self, work: Work) -> Any:
         """Run `work` on a reader's connection; all that it reads is of one moment."""
