@@ -334,7 +334,9 @@ class Engine:
             if not rang:
                 pause = min(max(pause, WATCH_MIN) * growth, most)
             else:
-                pause = WATCH_MIN if self._log in rang else most
+                pause = WATCH_MIN if rang == self._log else most
+                if self._in_use.locked():
+                    time.sleep(WATCH_MIN)  # most likely our own commit, whose bell rings many times
             try:
                 with self._in_use:
                     version = connection.execute("PRAGMA data_version").fetchone()

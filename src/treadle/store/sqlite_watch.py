@@ -34,13 +34,13 @@ class Bell:
     def works(self) -> bool:
         return self._inotify is not None
 
-    def wait(self, seconds: float) -> set[str]:
-        """Until it rings or the time is over; the files that were written to."""
+    def wait(self, seconds: float) -> str | None:
+        """Until it rings or the time is over; the file that was written to last."""
         ready = [fd for fd, _ in self._poll.poll(seconds * 1000)]
         if self._inotify not in ready:
-            return set()
-        events = os.read(self._inotify, BUFFER)
-        return {self._paths[watch] for watch, *_ in EVENT.iter_unpack(events) if watch in self._paths}
+            return None
+        *_, (watch, *_) = EVENT.iter_unpack(os.read(self._inotify, BUFFER))
+        return self._paths.get(watch)
 
     def stop(self) -> None:
         """Wake whoever waits, now and from now on."""
