@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.cli.command import Command
 from treadle import Concurrency, Queue
@@ -59,6 +60,7 @@ def test_it_makes_no_database(alone: Command) -> None:
     assert list(alone.folder.iterdir()) == []
 
 
+@pytest.mark.empty_database
 def test_it_applies_no_migration(treadle: Command, sqlite_url: str) -> None:
     if treadle.database == sqlite_url:
         Path(sqlite_url.removeprefix("sqlite:///")).touch()

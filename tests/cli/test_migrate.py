@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import Command
 from treadle.store.migration import migrations
 
 NAMES = [one.name for one in migrations("sqlite")]
+
+pytestmark = pytest.mark.empty_database
 
 
 def test_the_database_is_made_and_then_up_to_date(treadle: Command) -> None:

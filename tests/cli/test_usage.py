@@ -192,6 +192,7 @@ def test_who_only_looks_makes_no_database(alone: Command, words: list[str]) -> N
     assert list(alone.folder.iterdir()) == []
 
 
+@pytest.mark.empty_database
 @pytest.mark.parametrize("words", [["stats"], ["jobs", "list"], ["jobs", "show", "x"]])
 def test_who_only_looks_changes_no_schema(treadle: Command, words: list[str]) -> None:
     if str(treadle.database).startswith("sqlite"):

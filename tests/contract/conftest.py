@@ -10,8 +10,6 @@ import pytest
 from tests.contract.relational import RelationalDatabase
 from tests.servers import PostgresServer
 
-TEMPLATE = "contract_template"
-
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest) -> RelationalDatabase:
@@ -37,12 +35,6 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "jobs.db"
     asyncio.run(migrate(RelationalDatabase(f"sqlite:///{path}")))
     return path
-
-
-@pytest.fixture(scope="session")
-def migrated_template(postgres_server: PostgresServer) -> str:
-    asyncio.run(migrate(RelationalDatabase(postgres_server.create_database(TEMPLATE))))
-    return TEMPLATE
 
 
 async def migrate(database: RelationalDatabase) -> None:

@@ -14,6 +14,8 @@ from treadle.store import migration
 from treadle.store.migration import Migration, migrations
 from treadle.testing.workbench import Workbench, new_job
 
+pytestmark = pytest.mark.empty_database
+
 # Half of the schema, then the process or its backend is gone.
 KILLED_HALF_WAY = """
 import asyncio, os, sqlite3, sys

@@ -16,6 +16,7 @@ from treadle import InvalidInput, Job, Queue, SchemaMismatch, Status, StoreUnava
 from treadle.store.migration import migrations
 
 
+@pytest.mark.empty_database
 async def test_a_queue_opens_by_itself_at_the_first_use(url: str) -> None:
     queue = Queue(url)
     job = await queue.enqueue("mail")
@@ -106,11 +107,13 @@ async def test_a_database_that_can_not_be_reached_is_said_and_can_be_tried_again
     await queue.close()
 
 
+@pytest.mark.empty_database
 async def test_without_migrating_an_empty_database_is_refused(url: str) -> None:
     with pytest.raises(SchemaMismatch, match="run treadle migrate"):
         await Queue(url, migrate=False).open()
 
 
+@pytest.mark.empty_database
 async def test_migrate_says_what_it_applied(url: str) -> None:
     queue = Queue(url, migrate=False)
     assert await queue.migrate() == [one.name for one in migrations("sqlite")]

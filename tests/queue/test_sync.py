@@ -117,6 +117,7 @@ def test_results(queue: Queue) -> None:
         queue.sync.result(failed.id)
 
 
+@pytest.mark.empty_database
 def test_migrate_open_and_save_templates(queue: Queue) -> None:
     assert queue.sync.migrate() == [one.name for one in migrations("sqlite")]
     assert queue.sync.open() is queue
