@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.http.served import PASSWORD, Served, served
-from tests.servers import ServerMissing, needed
+from tests.servers import PostgresServer, ServerMissing, needed
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache"
@@ -77,11 +77,21 @@ def package(node: Path) -> Path:
     return needed(_installed)
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its URL."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path_factory.mktemp('database')}/jobs.db"
+    else:
+        postgres: PostgresServer = request.getfixturevalue("postgres_server")
+        with postgres.database() as name:
+            yield postgres.url(name)
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with a superuser and a user, and rules that let users at their own jobs."""
-    folder = tmp_path_factory.mktemp("served")
-    with served(folder, f"sqlite:///{folder}/jobs.db") as server:
+    with served(tmp_path_factory.mktemp("served"), database) as server:
         rules = {"enqueue_rule": "@request.auth.id != ''", "manage_rule": "createdBy = @request.auth.id"}
         answer = server.call("PATCH", "/api/settings", server.superuser(), json={"jobs": rules})
         assert answer.status_code == 200, answer.text

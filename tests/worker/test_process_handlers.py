@@ -17,7 +17,7 @@ from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, InvalidInput, Job, Queue, Retry, Worker
-from treadle.worker import child_process
+from treadle.worker import child_process, shutdown
 from treadle.worker.child_process import Child
 from treadle.worker.processes import Conversation
 
@@ -318,18 +318,21 @@ async def test_a_cancel_while_the_child_is_starting_ends_the_job_before_it_begin
     assert await (await queue.enqueue("plain", {"x": 1})).result("30s")
 
 
+@pytest.mark.parametrize("stops", [1, 2])
 async def test_a_child_that_was_starting_when_the_worker_left_does_not_begin(
-    queue: Queue, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: int
 ) -> None:
+    monkeypatch.setattr(shutdown, "CLEAN_UP_S", 0.1)
     starting, go_on, made = start_slowly(monkeypatch)
     queue.register("sleeps", handlers.sleeps, process=True)
-    worker = await start(queue, slots=1)
+    worker = await start(queue, slots=1, drain="10ms")
     paths = files(tmp_path)
-    await queue.enqueue("sleeps", paths)
+    job = await queue.enqueue("sleeps", paths)
     await starting.wait()
-    worker.stop()
-    worker.stop()
+    for _ in range(stops):
+        worker.stop()
     await worker.done  # type: ignore[attr-defined]
+    assert (await job.refresh()).status == ("pending" if stops == 1 else "processing")
     go_on.set()
     await until(lambda: made and gone(made[0]._pid))
     assert not Path(paths["started"]).exists()

@@ -66,7 +66,7 @@ class Hub:
 
         return unsubscribe
 
-    def publish(self, hints: Iterable[str], told: object = None) -> None:
+    def publish(self, hints: Sequence[str], told: object = None) -> None:
         """From any thread. Those who claim through `told` know of "ready" already (`tell_claimants`)."""
         for one in self._all():
             if not one.loop.is_closed():

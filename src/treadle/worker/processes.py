@@ -58,9 +58,11 @@ class Processes:
                 return child
             await self._dismiss(child)
         child = await Child.start()
-        self._children.add(child)
-        if self._closed:  # the worker has left meanwhile, and nobody keeps the lease
+        if self._closed:
             child.signal(signal.SIGKILL)
+            await child.dismiss()
+            raise ProcessDied("the worker has left meanwhile, and nobody keeps the lease")
+        self._children.add(child)
         return child
 
     def give_back(self, child: Child) -> None:
