@@ -15,7 +15,7 @@ from psycopg import sql
 
 from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
 from tests.servers import PostgresServer
-from treadle.lifecycle import Completed, Failed, Outcome, Status
+from treadle.lifecycle import ENDED, Completed, Failed, Outcome, Status
 from treadle.store import listing, scripts
 from treadle.store.base import Claimed, Gate, Listing, NewJob, Settlement
 from treadle.store.changes import Cursor, Gap, Mark, Reader
@@ -306,6 +306,9 @@ def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
 
 # -- lists and counts ------------------------------------------------------------------------------
 
+# Later than all that has ended: whoever looks for them in another order than by time looks through everything.
+NOBODY_YET = 2**45
+
 LISTINGS = {
     "the newest": Listing(),
     "a later page": Listing(offset=300),
@@ -319,6 +322,8 @@ LISTINGS = {
     "completed of a rare topic": Listing(status=Status.COMPLETED, topic="rare"),
     "failed of an unknown topic": Listing(status=Status.FAILED, topic="nobodys"),
     "pending of a rare topic": Listing(status=Status.PENDING, topic="rare"),
+    **{f"{status} since a moment ago": Listing(status=status, ended_since=NOBODY_YET) for status in sorted(ENDED)},
+    "completed of a topic since a moment ago": Listing(status=Status.COMPLETED, topic="mail", ended_since=NOBODY_YET),
 }
 # What a page may read beside the jobs that it shows: a look at each place of each of them.
 A_PAGE = 2_000
