@@ -196,7 +196,8 @@ class Listing:
     """What else must hold of a job."""
     sort: tuple[SortKey, ...] = ()
     ended_since: int | None = None
-    """With the status of an ending: only jobs that ended then or later."""
+    """With the status of an ending: only jobs that ended then or later. If there are more than `limit`, which of them
+    are listed is the store's choice."""
 
 
 class Change(NamedTuple):
