@@ -149,7 +149,7 @@ class Bench:
 
     def http(self) -> Figures:
         with self.store.fresh() as url:
-            return api.measure(url, self.folder, 1 if self.quick else 6)
+            return api.measure(url, self.folder, 0.3 if self.quick else 6)
 
     def memory(self) -> Figures:
         """A worker's memory after a tenth of the jobs and after all of them."""

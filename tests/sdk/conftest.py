@@ -17,7 +17,6 @@ from tests.servers import PostgresServer, ServerMissing, needed
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache"
-SECONDS = 60
 INSTALL_SECONDS = 300
 
 
@@ -33,10 +32,9 @@ class Thrown:
 
 @dataclass(frozen=True)
 class Client:
-    """Runs scripts in which `pb` is a client of the server, and `given` is what the test hands in."""
+    """Runs scripts in which `pb` is a new client of the server, and `given` is what the test hands in."""
 
-    node: Path
-    package: Path
+    node: subprocess.Popen[str]
     server: Served
 
     def run(self, script: str, **given: Any) -> Any:
@@ -53,16 +51,13 @@ class Client:
         return Thrown(**told["thrown"])
 
     def _run(self, script: str, given: dict[str, Any]) -> dict[str, Any]:
-        done = subprocess.run(
-            [str(self.node), str(HERE / "script.mjs"), str(self.package), self.server.url],
-            input=json.dumps({"script": script, "given": {"password": PASSWORD, **given}}),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
+        assert self.node.stdin
+        assert self.node.stdout
+        self.node.stdin.write(json.dumps({"script": script, "given": {"password": PASSWORD, **given}}) + "\n")
+        self.node.stdin.flush()
+        line = self.node.stdout.readline()
+        assert line, "node has gone; its stderr says why"
+        told: dict[str, Any] = json.loads(line)
         return told
 
 
@@ -99,9 +94,11 @@ def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield server
 
 
-@pytest.fixture
-def client(node: Path, package: Path, server: Served) -> Client:
-    return Client(node, package, server)
+@pytest.fixture(scope="module")
+def client(node: Path, package: Path, server: Served) -> Iterator[Client]:
+    command = [str(node), str(HERE / "script.mjs"), str(package), server.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as running:
+        yield Client(running, server)
 
 
 def _program(name: str) -> Path:
