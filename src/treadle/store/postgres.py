@@ -32,6 +32,8 @@ MIGRATION_SECONDS = 86_400.0
 TRIES = 10
 # For how long claims of a busy lane may start at their mark instead of at its very head.
 MARK_SECONDS = 1.0
+# A look from the head may take long, past all that was claimed since an old snapshot: then it is a rare one.
+LOOK_SHARE = 20
 RATED_SECONDS = 5.0
 
 
@@ -46,7 +48,8 @@ class PostgresStore(RelationalStore):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[tuple[str, str, int], int] = {}
         self._marks: dict[int, tuple[int, int]] = {}
-        self._marked_at = 0.0
+        self._look_at = 0.0
+        """When a claim is to start at the heads of its lanes again."""
         self._rated: frozenset[str] = frozenset()
         self._rated_at = float("-inf")
 
@@ -238,13 +241,16 @@ class PostgresStore(RelationalStore):
     ) -> Claim:
         if await self._any_rated(topics):
             return await self.transact(lambda: scripts.claim(lease, topics, capabilities, limit, free))
-        if time.monotonic() - self._marked_at > MARK_SECONDS:
+        asked = time.monotonic()
+        if asked > self._look_at:
             self._marks.clear()
-            self._marked_at = time.monotonic()
         marked = bool(self._marks)
         rows = await self.link.fetch(
             self.queries["claim"].sql, lease, topics, capabilities, limit, free, *self._mark_arrays()
         )
+        if not marked:
+            answered = time.monotonic()
+            self._look_at = answered + max(MARK_SECONDS, LOOK_SHARE * (answered - asked))
         if not rows:
             raise LeaseLost("the lease has run out")
         jobs = [_claimed(row, lease) for row in rows if row[0] is not None and not row[13]]
