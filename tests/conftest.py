@@ -51,7 +51,7 @@ def _below(path: Path, places: list[Path]) -> bool:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A fresh empty database, once on each store."""
+    """A fresh database without jobs, once on each store."""
     database: str = request.getfixturevalue(f"{request.param}_url")
     return database
 

@@ -293,8 +293,10 @@ class TestErrors(SqlitePart):
         heard: list[str] = []
         bench.store.subscribe(heard.append)
         await asyncio.sleep(0.05)
-        for n in range(20):
-            await self.store(bench).engine.write(lambda db, n=n: db.execute(f"CREATE TABLE mine{n} (a)"))  # type: ignore[misc]
+        write = self.store(bench).engine.write
+        await write(lambda db: db.execute("CREATE TABLE mine (a)"))
+        for _ in range(20):
+            await write(lambda db: db.execute("INSERT INTO mine VALUES (1)"))
             await asyncio.sleep(0.005)
         assert heard == []
         self.commit_elsewhere(bench)

@@ -32,7 +32,7 @@ MIGRATION_SECONDS = 86_400.0
 TRIES = 10
 # For how long claims of a busy lane may start at their mark instead of at its very head.
 MARK_SECONDS = 1.0
-# A look from the head may take long, past all that was claimed since an old snapshot: then it is a rare one.
+# A look from the head may take long, past all that was claimed since an old snapshot: it waits so many times as long.
 LOOK_SHARE = 20
 RATED_SECONDS = 5.0
 
