@@ -33,7 +33,7 @@ class Handler:
         self.wants_payload = payload is not None
         self._payload = _payload_adapter(payload.annotation, self.topic) if payload else None
         self._result = _adapter(signature.return_annotation, self.topic)
-        # The validator itself: the adapter's own method costs as much again as a small payload.
+        # The validator itself, as below: the adapter's own method costs as much again as a small payload.
         self._validate_json = self._payload.validator.validate_json if self._payload else from_json
 
     def schema(self) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ class Handler:
         if self._payload is None:
             return dumps_object(payload)
         try:
-            value = self._payload.validate_python({} if payload is None else payload)
+            value = self._payload.validator.validate_python({} if payload is None else payload)
         except ValidationError as error:
             raise _explained(self.topic, "payload", error) from None
         return dumps_object(_written(self._payload, value, "payload"))
@@ -151,8 +151,8 @@ def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any] | None:
 def _written(adapter: TypeAdapter[Any], value: Any, what: str) -> Any:
     """The value in JSON's types, as its own type spells it."""
     try:
-        written = adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
-        suspect = adapter.dump_python(value, warnings="none") if _has_null(written) else None
+        written = adapter.serializer.to_python(value, mode="json", by_alias=True, warnings="none")
+        suspect = adapter.serializer.to_python(value, warnings="none") if _has_null(written) else None
     except ValueError as error:
         raise InvalidPayload(f"{what} can't be written as JSON: {error}", field=what) from None
     check_finite(suspect, what)

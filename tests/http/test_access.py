@@ -121,6 +121,16 @@ async def test_scope_rules_by_a_field_of_the_user(api: Api) -> None:
     assert [job["id"] for job in (await api.get("/api/jobs", as_="ann")).json()["items"]] == [red["id"]]
 
 
+async def test_a_changed_user_is_asked_anew(api: Api) -> None:
+    await api.rules(enqueue_rule="@request.auth.team = 'red'", manage_rule="scopeId = @request.auth.team")
+    job = await api.enqueue(scopeId="blue")
+    assert (await api.post("/api/jobs/enqueue", {"topic": "mail"}, as_="ann")).status_code == 200
+    assert (await api.get(f"/api/jobs/{job['id']}", as_="ann")).status_code == 404
+    await api.accounts.update_user("ann@example.com", data={"team": "blue"})
+    assert (await api.post("/api/jobs/enqueue", {"topic": "mail"}, as_="ann")).status_code == 403
+    assert (await api.get(f"/api/jobs/{job['id']}", as_="ann")).status_code == 200
+
+
 async def test_scopes_of_api_keys(api: Api) -> None:
     enqueue, manage, workers = await api.key("enqueue"), await api.key("manage"), await api.key("workers", "topics")
     assert await status(api, "POST", "/api/jobs/enqueue", enqueue, BODY) == 200

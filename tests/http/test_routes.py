@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.http.api import Api, failure, opened
 from treadle import Queue
 from treadle.http import create_app
@@ -94,3 +96,42 @@ async def test_mounted_in_another_application(sqlite_url: str) -> None:
             assert (await client.get(f"/queue/api/jobs/{made.json()['id']}", headers=headers)).status_code == 200
             assert (await client.get("/queue/api/health")).status_code == 200
             assert (await client.get("/api/health")).status_code == 404
+
+
+async def test_pages_of_other_origins_can_read_what_is_wrong(sqlite_api: Api) -> None:
+    """Also on the routes that go past the framework."""
+    page = {"Origin": "https://page.example"}
+    job = await sqlite_api.enqueue()
+    answers = [
+        await sqlite_api.get(f"/api/jobs/{job['id']}", headers=page),
+        await sqlite_api.get("/api/jobs/nothing", headers=page),
+        await sqlite_api.post("/api/jobs/enqueue", {"topic": ""}, headers=page),
+        await sqlite_api.post("/api/jobs/enqueue", {"topic": "mail", "maxRetries": 1, "maxAttempts": 2}, headers=page),
+        await sqlite_api.get("/api/jobs", headers=page),
+    ]
+    assert [answer.status_code for answer in answers] == [200, 404, 400, 400, 200]
+    assert all(answer.headers["access-control-allow-origin"] == "*" for answer in answers)
+
+
+async def test_an_error_that_nobody_expected(sqlite_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(sqlite_api.queue, "enqueue", broken)
+    monkeypatch.setattr(sqlite_api.queue, "why", broken)
+    job = await sqlite_api.post("/api/jobs/enqueue-many", {"jobs": [{"topic": "mail"}, {"topic": "mail"}]})
+    for answer in (
+        await sqlite_api.post("/api/jobs/enqueue", {"topic": "mail"}),
+        await sqlite_api.get(f"/api/jobs/{job.json()['items'][0]['id']}/why"),
+    ):
+        assert failure(answer) == (500, "internal_error")
+        assert "secret" not in answer.text
+
+
+async def test_a_path_of_its_own_is_no_id(sqlite_api: Api) -> None:
+    """`/api/jobs/{id}` goes past the framework, `/api/jobs/stats` does not."""
+    assert "successRate" in (await sqlite_api.get("/api/jobs/stats")).json()
+    assert failure(await sqlite_api.get("/api/jobs/enqueue")) == (404, "not_found")
+    assert failure(await sqlite_api.post("/api/jobs/stats")) == (405, "method_not_allowed")
+    assert failure(await sqlite_api.request("PUT", "/api/jobs/enqueue")) == (405, "method_not_allowed")
+    assert (await sqlite_api.request("HEAD", "/api/jobs/stats")).content == b""

@@ -93,9 +93,9 @@ class ApiKey:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """Who asks."""
+    """Who asks. The same object for the same token, as long as the account is as it was."""
 
     kind: Literal["anonymous", "user", "superuser", "api_key"]
     record: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,9 +18,11 @@ from treadle.http.bodies import header_of, json_object
 from treadle.http.errors import ApiError, not_found
 from treadle.http.site import PUBLIC, JobsSettings, Site, parsed
 from treadle.job import Job
-from treadle.rules import Condition, RequestFacts
+from treadle.rules import Condition, RequestFacts, parse_rule
 
 COOKIE = "treadle_auth"
+# Where a request's caller is kept once they are known.
+CALLER = "treadle.caller"
 READS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
@@ -50,15 +53,17 @@ class Access:
 
     # -- who asks ----------------------------------------------------------------------------------
 
-    async def caller(self, request: Request) -> Caller:
-        """Who the request's token or cookie says it is. One that is there but bad is refused, whatever was asked."""
-        known: Caller | None = getattr(request.state, "caller", None)
-        if known is None:
-            known = request.state.caller = await self.check(request)
+    async def caller(self, request: Request, *, anew: bool = False) -> Caller:
+        """Who the request's token or cookie says it is. One that is there but bad is refused, whatever was asked.
+
+        `anew`: ask again; a stream lives longer than some tokens.
+        """
+        known: Caller | None = request.scope.get(CALLER)
+        if known is None or anew:
+            known = request.scope[CALLER] = await self._check(request)
         return known
 
-    async def check(self, request: Request) -> Caller:
-        """The same, asked anew: a stream lives longer than some tokens."""
+    async def _check(self, request: Request) -> Caller:
         token = _bearer(request)
         if token is None and (token := request.cookies.get(COOKIE)):
             require_same_origin(request)
@@ -114,7 +119,14 @@ class Access:
         if text == PUBLIC:
             return rules.always
         rule = parsed(text)
-        return None if rule is None else rule.bind(await _facts(request, caller, text))
+        if rule is None:
+            return None
+        return _of_caller(rule.text, caller) if rule.asks_only_who else rule.bind(await _facts(request, caller, text))
+
+
+@lru_cache(maxsize=512)
+def _of_caller(text: str, caller: Caller) -> Condition:
+    return parse_rule(text).bind(RequestFacts(auth=caller.record))
 
 
 def of_job(condition: Condition, job: Job) -> Job:

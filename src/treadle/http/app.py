@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -15,10 +15,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from treadle.errors import TreadleError
 from treadle.http import openapi, streams
+from treadle.http.direct import Direct, path_here
 from treadle.http.errors import NOT_FOUND, ApiError, from_treadle
 from treadle.http.routes import accounts, jobs, service, settings, setup, steering, topics, workers
 from treadle.http.server import Servers
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 # Fixed paths before those with a job's id or a topic in them.
-ROUTERS: list[APIRouter] = [
-    one.router for one in (streams, jobs, steering, topics, workers, accounts, settings, setup, service)
+ROUTES: list[BaseRoute] = [
+    route
+    for module in (streams, jobs, steering, topics, workers, accounts, settings, setup, service)
+    for route in module.router.routes
 ]
 
 
@@ -60,6 +64,7 @@ def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
             Middleware(Observed, metrics=metrics),
             Middleware(Shell),
             Middleware(_ForBrowsers, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]),
+            Middleware(Direct, routes=ROUTES),
         ],
         exception_handlers={
             ApiError: _api_error,
@@ -71,9 +76,8 @@ def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
     app.state.servers = servers
     app.state.http_metrics = metrics
     app.state.worker_metrics = worker_metrics
-    for router in ROUTERS:
-        # Not include_router: each request would be matched by every router once more, a tenth of its time.
-        app.router.routes += router.routes
+    # Not include_router: each request would be matched by every router once more, a tenth of its time.
+    app.router.routes += ROUTES
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
@@ -113,8 +117,8 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 def _allowed(request: Request) -> str:
     """Of all routes with this path: the framework tells only the first one's. A path of its own hides `{id}`."""
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    found = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    path = path_here(request.scope)
+    found = [route for route in ROUTES if isinstance(route, APIRoute)]
     fitting = [route for route in found if route.path == path] or [one for one in found if one.path_regex.match(path)]
     methods = {method for route in fitting for method in route.methods or ()}
     return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))

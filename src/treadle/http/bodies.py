@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from treadle.errors import TreadleError
 from treadle.http.errors import ApiError, from_validation
 from treadle.payload import check_plain
 
 MAX_BODY = 4 * 1024 * 1024
+# Where a request's body is kept once it was read.
+BODY = "treadle.body"
 M = TypeVar("M", bound="Body")
 
 
@@ -42,12 +44,13 @@ async def read_body(request: Request, model: type[M]) -> M:
 
 async def json_object(request: Request) -> dict[str, Any]:
     """The body as a JSON object, read once, by a rule perhaps; what is wrong with it is told to everybody who asks."""
-    if not hasattr(request.state, "body"):
+    kept = request.scope
+    if BODY not in kept:
         try:
-            request.state.body = _parsed(request, await _bytes(request))
+            kept[BODY] = _parsed(request, await _bytes(request))
         except (ApiError, TreadleError) as error:
-            request.state.body = error
-    found: dict[str, Any] | ApiError | TreadleError = request.state.body
+            kept[BODY] = error
+    found: dict[str, Any] | ApiError | TreadleError = kept[BODY]
     if isinstance(found, Exception):
         raise found
     return found
@@ -82,19 +85,23 @@ async def _bytes(request: Request) -> bytes:
     length = header_of(request, b"content-length")
     if length.isdigit() and int(length) > MAX_BODY:
         raise too_large()
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY:
-                raise too_large()
-    except ClientDisconnect:
-        raise ApiError(400, "incomplete_body", "The body ended before its length.") from None
+    chunks: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise ApiError(400, "incomplete_body", "The body ended before its length.")
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > MAX_BODY:
+            raise too_large()
+        more = message.get("more_body", False)
+    body = b"".join(chunks)
     match header_of(request, b"content-encoding").strip().lower():
         case "identity" | "":
-            return bytes(body)
+            return body
         case "gzip":
-            return _unzipped(bytes(body))
+            return _unzipped(body)
     raise ApiError(415, "unsupported_encoding", "Send the body as it is, or with Content-Encoding: gzip.")
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from fastapi import APIRouter, Depends
-from fastapi.routing import APIRoute
+from fastapi import Depends
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import request_response
 
 from treadle.accounts import Accounts
 from treadle.external import ExternalWorkers
@@ -23,8 +20,6 @@ from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
-
-E = TypeVar("E", bound=Callable[..., Awaitable[Response]])
 
 
 class Server:
@@ -93,29 +88,6 @@ def needs(scope: str, *, jobs_api: bool = False) -> Any:
             await here.access.enabled()
 
     return Depends(check)
-
-
-class _Direct(APIRoute):
-    """Described like any other route, but called with the request and the parts of its path as they are."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self.app = request_response(self._call)
-
-    async def _call(self, request: Request) -> Response:
-        found: Response = await self.endpoint(request, **request.path_params)
-        return found
-
-
-def direct(router: APIRouter, method: str, path: str, **options: Any) -> Callable[[E], E]:
-    """A decorator for the routes that are called more than all others together: no dependency, no checked parameter,
-    and none of the time that the framework takes to look for them."""
-
-    def add(endpoint: E) -> E:
-        router.add_api_route(path, endpoint, methods=[method], route_class_override=_Direct, **options)
-        return endpoint
-
-    return add
 
 
 def answer(body: Any, status: int = 200) -> Response:

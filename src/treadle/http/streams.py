@@ -188,7 +188,7 @@ class Stream:
             return True
         self._check_at = time.monotonic() + CHECK_S
         try:
-            self._request.state.caller = await self._here.access.check(self._request)
+            await self._here.access.caller(self._request, anew=True)
             self._allowed = await self._here.access.manage(self._request)
         except ApiError:
             return False

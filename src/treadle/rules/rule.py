@@ -10,7 +10,7 @@ from treadle.rules.binding import RequestFacts, bind
 from treadle.rules.conditions import Condition, JobField, JobPath, always
 from treadle.rules.errors import InvalidRule
 from treadle.rules.grammar import Compared, Every, Expression, Some, parse
-from treadle.rules.operands import Changed, Name, RequestValue
+from treadle.rules.operands import Changed, Macro, Name, RequestValue
 
 MAX_FILTER_BYTES = 3_500
 
@@ -23,6 +23,8 @@ class Rule:
     expression: Expression
     names_job_fields: bool
     """Without them the request alone decides."""
+    asks_only_who: bool
+    """Of the request it names the signed-in user at most: the same user, the same condition."""
 
     def bind(self, request: RequestFacts) -> Condition:
         """What is left to be asked of a job; an error in the rule's evaluation leaves nobody in."""
@@ -34,7 +36,15 @@ def parse_rule(text: str) -> Rule:
     """InvalidRule if it is not one; what is refused here was never saved."""
     expression = parse(text)
     names = _names(expression)
-    return Rule(text, expression, any(isinstance(name, JobField | JobPath | Changed) for name in names))
+    return Rule(
+        text,
+        expression,
+        names_job_fields=any(isinstance(name, JobField | JobPath | Changed) for name in names),
+        asks_only_who=not any(
+            isinstance(name, Macro | Changed) or (isinstance(name, RequestValue) and name.part != "auth")
+            for name in names
+        ),
+    )
 
 
 def parse_filter(text: str, now: datetime | None = None) -> Condition:

@@ -394,6 +394,24 @@ def test_what_names_job_fields(rule: str) -> None:
     assert parse_rule(rule).names_job_fields
 
 
+@pytest.mark.parametrize(
+    ("rule", "only"),
+    [
+        ("@request.auth.id != ''", True),
+        ("createdBy = @request.auth.id && payload.x = 1", True),
+        ("scopeId ?= @request.auth.teams:each", True),
+        ("@request.auth.id != '' && @request.method = 'GET'", False),
+        ("createdBy = @request.auth.id || @request.query.all = '1'", False),
+        ("@request.headers.x_team = scopeId", False),
+        ("@request.body.scope = 'x'", False),
+        ("@request.body.priority:changed = false", False),
+        ("createdAt > @todayStart", False),
+    ],
+)
+def test_what_asks_only_who(rule: str, only: bool) -> None:
+    assert parse_rule(rule).asks_only_who is only
+
+
 def test_joining_conditions() -> None:
     a, b, c = (rules.parse_filter(f"topic = '{letter}'") for letter in "abc")
     assert rules.both(a, always) == a

@@ -15,10 +15,11 @@ from treadle import insights, rules
 from treadle.http import documents as doc
 from treadle.http.access import Permit, of_job
 from treadle.http.bodies import body_of, read_body
+from treadle.http.direct import direct
 from treadle.http.errors import ApiError, bad_field, not_found
 from treadle.http.instants import optional_instant, since_instant
 from treadle.http.openapi import spec
-from treadle.http.server import Enqueuing, Here, Managed, Server, answer, direct, the_server
+from treadle.http.server import Enqueuing, Here, Managed, Server, answer, the_server
 from treadle.job import JSON_NAMES, Job, checked_topic, rfc3339
 from treadle.lifecycle import Status
 from treadle.orders import JobRequest
@@ -86,26 +87,39 @@ async def _enqueued(here: Server, permit: Permit, bodies: Sequence[doc.EnqueueBo
 
 
 def _options(body: doc.JobOptions) -> dict[str, Any]:
+    """Those that were given, as `enqueue` has them."""
+    given = body.model_fields_set
+    if given <= _NO_OPTIONS:
+        return {}
     if body.webhookUrl is not None:
         raise bad_field("webhookUrl", "this server does not send webhooks")
-    return {
-        "run_at": optional_instant(body.runAt, "runAt"),
-        "delay": body.delay,
-        "expires_at": optional_instant(body.expiresAt, "expiresAt"),
-        "max_retries": body.maxRetries,
-        "max_attempts": body.maxAttempts,
-        "priority": body.priority,
-        "capability": body.capability,
-        "idempotency_key": body.idempotencyKey,
-        "scope": body.scope,
-        "scope_id": body.scopeId,
-    }
+    options = {option: getattr(body, name) for name, option in _OPTIONS.items() if name in given}
+    for name in ("runAt", "expiresAt"):
+        if name in given:
+            options[_OPTIONS[name]] = optional_instant(getattr(body, name), name)
+    return options
+
+
+_NO_OPTIONS = frozenset(("topic", "payload", "args"))
+_OPTIONS = {
+    "runAt": "run_at",
+    "delay": "delay",
+    "expiresAt": "expires_at",
+    "maxRetries": "max_retries",
+    "maxAttempts": "max_attempts",
+    "priority": "priority",
+    "capability": "capability",
+    "idempotencyKey": "idempotency_key",
+    "scope": "scope",
+    "scopeId": "scope_id",
+}
 
 
 def _candidate(body: doc.EnqueueBody, created_by: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """The job as it would be, for the rule to look at."""
     now = rfc3339(datetime.now(UTC))
-    priority = options["priority"]
+    priority = options.get("priority")
+    attempts = body.maxAttempts or body.maxRetries
     return {
         **_NOTHING,
         "id": "new",
@@ -113,12 +127,12 @@ def _candidate(body: doc.EnqueueBody, created_by: str | None, options: Mapping[s
         "status": Status.PENDING.value,
         "priority": priority_value("normal" if priority is None else priority),
         "payload": body.payload,
-        "runAt": rfc3339(options["run_at"]) or now,
-        "expiresAt": rfc3339(options["expires_at"]),
+        "runAt": rfc3339(options.get("run_at")) or now,
+        "expiresAt": rfc3339(options.get("expires_at")),
         "createdAt": now,
         "updatedAt": now,
-        "maxAttempts": options["max_attempts"] or options["max_retries"],
-        "maxRetries": options["max_attempts"] or options["max_retries"],
+        "maxAttempts": attempts,
+        "maxRetries": attempts,
         "scope": body.scope,
         "scopeId": body.scopeId,
         "createdBy": created_by,
