@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import uvloop
 
-from bench.processes import ROOT, cpu_seconds
+from bench.processes import ROOT, cpu_seconds, stolen_seconds
 from bench.scenarios import Figures, load
 from bench.work import payload
 from treadle import Queue
@@ -111,12 +111,15 @@ def _ask(server: Server, requests: Sequence[str], seconds: float, rate: float | 
         "seconds": seconds,
     }
     command = [sys.executable, "-m", "bench.load"]
-    cpu = cpu_seconds(server.pid)
+    cpu, stolen, began = cpu_seconds(server.pid), stolen_seconds(), time.monotonic()
     done = subprocess.run(command, cwd=ROOT, input=json.dumps(wanted), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the load generator: {done.stderr}")
     found: dict[str, float] = json.loads(done.stdout)
-    return found | {"us": (cpu_seconds(server.pid) - cpu) / found["answered"] * 1e6}
+    return found | {
+        "us": (cpu_seconds(server.pid) - cpu) / found["answered"] * 1e6,
+        "stolen ms/s": (stolen_seconds() - stolen) / (time.monotonic() - began) * 1e3,
+    }
 
 
 def measure(url: str, folder: Path, seconds: float) -> Figures:
@@ -129,7 +132,7 @@ def measure(url: str, folder: Path, seconds: float) -> Figures:
         for name in ("superuser", "user"):
             for what, requests in (("enqueue", people.enqueue(name)), ("get", people.get(name))):
                 found = _ask(server, requests, seconds, RATE)
-                figures |= {f"http {what}, {name}, {key}": found[key] for key in ("p50 ms", "p99 ms")}
+                figures |= {f"http {what}, {name}, {key}": found[key] for key in ("p50 ms", "p99 ms", "stolen ms/s")}
         # Last what leaves a backlog behind.
         figures |= _flat_out("http get", server, people.get("superuser"), seconds / 2)
         figures |= _flat_out("http enqueue", server, people.enqueue("superuser"), seconds / 2)

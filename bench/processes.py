@@ -37,6 +37,12 @@ def tree_cpu_seconds(pid: int) -> float:
     return total
 
 
+def stolen_seconds() -> float:
+    """Processor time that this machine wanted and its host gave to others, since it started."""
+    fields = Path("/proc/stat").read_text().partition("\n")[0].split()
+    return int(fields[8]) / TICK
+
+
 def memory_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):

@@ -1,4 +1,4 @@
-"""Calls that come at the same time go together; one that is alone never waits for company."""
+"""Calls that come at the same time go together; one that is alone hardly waits for company."""
 
 from __future__ import annotations
 
@@ -15,19 +15,30 @@ class Together(Generic[Asked, Answer]):
 
     While a call is on its way, later callers gather; when it is back they go together. A hundred callers then
     pay for a few calls instead of a hundred, and what a caller gets was done after it asked, never before.
+
+    After a group, or always (`patient`), a first caller waits until the event loop comes round, and takes along
+    whoever came with it: requests that were answered together tend to come back together.
     """
 
-    def __init__(self, call: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer]]], most: int) -> None:
+    def __init__(
+        self, call: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer]]], most: int, *, patient: bool = False
+    ) -> None:
         self._call = call
         self._most = most
+        self._patient = patient
+        self._crowded = patient
         self._busy = False
         self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, asked: Asked) -> Answer:
-        if self._busy:
-            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if self._busy or self._crowded:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[Answer] = loop.create_future()
             self._waiting.append((asked, future))
+            if not self._busy:
+                self._busy = True
+                loop.call_soon(self._next)
             return await future
         self._busy = True
         try:
@@ -41,6 +52,7 @@ class Together(Generic[Asked, Answer]):
         group, self._waiting = waiting[: self._most], waiting[self._most :]
         self._busy = bool(group)
         if group:
+            self._crowded = self._patient or len(group) > 1
             task = asyncio.get_running_loop().create_task(self._send(group))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

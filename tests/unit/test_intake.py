@@ -76,6 +76,21 @@ async def test_those_who_come_while_one_is_on_its_way_go_together(intake: Intake
     assert [len(group) for group in store.groups] == [1, 99]
 
 
+async def test_after_a_group_those_who_come_at_once_go_at_once(intake: Intake, store: SlowStore) -> None:
+    async def came(count: int, groups: list[int]) -> None:
+        store.groups.clear()
+        tasks = add(intake, *map(job, range(count)))
+        await turns()
+        store.let(len(groups))
+        assert await answers(tasks) == [Inserted(n) for n in range(count)]
+        assert [len(group) for group in store.groups] == groups
+
+    await came(10, [1, 9])
+    await came(10, [10])
+    await came(1, [1])
+    await came(10, [1, 9])  # after one who was alone, nobody expects company
+
+
 async def test_a_group_has_its_limit(intake: Intake, store: SlowStore) -> None:
     tasks = add(intake, *map(job, range(MOST * 2 + 2)))
     await turns()

@@ -18,7 +18,7 @@ class Gathered(Generic[K, V]):
 
     def __init__(self, read: Callable[[Sequence[K]], Awaitable[Sequence[V]]]) -> None:
         self._read = read
-        self._together: Together[Sequence[K], Sequence[V]] = Together(self._read_all, MOST)
+        self._together: Together[Sequence[K], Sequence[V]] = Together(self._read_all, MOST, patient=True)
 
     async def __call__(self, keys: Sequence[K]) -> Sequence[V]:
         """The values of these keys, in their order."""
