@@ -517,3 +517,28 @@ async def test_a_server_that_is_told_to_stop_ends_its_streams_and_goes(sqlite_qu
                 assert await second.rest() == []
             await asyncio.wait_for(process.wait(), 10)
         assert time.monotonic() - began < 5
+
+
+# -- what only a real server shows -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/api/health", "/api/jobs", "/api/jobs/nothing", "/api/jobs/stream", "/nowhere"])
+async def test_head_is_get_without_its_body(client: httpx.AsyncClient, path: str) -> None:
+    """On one connection: what follows a HEAD must not be taken for its body."""
+    for _ in range(3):
+        head = await client.head(path)
+        assert head.content == b""
+        if "stream" not in path:
+            answer = await client.get(path)
+            assert (head.status_code, head.headers["content-length"]) == (
+                answer.status_code,
+                answer.headers["content-length"],
+            )
+
+
+async def test_a_head_leaves_no_trace_in_the_log(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await client.head("/api/health")).status_code == 200
+    assert (await client.get("/api/health")).status_code == 200
+    assert not [one for one in caplog.records if one.levelname in ("ERROR", "CRITICAL")]

@@ -11,6 +11,9 @@ from treadle.http.errors import ApiError, internal
 
 log = logging.getLogger("treadle.http")
 
+HEADERS_ONLY = "treadle.headers_only"
+"""In the scope of what was a HEAD before it became a GET."""
+
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -32,15 +35,15 @@ class Shell:
             await self.app(scope, receive, send)
             return
         head = scope["method"] == "HEAD"
-        if head:
-            scope["method"] = "GET"
-            scope.setdefault("state", {})["head"] = True
+        # A copy: the server has to know that it was HEAD, or it waits for the body.
+        asked = {**scope, "method": "GET", HEADERS_ONLY: True} if head else scope
         started = False
 
         async def reply(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                scope["route"] = asked.get("route")
                 _dress(message["headers"])
             elif head:
                 message = {**message, "body": b""}
@@ -49,7 +52,7 @@ class Shell:
         try:
             if not _HOST.fullmatch(_host(scope)):
                 raise ApiError(400, "invalid_host", "The Host header is not a host name.")
-            await self.app(scope, receive, reply)
+            await self.app(asked, receive, reply)
         except ApiError as error:
             await error.response()(scope, receive, reply)
         except Exception:

@@ -23,6 +23,7 @@ from treadle.http.access import of_job
 from treadle.http.errors import ApiError
 from treadle.http.openapi import spec
 from treadle.http.server import Here, Managed, Server
+from treadle.http.shell import HEADERS_ONLY
 from treadle.job import Job, rfc3339
 from treadle.rules import Condition
 from treadle.store.base import Listing
@@ -85,8 +86,8 @@ def _nothing(status: int) -> Response:
 
 
 def _headers_only(request: Request) -> bool:
-    """HEAD, which the shell has made a GET: a stream without a body would never end."""
-    return request.method == "HEAD" or bool(getattr(request.state, "head", False))
+    """A stream without a body would never end."""
+    return HEADERS_ONLY in request.scope
 
 
 def _resume_from(request: Request, parameter: str | None) -> int | None:
