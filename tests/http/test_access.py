@@ -121,6 +121,27 @@ async def test_scope_rules_by_a_field_of_the_user(api: Api) -> None:
     assert [job["id"] for job in (await api.get("/api/jobs", as_="ann")).json()["items"]] == [red["id"]]
 
 
+async def test_a_candidate_has_its_defaults(api: Api) -> None:
+    @api.queue.job(topic="video", priority="high", max_attempts=7, capability="gpu")
+    async def video() -> None: ...
+
+    await api.queue.save_templates()
+    for topic, rule, let_in in (
+        ("mail", "maxRetries = 3 && maxAttempts = 3 && priority = 50 && capability = ''", True),
+        ("video", "maxRetries = 7 && priority = 75 && capability = 'gpu'", True),
+        ("video", "maxRetries = 3", False),
+    ):
+        await api.rules(enqueue_rule=rule)
+        answer = await api.post("/api/jobs/enqueue", {"topic": topic}, as_="ann")
+        assert answer.status_code == (200 if let_in else 403), (topic, rule)
+
+
+async def test_any_service_with_a_key_reads_the_metrics(api: Api) -> None:
+    assert (await api.get("/metrics", as_=await api.key("enqueue"))).status_code == 200
+    assert failure(await api.get("/metrics", as_="ann")) == (403, "forbidden")
+    assert failure(await api.get("/metrics", as_=None)) == (401, "unauthorized")
+
+
 async def test_a_changed_user_is_asked_anew(api: Api) -> None:
     await api.rules(enqueue_rule="@request.auth.team = 'red'", manage_rule="scopeId = @request.auth.team")
     job = await api.enqueue(scopeId="blue")
@@ -153,9 +174,14 @@ async def test_the_api_can_be_switched_off(api: Api) -> None:
         ("GET", f"/api/jobs/{job['id']}", None),
         ("POST", "/api/workers/claim", {"workerId": "w", "topics": ["mail"]}),
         ("GET", "/api/workers", None),
+        ("POST", f"/api/workers/jobs/{job['id']}/complete", {"token": 1}),
+        ("GET", "/api/jobs/stream", None),
+        ("GET", "/api/topics", None),
+        ("POST", "/api/topics/mail/pause", {}),
     ):
-        answer = await api.request(method, path, json=body)
-        assert failure(answer) == (403, "http_disabled"), path
+        for who in ("root", "ann", None):
+            answer = await api.request(method, path, json=body, as_=who)
+            assert failure(answer) == (403, "http_disabled"), path
     assert await status(api, "GET", "/api/health", None) == 200
     assert await status(api, "GET", "/api/settings", "root") == 200
     await api.rules(http_enabled=True)
@@ -188,7 +214,7 @@ async def test_a_bad_rule_is_refused_and_the_old_one_stays(api: Api, rule: str) 
 @pytest.mark.parametrize("token", ["nonsense", "Bearer x.y.z", "Basic cm9vdDpyb290", "Token abc", "x" * 100_000])
 async def test_a_bad_token_is_401_whatever_the_rule_says(api: Api, token: str) -> None:
     await api.rules(enqueue_rule="true", manage_rule="true")
-    for path in ("/api/jobs", "/api/health", "/api/settings", "/api/topics"):
+    for path in ("/api/jobs", "/api/health", "/api/settings", "/api/topics", "/api/openapi.json", "/metrics"):
         answer = await api.get(path, as_=None, headers={"Authorization": token})
         assert failure(answer) == (401, "invalid_token")
 

@@ -51,6 +51,16 @@ async def test_what_is_missing_is_named(sqlite_api: Api, body: dict[str, object]
     answer = await sqlite_api.post(USERS, body, as_=None)
     assert failure(answer)[0] == 400
     assert "password" in answer.json()["data"]
+    if not body.get("password"):
+        assert answer.json()["data"]["password"]["code"] == "validation_required"
+
+
+async def test_a_collection_that_is_not_there(sqlite_api: Api) -> None:
+    body = {"identity": "ann@example.com", "password": PASSWORD}
+    for path in ("auth-with-password", "auth-refresh"):
+        answer = await sqlite_api.post(f"/api/collections/nope/{path}", body)
+        assert failure(answer) == (404, "not_found")
+        assert answer.json()["message"] == "Missing or invalid auth collection context."
 
 
 async def test_refresh(api: Api) -> None:

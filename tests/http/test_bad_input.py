@@ -145,8 +145,39 @@ async def test_a_field_that_is_wrong_is_named(api: Api) -> None:
     for field, value in FIELDS:
         answer = await api.post(ENQUEUE, {"topic": "mail", "payload": {}, field: value})
         assert answer.status_code == 400, (field, value, answer.text)
-        assert any(name == field or name.startswith(f"{field}.") for name in answer.json()["data"]), answer.text
+        assert list(answer.json()["data"]) == [field], answer.text
     assert await api.queue.count() == 0
+
+
+async def test_what_is_wrong_inside_a_field_has_its_path(sqlite_api: Api) -> None:
+    for body, path in (
+        ({"topic": "mail", "payload": {"a": [1, {"b": 10**20}]}}, "payload.a[1].b"),
+        ({"topic": "mail", "payload": {"a": "\x00"}}, "payload.a"),
+        ({"topic": "mail", "priority": 2**63}, "priority"),
+        ({"jobs": [{"topic": "mail"}, {"topic": "mail", "priority": 1.5}]}, "jobs.1.priority"),
+        ({"jobs": [{"topic": "mail"}, {}]}, "jobs.1.topic"),
+    ):
+        answer = await sqlite_api.post("/api/jobs/enqueue-many" if "jobs" in body else ENQUEUE, body)
+        assert answer.status_code == 400, answer.text
+        assert list(answer.json()["data"]) == [path], answer.text
+        assert answer.json()["message"].startswith(path)
+
+
+async def test_messages_speak_of_the_fields_that_were_sent(sqlite_api: Api) -> None:
+    for fields in (
+        {"runAt": "2030-01-01T00:00:00Z", "delay": "1m"},
+        {"maxRetries": 1, "maxAttempts": 1},
+        {"runAt": "2030-01-01T00:00:00"},
+    ):
+        answer = await sqlite_api.post(ENQUEUE, {"topic": "mail", **fields})
+        assert answer.status_code == 400
+        assert "_" not in answer.json()["message"], answer.text
+        assert "datetime" not in answer.json()["message"], answer.text
+
+
+async def test_a_time_may_be_written_in_lower_case(sqlite_api: Api) -> None:
+    job = await sqlite_api.enqueue(runAt="2030-01-01t00:00:00.5z")
+    assert job["runAt"] == "2030-01-01T00:00:00.500Z"
 
 
 async def test_a_payload_over_one_mebibyte(api: Api) -> None:

@@ -536,9 +536,7 @@ async def test_head_is_get_without_its_body(client: httpx.AsyncClient, path: str
             )
 
 
-async def test_a_head_leaves_no_trace_in_the_log(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_head_leaves_no_trace_in_the_log(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
     assert (await client.head("/api/health")).status_code == 200
     assert (await client.get("/api/health")).status_code == 200
     assert not [one for one in caplog.records if one.levelname in ("ERROR", "CRITICAL")]

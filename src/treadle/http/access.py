@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -34,16 +34,17 @@ class Permit(NamedTuple):
     topics: Sequence[str]
     """Without one: of every topic."""
 
-    def admit(self, candidates: Iterable[Mapping[str, Any]]) -> None:
-        """These jobs, all or none."""
-        if self.jobs == rules.always and not self.topics:
-            return
-        for job in candidates:
-            if not rules.matches(self.jobs, job):
-                raise refusal(self.caller)
-            if self.topics and job["topic"] not in self.topics:
-                message = f"Jobs of topic {job['topic']} can't be enqueued over HTTP (allowed_topics)."
-                raise ApiError(403, "topic_not_allowed", message)
+    @property
+    def restricted(self) -> bool:
+        return self.jobs != rules.always or bool(self.topics)
+
+    def admit(self, job: Mapping[str, Any]) -> None:
+        """This job, or it is refused."""
+        if not rules.matches(self.jobs, job):
+            raise refusal(self.caller)
+        if self.topics and job["topic"] not in self.topics:
+            message = f"Jobs of topic {job['topic']} can't be enqueued over HTTP (allowed_topics)."
+            raise ApiError(403, "topic_not_allowed", message)
 
 
 class Access:

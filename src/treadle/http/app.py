@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from treadle.errors import TreadleError
 from treadle.http import openapi, streams
 from treadle.http.direct import Direct, path_here
-from treadle.http.errors import NOT_FOUND, ApiError, from_treadle
+from treadle.http.errors import NOT_FOUND, ApiError, from_treadle, wrong_method
 from treadle.http.routes import accounts, jobs, service, settings, setup, steering, topics, workers
 from treadle.http.server import Servers
 from treadle.http.shell import Shell
@@ -110,18 +110,15 @@ async def _http_error(request: Request, error: Any) -> Response:
     if error.status_code == 404:
         return ApiError(404, "not_found", NOT_FOUND).response()
     if error.status_code == 405:
-        message = f"{request.method[:20]} is not possible here; see the Allow header."
-        return ApiError(405, "method_not_allowed", message, headers={"Allow": _allowed(request)}).response()
+        return wrong_method(request.method, _methods(request)).response()
     return ApiError(error.status_code, "bad_request", str(error.detail)[:300], headers=error.headers).response()
 
 
-def _allowed(request: Request) -> str:
-    """Of all routes with this path: the framework tells only the first one's. A path of its own hides `{id}`."""
+def _methods(request: Request) -> set[str]:
+    """Of all routes with this path: the framework tells only the first one's."""
     path = path_here(request.scope)
-    found = [route for route in ROUTES if isinstance(route, APIRoute)]
-    fitting = [route for route in found if route.path == path] or [one for one in found if one.path_regex.match(path)]
-    methods = {method for route in fitting for method in route.methods or ()}
-    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+    fitting = [route for route in ROUTES if isinstance(route, APIRoute) and route.path_regex.match(path)]
+    return {method for route in fitting for method in route.methods or ()}
 
 
 async def _bad_parameters(request: Request, error: Any) -> Response:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from treadle.errors import TreadleError
+from treadle.errors import InvalidPayload, TreadleError
 from treadle.http.errors import ApiError, from_validation
 from treadle.payload import check_plain
 
@@ -36,10 +36,11 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
 
 async def read_body(request: Request, model: type[M]) -> M:
+    body = await json_object(request)
     try:
-        return model.model_validate(await json_object(request))
+        return model.model_validate(body)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, body) from None
 
 
 async def json_object(request: Request) -> dict[str, Any]:
@@ -69,7 +70,11 @@ def _parsed(request: Request, body: bytes) -> dict[str, Any]:
         raise ApiError(400, "invalid_json", f"The body is not JSON: {str(error)[:200]}.") from None
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_json", "The body must be a JSON object.")
-    check_plain(value, "body")
+    try:
+        check_plain(value, "body")
+    except InvalidPayload as error:
+        field, message = (text.removeprefix("body.") for text in (str(error.data["field"]), error.message))
+        raise ApiError(400, error.code, message, {field: {"code": error.code, "message": message}}) from None
     return value
 
 

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.errors import TreadleError
-from treadle.http.errors import ApiError, from_treadle
+from treadle.http.errors import ApiError, from_treadle, wrong_method
 
 E = TypeVar("E", bound=Callable[..., Awaitable[Response]])
 
@@ -37,25 +37,28 @@ class Direct:
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._app = app
-        self._fixed: dict[tuple[str, str], _DirectRoute | None] = {}
-        """By method and path: a path of its own goes before one with an id in it, direct or not."""
+        self._fixed: dict[str, dict[str, _DirectRoute | None]] = {}
+        """By path and method. A path of its own goes before one with an id in it, direct or not, possible or not."""
         self._patterns: list[tuple[str, _DirectRoute]] = []
         for route in routes:
             assert isinstance(route, Route)
             found = route if isinstance(route, _DirectRoute) else None
             for method in route.methods or ():
                 if "{" not in route.path:
-                    self._fixed[method, route.path] = found
+                    self._fixed.setdefault(route.path, {})[method] = found
                 elif found:
                     self._patterns.append((method, found))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route, parts = self._find(scope) if scope["type"] == "http" else (None, {})
-        if route is None:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["route"] = route
         try:
+            route, parts = self._find(scope["method"], path_here(scope))
+            if route is None:
+                await self._app(scope, receive, send)
+                return
+            scope["route"] = route
             response: Response = await route.endpoint(Request(scope, receive, send), **parts)
         except ApiError as error:
             response = error.response()
@@ -63,10 +66,12 @@ class Direct:
             response = from_treadle(error).response()
         await response(scope, receive, send)
 
-    def _find(self, scope: Scope) -> tuple[_DirectRoute | None, dict[str, str]]:
-        method, path = scope["method"], path_here(scope)
-        if (method, path) in self._fixed:
-            return self._fixed[method, path], {}
+    def _find(self, method: str, path: str) -> tuple[_DirectRoute | None, dict[str, str]]:
+        methods = self._fixed.get(path)
+        if methods is not None:
+            if method not in methods:
+                raise wrong_method(method, methods)
+            return methods[method], {}
         for its_method, route in self._patterns:
             if method == its_method and (match := route.path_regex.match(path)):
                 return route, match.groupdict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,6 +44,12 @@ def not_found() -> ApiError:
     return ApiError(404, "not_found", NOT_FOUND)
 
 
+def wrong_method(method: str, possible: Collection[str]) -> ApiError:
+    allowed = {*possible, *(["HEAD"] if "GET" in possible else [])}
+    message = f"{method[:20]} is not possible here; see the Allow header."
+    return ApiError(405, "method_not_allowed", message, headers={"Allow": ", ".join(sorted(allowed))})
+
+
 def bad_field(field: str, message: str, code: str = "invalid_input") -> ApiError:
     """One field is at fault."""
     return ApiError(400, code, f"{field}: {message}", {field: {"code": code, "message": message}})
@@ -60,7 +66,7 @@ _STATUS: list[tuple[type[errors.TreadleError], int]] = [
     (errors.StoreUnavailable, 503),
     (errors.SchemaMismatch, 503),
 ]
-_SNAKE = re.compile(r"^([a-z]+(?:_[a-z]+)+):")
+_SNAKE = re.compile(r"\b(?:run|expires)_at\b|\bmax_(?:attempts|retries)\b|^[a-z]+(?:_[a-z]+)+(?=:)")
 
 
 def from_treadle(error: errors.TreadleError) -> ApiError:
@@ -73,7 +79,7 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
     if status == 503:
         message = "The database can't be reached just now; try again."
         return ApiError(503, error.code, message, headers={"Retry-After": "1"})
-    message = _SNAKE.sub(lambda found: f"{camel(found[1])}:", error.message)
+    message = _SNAKE.sub(lambda found: camel(found[0]), error.message)
     field = error.data.get("field")
     if field is None:
         return ApiError(status, error.code, message, error.data)
@@ -81,17 +87,32 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
     return ApiError(status, error.code, message, {name: {"code": error.code, "message": message}})
 
 
-def from_validation(error: ValidationError) -> ApiError:
-    """Every field that a model refused, by its path."""
+def from_validation(error: ValidationError, body: Any) -> ApiError:
+    """Every field of the body that a model refused, by its path."""
     data: dict[str, dict[str, str]] = {}
     for one in error.errors(include_url=False, include_input=False, include_context=False):
-        path = ".".join(str(part) for part in one["loc"])[:200] or "body"
+        path = ".".join(_path(one["loc"], body, missing=one["type"] == "missing"))[:200] or "body"
         data.setdefault(path, {"code": _codes.get(one["type"], "invalid_input"), "message": one["msg"]})
     field, first = next(iter(data.items()))
     return ApiError(400, "invalid_input", f"{field}: {first['message']}", data)
 
 
-_codes = {"missing": "validation_required", "extra_forbidden": "validation_unknown_field"}
+def _path(parts: Sequence[int | str], body: Any, *, missing: bool) -> Iterator[str]:
+    """As far as the body goes: behind that a model only names the types that it tried."""
+    for part in parts:
+        within = (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int))
+        if within:
+            body = body[part]
+        elif not (missing and isinstance(body, dict)):
+            return
+        yield str(part)
+
+
+_codes = {
+    "missing": "validation_required",
+    "string_too_short": "validation_required",
+    "extra_forbidden": "validation_unknown_field",
+}
 
 
 def internal() -> ApiError:

@@ -9,16 +9,23 @@ from treadle.http.errors import bad_field
 from treadle.job import to_ms
 from treadle.policy import duration_ms
 
+EXAMPLE = "write it like 2026-12-24T18:00:00Z"
+
 
 def instant(text: str, field: str) -> datetime:
     """RFC 3339, with its zone, within what every store can keep."""
     try:
-        when = datetime.fromisoformat(text)
+        when = datetime.fromisoformat(text.upper())
+    except ValueError:
+        raise bad_field(field, f"is not a time; {EXAMPLE}") from None
+    if when.utcoffset() is None:
+        raise bad_field(field, f"has no time zone; {EXAMPLE}")
+    try:
         to_ms(when, field)
     except InvalidInput as error:
         raise bad_field(field, error.message.partition(": ")[2]) from None
-    except (ValueError, OverflowError):
-        raise bad_field(field, "is not a time; write it like 2026-12-24T18:00:00Z") from None
+    except OverflowError:
+        raise bad_field(field, "is out of range") from None
     return when
 
 

@@ -83,9 +83,10 @@ def needs(scope: str, *, jobs_api: bool = False) -> Any:
     """A dependency of routes for superusers and API keys with this scope; `jobs_api`: closed when the API is off."""
 
     async def check(request: Request, here: Here) -> None:
-        await here.access.require(request, scope)
+        await here.access.caller(request)  # a bad token is told first
         if jobs_api:
             await here.access.enabled()
+        await here.access.require(request, scope)
 
     return Depends(check)
 

@@ -21,6 +21,7 @@ HEADERS = {
     "X-XSS-Protection": "1; mode=block",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
+    "Vary": "Origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
 }
 _RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]

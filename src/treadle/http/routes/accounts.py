@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from treadle.accounts import SUPERUSERS, Account, SignInFailed, TooManyAttempts
+from treadle.accounts import SUPERUSERS, USERS, Account, SignInFailed, TooManyAttempts
 from treadle.http import documents as doc
 from treadle.http.access import COOKIE, refusal
 from treadle.http.bodies import body_of
@@ -17,14 +17,14 @@ from treadle.http.openapi import spec
 from treadle.http.server import Here, Server, answer
 
 router = APIRouter(tags=["accounts"])
-CollectionName = Literal["users", "_superusers"]
+CollectionName = Annotated[str, Path(json_schema_extra={"enum": [USERS, SUPERUSERS]})]
 DAY_S = 86_400
-COOKIE_S = {"users": 5 * DAY_S, SUPERUSERS: DAY_S}
+COOKIE_S = {USERS: 5 * DAY_S, SUPERUSERS: DAY_S}
 
 
 @router.post(
     "/api/collections/{collection}/auth-with-password",
-    **spec(doc.SignedIn, body=doc.SignInBody, errors=(429,), open_to_all=True),
+    **spec(doc.SignedIn, body=doc.SignInBody, errors=(404, 429), open_to_all=True),
 )
 async def auth_with_password(
     request: Request,
@@ -37,6 +37,7 @@ async def auth_with_password(
 
     A token that the client still has is not looked at: it may be why they sign in.
     """
+    _check_collection(collection)
     try:
         account = await here.accounts.sign_in(collection, body.identity, body.password, client(request))
     except SignInFailed:
@@ -49,16 +50,22 @@ async def auth_with_password(
     return await signed_in(request, here, account, cookie)
 
 
-@router.post("/api/collections/{collection}/auth-refresh", **spec(doc.SignedIn))
+@router.post("/api/collections/{collection}/auth-refresh", **spec(doc.SignedIn, errors=(404,)))
 async def auth_refresh(request: Request, here: Here, collection: CollectionName) -> Response:
     """A fresh token for one that is still valid."""
     caller = await here.access.caller(request)
+    _check_collection(collection)
     if caller.account is None:
         raise refusal(caller)
     if caller.account.collection != collection:
         message = f"The request requires auth record from {caller.account.collection} collection."
         raise ApiError(403, "forbidden", message)
     return await signed_in(request, here, caller.account, cookie=COOKIE in request.cookies)
+
+
+def _check_collection(name: str) -> None:
+    if name not in COOKIE_S:
+        raise ApiError(404, "not_found", "Missing or invalid auth collection context.")
 
 
 async def signed_in(request: Request, here: Server, account: Account, cookie: bool) -> Response:

@@ -25,6 +25,7 @@ from treadle.lifecycle import Status
 from treadle.orders import JobRequest
 from treadle.policy import priority_value
 from treadle.rules import Condition
+from treadle.template import Template
 
 router = APIRouter(tags=["jobs"])
 
@@ -45,22 +46,24 @@ async def enqueue(request: Request) -> Response:
     here = await the_server(request)
     permit = await here.access.enqueue(request)
     body = await read_body(request, doc.EnqueueBody)
-    return answer((await _enqueued(here, permit, [body]))[0])
+    return answer((await _enqueued(request, here, permit, [body]))[0])
 
 
 @router.post("/api/jobs/enqueue-many", **spec(doc.EnqueuedList, body=doc.EnqueueManyBody, errors=REFUSALS))
 async def enqueue_many(
+    request: Request,
     here: Here,
     permit: Enqueuing,
     body: Annotated[doc.EnqueueManyBody, Depends(body_of(doc.EnqueueManyBody))],
 ) -> Response:
     """Store many jobs, all or none."""
-    return answer({"items": await _enqueued(here, permit, body.jobs)})
+    return answer({"items": await _enqueued(request, here, permit, body.jobs)})
 
 
 @router.post("/api/jobs/{topic}/dispatch", **spec(doc.EnqueuedDocument, body=doc.DispatchBody, errors=REFUSALS))
 @router.post("/_api/jobs/{topic}/dispatch", include_in_schema=False)
 async def dispatch(
+    request: Request,
     here: Here,
     topic: doc.TopicName,
     permit: Enqueuing,
@@ -69,13 +72,17 @@ async def dispatch(
     """Store a job of this topic; `args` is its payload."""
     options = body.model_dump(exclude={"args"}, exclude_unset=True)
     wanted = doc.EnqueueBody.model_construct(topic=checked_topic(topic), payload=body.args, **options)
-    return answer((await _enqueued(here, permit, [wanted]))[0])
+    return answer((await _enqueued(request, here, permit, [wanted]))[0])
 
 
-async def _enqueued(here: Server, permit: Permit, bodies: Sequence[doc.EnqueueBody]) -> list[dict[str, Any]]:
+async def _enqueued(
+    request: Request, here: Server, permit: Permit, bodies: Sequence[doc.EnqueueBody]
+) -> list[dict[str, Any]]:
     by = permit.caller.account_id
     options = [_options(body) for body in bodies]
-    permit.admit(_candidate(body, by, chosen) for body, chosen in zip(bodies, options, strict=True))
+    if permit.restricted:
+        for body, chosen in zip(bodies, options, strict=True):
+            permit.admit(_candidate(body, by, chosen, await here.queue.template(body.topic)))
     if len(bodies) == 1:
         jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, created_by=by, **options[0])]
     else:
@@ -83,7 +90,18 @@ async def _enqueued(here: Server, permit: Permit, bodies: Sequence[doc.EnqueueBo
         jobs = await here.queue.enqueue_many(
             [JobRequest(body.topic, body.payload, {**chosen, "created_by": by}) for body, chosen in wanted]
         )
-    return [{**job.as_json(), "deduplicated": job.deduplicated} for job in jobs]
+    return [{**job.as_json(), "deduplicated": job.deduplicated, **await _hidden(request, here, job)} for job in jobs]
+
+
+async def _hidden(request: Request, here: Server, job: Job) -> Mapping[str, Any]:
+    """Of a job that stood for this one and is somebody else's, the caller learns that it is there, not what it did."""
+    if not job.deduplicated or job.created_by == (await here.access.caller(request)).account_id:
+        return {}
+    try:
+        of_job(await here.access.manage(request), job)
+    except ApiError:
+        return _PRIVATE
+    return {}
 
 
 def _options(body: doc.JobOptions) -> dict[str, Any]:
@@ -115,17 +133,19 @@ _OPTIONS = {
 }
 
 
-def _candidate(body: doc.EnqueueBody, created_by: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def _candidate(
+    body: doc.EnqueueBody, created_by: str | None, options: Mapping[str, Any], template: Template
+) -> dict[str, Any]:
     """The job as it would be, for the rule to look at."""
     now = rfc3339(datetime.now(UTC))
     priority = options.get("priority")
-    attempts = body.maxAttempts or body.maxRetries
+    attempts = body.maxAttempts or body.maxRetries or template.retry.max_attempts
     return {
         **_NOTHING,
         "id": "new",
         "topic": body.topic,
         "status": Status.PENDING.value,
-        "priority": priority_value("normal" if priority is None else priority),
+        "priority": priority_value(template.priority if priority is None else priority),
         "payload": body.payload,
         "runAt": rfc3339(options.get("run_at")) or now,
         "expiresAt": rfc3339(options.get("expires_at")),
@@ -137,10 +157,14 @@ def _candidate(body: doc.EnqueueBody, created_by: str | None, options: Mapping[s
         "scopeId": body.scopeId,
         "createdBy": created_by,
         "idempotencyKey": body.idempotencyKey,
-        "capability": body.capability,
+        "capability": body.capability or template.capability,
     }
 
 
+_PRIVATE: dict[str, Any] = {
+    "payload": {},
+    **dict.fromkeys("result lastError errorType progressMessage cancelReason createdBy lockedBy".split()),
+}
 _NOTHING: dict[str, Any] = dict.fromkeys(JSON_NAMES) | {"progress": 0, "attempt": 0, "retries": 0, "steps": []}
 
 # -- look ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
+from treadle.http.access import refusal
 from treadle.http.openapi import spec
 from treadle.http.server import Here, answer
 from treadle.telemetry import CONTENT_TYPE, exposition
@@ -25,14 +26,16 @@ async def health(request: Request, here: Here) -> Response:
 @router.get("/metrics", **spec(kind="text/plain"))
 async def metrics(request: Request, here: Here) -> Response:
     """For Prometheus."""
-    if not here.queue.settings.metrics_public:
-        await here.access.require(request, "metrics")
+    caller = await here.access.caller(request)
+    if not (here.queue.settings.metrics_public or caller.is_superuser or caller.kind == "api_key"):
+        raise refusal(caller)
     state = request.app.state
     text = await exposition(here.queue, state.worker_metrics, state.http_metrics)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
 @router.get("/api/openapi.json", include_in_schema=False)
-async def openapi(request: Request) -> Response:
+async def openapi(request: Request, here: Here) -> Response:
+    await here.access.caller(request)
     where = request.scope.get("root_path") or "/"  # where it is mounted in another application
     return answer({**request.app.openapi(), "servers": [{"url": where}]})

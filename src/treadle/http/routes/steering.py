@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle import bulk, rules
+from treadle.errors import WrongState
 from treadle.http import documents as doc
 from treadle.http.bodies import body_of
 from treadle.http.errors import ApiError, bad_field
@@ -16,6 +17,7 @@ from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
 from treadle.http.routes.jobs import JobId, visible
 from treadle.http.server import Here, Managed, answer
+from treadle.lifecycle import Status
 
 router = APIRouter(tags=["jobs"])
 
@@ -73,9 +75,15 @@ async def requeue(
 async def cancel(
     here: Here, allowed: Managed, id: JobId, body: Annotated[doc.CancelBody, Depends(body_of(doc.CancelBody))]
 ) -> Response:
-    """Stop a job: at once if it waits, at its next checkpoint if it runs."""
+    """Stop a job: at once if it waits, at its next checkpoint if it runs. Once more changes nothing."""
     await visible(here, allowed, id)
-    return answer((await here.queue.cancel(id, body.reason)).as_json())
+    try:
+        job = await here.queue.cancel(id, body.reason)
+    except WrongState as error:
+        if error.data["status"] != Status.CANCELLED:
+            raise
+        job = await visible(here, allowed, id)
+    return answer(job.as_json())
 
 
 @router.patch("/api/jobs/{id}", **spec(doc.JobDocument, body=doc.JobPatch, errors=(404, 409)))
@@ -96,9 +104,9 @@ async def patch(
 @router.delete("/api/jobs/{id}", **spec(status=204, errors=(404, 409)))
 async def delete(request: Request, here: Here, allowed: Managed, id: JobId, force: bool = False) -> Response:
     """Delete a pending, failed, cancelled or expired job; superusers with `force` a completed one too."""
-    await visible(here, allowed, id)
+    job = await visible(here, allowed, id)
     caller = await here.access.caller(request)
-    if force and not caller.is_superuser:
+    if force and job.status is Status.COMPLETED and not caller.is_superuser:
         raise ApiError(403, "forbidden", "Only superusers can delete completed jobs.")
-    await here.queue.delete(id, force=force)
+    await here.queue.delete(id, force=force and caller.is_superuser)
     return Response(status_code=204)

@@ -17,6 +17,7 @@ from treadle.job import from_ms, rfc3339
 from treadle.store.base import FOREVER, Topic
 
 router = APIRouter(tags=["topics"])
+STEERED = [needs("topics", jobs_api=True)]
 
 
 @router.get("/api/topics", **spec(doc.TopicList))
@@ -28,7 +29,11 @@ async def topics(here: Here, allowed: Managed) -> Response:
     return answer({"items": [_as_json(topic) for topic in found]})
 
 
-@router.post("/api/topics/{topic}/pause", **spec(doc.TopicDocument, body=doc.PauseBody), dependencies=[needs("topics")])
+@router.post(
+    "/api/topics/{topic}/pause",
+    **spec(doc.TopicDocument, body=doc.PauseBody),
+    dependencies=STEERED,
+)
 async def pause(
     here: Here, topic: doc.TopicName, body: Annotated[doc.PauseBody, Depends(body_of(doc.PauseBody))]
 ) -> Response:
@@ -37,7 +42,7 @@ async def pause(
     return await _one(here, topic)
 
 
-@router.post("/api/topics/{topic}/resume", **spec(doc.TopicDocument), dependencies=[needs("topics")])
+@router.post("/api/topics/{topic}/resume", **spec(doc.TopicDocument), dependencies=STEERED)
 async def resume(here: Here, topic: doc.TopicName) -> Response:
     """Start its jobs again."""
     await here.queue.resume(topic)

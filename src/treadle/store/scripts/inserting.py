@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from treadle.errors import ConcurrencyRejected, KeyReused, NotRepeatable, Refused, StoreUnavailable
 from treadle.store.base import EXPIRES, GATED, Inserted, NewJob
@@ -230,7 +231,8 @@ def _joined(*parts: str | None) -> str:
 
 
 def _payload_hash(job: NewJob) -> str:
-    return hashlib.sha256(job.payload.encode()).hexdigest()
+    """The same for the same JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(from_json(job.payload), sort_keys=True).encode()).hexdigest()
 
 
 def _resolve(job: NewJob, key: _Key, hash_: str | None, existing_id: str, now: int) -> Inserted | Refused:
