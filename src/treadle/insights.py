@@ -112,16 +112,20 @@ async def stats_of(store: Store, condition: Condition, topic: str | None, since:
 
 async def topics_of(store: Store, condition: Condition, topics: Sequence[Topic]) -> list[Topic]:
     """The topics that a part of the jobs has, with the counts of that part."""
-    found = []
-    for topic in topics:
-        if not await store.count(listing(topic.topic, None, None, None, 1, 0, condition), 1):
-            continue
-        pending, processing = [
-            min(await store.count(listing(topic.topic, status, None, None, 1, 0, condition), COUNT_CAP), COUNT_CAP)
-            for status in (Status.PENDING, Status.PROCESSING)
-        ]
-        found.append(replace(topic, pending=pending, processing=processing))
-    return found
+
+    async def count(topic: Topic, status: Status | None, most: int) -> int:
+        return min(await store.count(listing(topic.topic, status, None, None, 1, 0, condition), most), most)
+
+    return [
+        replace(
+            topic,
+            # Where nobody has one, nothing needs to be counted.
+            pending=await count(topic, Status.PENDING, COUNT_CAP) if topic.pending else 0,
+            processing=await count(topic, Status.PROCESSING, COUNT_CAP) if topic.processing else 0,
+        )
+        for topic in topics
+        if await count(topic, None, 1)
+    ]
 
 
 async def timeline(store: Store, id: str) -> list[Event]:
