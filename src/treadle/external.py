@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import JobNotFound, LeaseLost
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_CLAIM = 100
 MAX_WAIT_S = 60.0
+# A lease that is no older need not be renewed for the job that it gets.
+FRESH_S = 0.1
 
 
 class ExternalError(Exception):
@@ -59,39 +61,33 @@ class ExternalWorkers:
         store = (await self._queue.open()).store
         deadline = time.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
         news = asyncio.Event()
+        leases = _Leases(store, name, self._lease_ms, serves)
         unsubscribe = store.subscribe(lambda hint: news.set() if hint in (READY, LATER) else None)
         try:
-            while not (claimed := await self._take(store, name, serves, min(max(limit, 1), MAX_CLAIM))):
+            while not (claimed := await self._take(leases, min(max(limit, 1), MAX_CLAIM))):
                 left = deadline - time.monotonic()
                 if left <= 0 or (gone and await gone()):
                     return []
                 await self._pause(store, news, left)
         finally:
             unsubscribe()
+            await leases.close()
         jobs = await store.get([one.id for one in claimed])
         return [(job, one.token) for one, job in zip(claimed, jobs, strict=True) if job]
 
-    async def _take(self, store: Store, name: str, serves: dict[str, Any], limit: int) -> list[Claimed]:
+    async def _take(self, leases: _Leases, limit: int) -> list[Claimed]:
+        store, serves = leases.store, leases.serves
         await store.promote()
         claimed: list[Claimed] = []
         while len(claimed) < limit:
-            async with self._lease(store, name, serves) as lease:
-                got = (await store.claim(lease.number, serves["topics"], serves["capabilities"], 1, 1)).jobs
-                lease.used = bool(got)
+            lease = await leases.spare()
+            got = (await store.claim(lease, serves["topics"], serves["capabilities"], 1, 1)).jobs
             if not got:
                 break
-            await store.touch(lease.number, [Touch(got[0].n, got[0].token, 0, None, None)])
+            await leases.use()
+            await store.touch(lease, [Touch(got[0].n, got[0].token, 0, None, None)])
             claimed += got
         return claimed
-
-    @contextlib.asynccontextmanager
-    async def _lease(self, store: Store, name: str, serves: dict[str, Any]) -> AsyncIterator[_Lease]:
-        lease = _Lease(await store.open_lease(name, self._lease_ms, serves))
-        try:
-            yield lease
-        finally:
-            if not lease.used:
-                await store.close_lease(lease.number)
 
     async def _pause(self, store: Store, news: asyncio.Event, most_s: float) -> None:
         """Until a hint, the next delayed job, or the poll."""
@@ -165,10 +161,36 @@ class ExternalWorkers:
         return store, held
 
 
-class _Lease:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.used = False
+class _Leases:
+    """A lease for each job to come. The next one is open while the worker waits, which makes it a live worker."""
+
+    def __init__(self, store: Store, name: str, lease_ms: int, serves: dict[str, Any]) -> None:
+        self.store = store
+        self.serves = serves
+        self._name = name
+        self._lease_ms = lease_ms
+        self._spare: int | None = None
+        self._begun = 0.0
+
+    async def spare(self) -> int:
+        """One without a job, with most of its time before it."""
+        if self._spare is not None and time.monotonic() < self._begun + self._lease_ms / 3000:
+            return self._spare
+        begun = time.monotonic()
+        if self._spare is None or not await self.store.extend(self._spare, self._lease_ms):
+            self._spare = await self.store.open_lease(self._name, self._lease_ms, self.serves)
+        self._begun = begun
+        return self._spare
+
+    async def use(self) -> None:
+        """A job has it now, for the whole of its time."""
+        lease, self._spare = self._spare, None
+        if lease is not None and time.monotonic() > self._begun + FRESH_S:
+            await self.store.extend(lease, self._lease_ms)
+
+    async def close(self) -> None:
+        if self._spare is not None:
+            await self.store.close_lease(self._spare)
 
 
 def _lost(job_id: str) -> LeaseLost:

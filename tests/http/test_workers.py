@@ -191,3 +191,25 @@ async def test_a_claim_that_makes_no_sense(sqlite_api: Api, body: dict[str, Any]
     answer = await sqlite_api.post("/api/workers/claim", body)
     assert failure(answer)[0] == 400
     assert answer.json()["data"]
+
+
+async def test_who_waits_for_a_job_is_a_live_worker(api: Api) -> None:
+    job = await api.enqueue(delay="1h")
+    reasons = (await api.get(f"/api/jobs/{job['id']}/why")).json()["reasons"]
+    assert any("no live worker" in reason for reason in reasons)
+    waiting = asyncio.create_task(claim(api, wait="20s"))
+    await eventually(lambda: live(api))
+    reasons = (await api.get(f"/api/jobs/{job['id']}/why")).json()["reasons"]
+    assert not any("no live worker" in reason for reason in reasons)
+    await api.patch(f"/api/jobs/{job['id']}", {"runAt": job["createdAt"]})
+    (claimed,) = await waiting
+    assert claimed["id"] == job["id"]
+    left = datetime.fromisoformat(claimed["lockedUntil"]) - datetime.fromisoformat(claimed["claimedAt"])
+    assert abs(left.total_seconds() - 300) < 5
+    await report(api, claimed, "complete")
+    assert await claim(api) == []
+    assert not await live(api)
+
+
+async def live(api: Api) -> bool:
+    return bool((await api.get("/api/workers")).json()["items"])
