@@ -27,6 +27,9 @@ CONNECTIONS = 50
 ASKED_FOR = 500
 RULE = "@request.auth.id != ''"
 START_SECONDS = 60
+# Of each second on 2 cores. Where the host takes more, times of answers are the host's: measured again, a few times.
+STOLEN_MS = 20
+TRIES = 5
 
 
 class Server(NamedTuple):
@@ -131,12 +134,24 @@ def measure(url: str, folder: Path, seconds: float) -> Figures:
     with _running(folder, "treadle", "serve", "bench.served:queue", "--db", url, "--port") as server:
         for name in ("superuser", "user"):
             for what, requests in (("enqueue", people.enqueue(name)), ("get", people.get(name))):
-                found = _ask(server, requests, seconds, RATE)
-                figures |= {f"http {what}, {name}, {key}": found[key] for key in ("p50 ms", "p99 ms", "stolen ms/s")}
+                found = _undisturbed(server, requests, seconds)
+                figures |= {
+                    f"http {what}, {name}, {key}": found[key] for key in ("p50 ms", "p99 ms", "stolen ms/s", "tries")
+                }
         # Last what leaves a backlog behind.
         figures |= _flat_out("http get", server, people.get("superuser"), seconds / 2)
         figures |= _flat_out("http enqueue", server, people.enqueue("superuser"), seconds / 2)
     return figures
+
+
+def _undisturbed(server: Server, requests: Sequence[str], seconds: float) -> dict[str, float]:
+    """At the steady rate; of several tries the one from which the host has taken least."""
+    tries: list[dict[str, float]] = []
+    while len(tries) < (TRIES if seconds >= 1 else 1):
+        tries.append(_ask(server, requests, seconds, RATE))
+        if tries[-1]["stolen ms/s"] <= STOLEN_MS:
+            break
+    return min(tries, key=lambda found: found["stolen ms/s"]) | {"tries": len(tries)}
 
 
 def _flat_out(name: str, server: Server, requests: Sequence[str], seconds: float) -> Figures:
