@@ -125,7 +125,7 @@ def quoted(text: str) -> str:
 
 paths = st.lists(st.sampled_from([*KEYS, "1", "nope"]), max_size=3).map(lambda steps: ".".join(["payload", *steps]))
 fields = st.sampled_from(sorted(rules.FIELDS)) | st.sampled_from(
-    ["topic:lower", "scope:lower", "result", "result.sent"]
+    ["topic:lower", "scope:lower", "result", "result.sent", "steps", "steps.0.name"]
 )
 literals = (
     st.sampled_from(TEXTS).map(quoted)
@@ -134,7 +134,7 @@ literals = (
     | st.integers(-(2**63), 2**63 - 1).map(str)
     | st.sampled_from(["true", "false", "null", "@now", "@yesterday", "@month", "@todayEnd", "@hour"])
     | st.sampled_from(
-        ["'pending'", "'failed'", "'%ing'", "'t.%'", "'completed'", "'2026%'", "'media'", "'w1'", "'boom'"]
+        ["'pending'", "'failed'", "'stale'", "'%ing'", "'t.%'", "'completed'", "'2026%'", "'media'", "'w1'", "'boom'"]
     )
 )
 operands = fields | paths | paths | literals

@@ -46,7 +46,7 @@ WORDS = """
 = != > >= < <= ~ !~ ?= ?!= ?> ?~ && || ( ) ( ) 'a' 'a' "b" '%' '' '\\\\' '\\'' '50\\%' 'é'
 0 1 -1 2.5 007 true FALSE null
 topic status priority payload payload.a payload.a.b.0 payload.0 result.x
-id scope scopeId createdBy lastError createdAt runAt
+id scope scopeId createdBy lastError createdAt runAt updatedAt eventsCount webhookSent steps.0 'stale'
 templateVersion attempt @now @monthEnd @weekday topic:lower @request.method @request.query.q @request.query.q:isset
 @request.headers.x_token:lower @request.body.priority @request.body.priority:changed @request.body.payload.a.0
 @request.auth.id @request.auth.roles:each @request.auth.roles:length @request.auth.meta.a @request.auth.id.x

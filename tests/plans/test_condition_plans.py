@@ -31,7 +31,11 @@ WANTED = {
     "topic = 'rare' && payload.x != 1": "jobs_topic",
     "status = 'failed' && lastError ~ 'smtp'": "outcomes_not_completed",
     f"id = '{job_id(7)}'": "id",
+    "topic = 'rare' && updatedAt > @yesterday && eventsCount > 1": "jobs_topic",
+    "status = 'failed' && updatedAt < '2020-01-01'": "outcomes_not_completed",
     "payload.x = 1": None,
+    "eventsCount > 2": None,
+    "lockedUntil < @now": None,
 }
 
 

@@ -38,7 +38,7 @@ class JobField:
 
 @dataclass(frozen=True, slots=True)
 class JobPath:
-    """A value inside `payload` or `result`; a text is a key, a number an index."""
+    """A value inside a document such as `payload`; a text is a key, a number an index."""
 
     document: str
     path: tuple[str | int, ...]
@@ -110,6 +110,10 @@ def some(conditions: Iterable[Condition]) -> Condition:
 
 def compare(left: Operand, sign: str, right: Operand) -> Condition:
     """A comparison, or its answer if both sides are known already."""
+    match left, sign, right:
+        # Stale is a mark, and the status stays the outcome; but one can ask for it as for a status.
+        case (JobField("status"), "=" | "!=", Constant("stale")) | (Constant("stale"), "=" | "!=", JobField("status")):
+            return Comparison(JobField("staleAt"), "!=" if sign == "=" else "=", Constant(""))
     comparison = Comparison(left, sign, right)
     if isinstance(left, JobField | JobPath) or isinstance(right, JobField | JobPath):
         return comparison

@@ -117,7 +117,7 @@ def _job_name(name: str, parts: list[str], modifier: str) -> Name:
     if first not in FIELDS:
         raise UnknownName(f"{_shown(name)} is not a field of a job that can be used here")
     if rest:
-        raise UnknownName(f"{_shown(name)}: {first} has no parts; only payload and result have")
+        raise UnknownName(f"{_shown(name)}: {first} has no parts; only {', '.join(DOCUMENTS)} have")
     if modifier and (modifier != "lower" or FIELDS[first] is not Kind.TEXT):
         raise UnknownName(f"{_shown(name)}: :{modifier} can't be used on {first}")
     return JobField(first, lower=modifier == "lower")

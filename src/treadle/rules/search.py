@@ -94,8 +94,6 @@ def _same(operand: Operand, values: list[Value], wanted: bool) -> Condition:
 
 
 def _status(value: str, wanted: bool) -> Condition:
-    if value.lower() == "stale":
-        return compare(JobField("staleAt"), "!=" if wanted else "=", Constant(""))
     return _same(JobField("status"), [value.lower()], wanted)
 
 

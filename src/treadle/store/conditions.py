@@ -17,8 +17,10 @@ from treadle.rules.values import canonical_date, instant, is_empty, written
 from treadle.store.dialects import Dialect, Value
 
 # Where a job's fields are, in the words of the `view` query: {j} is the job, {l} its lane, {s} its lease, {x} its
-# note, and {o} {r} {q} {a} {h} are the places.
+# note, {p} whichever table comes first, and {o} {r} {q} {a} {h} are the places. It is `job_from_row` in SQL.
 _ATTEMPT = "coalesce({o}.attempt, {r}.attempt, {q}.attempt, {a}.attempt, {h}.attempt, 0)"
+# Of what no job has yet.
+_NO_TEXT = "CAST(NULL AS text)"
 COLUMNS: Mapping[str, str] = {
     "id": "{j}.id",
     "topic": "{j}.topic",
@@ -32,6 +34,8 @@ COLUMNS: Mapping[str, str] = {
     "errorType": "coalesce({o}.error_type, {x}.error_type)",
     "progress": "CASE WHEN {o}.status = 'completed' THEN 100 ELSE coalesce({o}.progress, {r}.progress, 0) END",
     "progressMessage": "coalesce({o}.message, {r}.message)",
+    "step": _NO_TEXT,
+    "steps": "{empty_list}",
     "attempt": _ATTEMPT,
     "maxAttempts": "{j}.max_attempts",
     "retries": "CASE WHEN ({r}.n IS NOT NULL OR {o}.status = 'completed') AND "
@@ -40,11 +44,21 @@ COLUMNS: Mapping[str, str] = {
     "runAt": "{j}.run_at",
     "expiresAt": "{j}.expires_at",
     "createdAt": "{j}.created_at",
+    "updatedAt": "{greatest}({j}.created_at, coalesce({o}.ended_at, 0), coalesce({o}.claimed_at, {r}.claimed_at, 0), "
+    "coalesce({o}.started_at, {r}.started_at, 0), coalesce({o}.cancel_at, {r}.cancel_at, 0), "
+    "coalesce((SELECT max(e.created_at) FROM {events} e WHERE e.n = {p}.n), 0))",
     "claimedAt": "coalesce({o}.claimed_at, {r}.claimed_at)",
     "startedAt": "coalesce({o}.started_at, {r}.started_at)",
     "completedAt": "CASE WHEN {o}.status = 'completed' THEN {o}.ended_at END",
     "failedAt": "CASE WHEN {o}.status = 'failed' THEN {o}.ended_at END",
     "cancelledAt": "CASE WHEN {o}.status = 'cancelled' THEN {o}.ended_at END",
+    "lastHeartbeatAt": "{s}.renewed_at",
+    "lockedBy": "{s}.worker",
+    "lockedUntil": "{s}.until",
+    "eventsCount": "1 + (SELECT count(*) FROM {events} e WHERE e.n = {p}.n) + "
+    "CASE WHEN coalesce({o}.started_at, {r}.started_at) IS NULL THEN 0 ELSE 1 END + "
+    "CASE WHEN {o}.status = 'completed' THEN 1 ELSE 0 END",
+    "cancelRequestedAt": "coalesce({o}.cancel_at, {r}.cancel_at)",
     "cancelReason": "coalesce({o}.cancel_reason, {r}.cancel_reason)",
     "scope": "{j}.scope",
     "scopeId": "{j}.scope_id",
@@ -52,7 +66,10 @@ COLUMNS: Mapping[str, str] = {
     "idempotencyKey": "{j}.idempotency_key",
     "capability": "{l}.capability",
     "templateVersion": "{j}.template_version",
-    "lockedBy": "{s}.worker",
+    "scheduleId": _NO_TEXT,
+    "parentId": _NO_TEXT,
+    "webhookUrl": _NO_TEXT,
+    "webhookSent": "CAST(NULL AS integer)",
 }
 # Below every date and number that a job can have.
 LOWEST = -(2**62)

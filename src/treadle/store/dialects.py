@@ -22,6 +22,8 @@ class Dialect(ABC):
 
     same: str
     differs: str
+    greatest: str
+    empty_list: str
 
     def __init__(self, bind: Bind) -> None:
         self.bind = bind
@@ -60,6 +62,7 @@ class Dialect(ABC):
 
 class Sqlite(Dialect):
     same, differs = "IS", "IS NOT"
+    greatest, empty_list = "max", "'[]'"
 
     def bound_text(self, text: str) -> str:
         return self.bind(text)
@@ -103,6 +106,7 @@ class Sqlite(Dialect):
 
 class Postgres(Dialect):
     same, differs = "IS NOT DISTINCT FROM", "IS DISTINCT FROM"
+    greatest, empty_list = "greatest", "CAST('[]' AS json)"
 
     def bound_text(self, text: str) -> str:
         return f"CAST({self.bind(text)} AS text)"

@@ -169,13 +169,19 @@ class _Source:
         own = PLACES[place]
         self.aliases = {alias: alias for alias in "jloqrahsx"} | {own: "p", "p": "p"}
         self.used: set[str] = set()
-        self.conditions = Conditions(DIALECTS[build.dialect](build.bind), self.column)
+        dialect = DIALECTS[build.dialect](build.bind)
+        self.words = {
+            "clock": build.clock,
+            "stale_after": str(build.stale_after_ms),
+            "events": build.table("events"),
+            "greatest": dialect.greatest,
+            "empty_list": dialect.empty_list,
+        }
+        self.conditions = Conditions(dialect, self.column)
 
     def column(self, name: str) -> str:
         self.used |= set(_ALIAS.findall(COLUMNS[name]))
-        clock = self.build.clock if "{clock}" in COLUMNS[name] else ""
-        stale_after = str(self.build.stale_after_ms)
-        return COLUMNS[name].format(**self.aliases, clock=clock, stale_after=stale_after)
+        return COLUMNS[name].format(**self.aliases, **self.words)
 
     def job_column(self, name: str) -> str:
         self.used.add("j")

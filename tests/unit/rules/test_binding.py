@@ -35,6 +35,10 @@ JOB: dict[str, Any] = {
     "createdBy": "u1",
     "lastError": None,
     "templateVersion": None,
+    "staleAt": None,
+    "updatedAt": "2026-06-15T12:10:00.000Z",
+    "steps": [],
+    "webhookSent": None,
 }
 ANN = {
     "id": "u1",
@@ -112,6 +116,11 @@ TRUE = [
     "runAt < 'abc'",
     "runAt ~ '2026-06%'",
     "runAt > createdAt",
+    "updatedAt > runAt",
+    "steps = '[]'",
+    "steps.0.name = null",
+    "webhookSent = null",
+    "webhookSent != true && webhookSent != false",
     # inside documents
     "payload.userId = 123",
     "payload.userId != '123'",
@@ -229,6 +238,8 @@ FALSE = [
     "priority > '4'",
     "templateVersion >= 0",
     "startedAt > @now",
+    "webhookSent < 1",
+    "steps ~ 'a'",
     "payload.missing = ''",
     "payload.missing < 'z'",
     "payload.missing !~ 'x'",
@@ -291,6 +302,17 @@ def test_nobody_is_told_from_somebody() -> None:
 def test_the_callers_empty_texts_among_themselves_are_equal() -> None:
     assert holds("@request.auth.id = @request.query.x", ANONYMOUS)
     assert holds("@request.auth.id = ''", ANONYMOUS)
+
+
+def test_stale_is_a_mark_that_a_status_can_be_asked_for() -> None:
+    marked: dict[str, Any] = {"status": "failed", "staleAt": "2026-06-15T12:00:00.000Z"}
+    asking = RequestFacts(query={"status": "stale"})
+    for rule in ("status = 'stale'", "'stale' = status", "status ?= @request.query.status", "status:lower = 'stale'"):
+        assert holds(rule, asking, **marked), rule
+        assert not holds(rule, asking), rule
+        assert not holds(rule.replace("=", "!="), asking, **marked), rule
+        assert holds(rule.replace("=", "!="), asking), rule
+    assert holds("status = 'failed' && status !~ 'stale'", **marked)
 
 
 def test_a_missing_role_is_not_that_role() -> None:

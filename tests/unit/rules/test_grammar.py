@@ -1,16 +1,20 @@
 """What is a rule and what is not, and how long it may take to find out."""
 
+import re
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.unit.rules.timing import timed
 from treadle import rules
 from treadle.errors import InvalidInput
+from treadle.job import JSON_NAMES
 from treadle.rules.conditions import Constant, JobField, JobPath
 from treadle.rules.grammar import Compared, Every, Some, parse, unescaped
 from treadle.rules.operands import Macro, RequestValue
 
+GUIDE = Path(__file__).parents[3] / "docs" / "rules.md"
 A, B, C = (Compared(JobField("topic"), "=", Constant(letter)) for letter in "abc")
 
 
@@ -66,6 +70,8 @@ def test_names() -> None:
         "payload.tags.0": JobPath("payload", ("tags", 0)),
         "payload": JobPath("payload", ()),
         "result.n": JobPath("result", ("n",)),
+        "steps.0.name": JobPath("steps", (0, "name")),
+        "webhookUrl:lower": JobField("webhookUrl", lower=True),
         "topic:lower": JobField("topic", lower=True),
         "@now": Macro("@now"),
         "@request.method": RequestValue("method"),
@@ -78,6 +84,17 @@ def test_names() -> None:
         found = parse(f"{text} = 1")
         assert isinstance(found, Compared)
         assert found.left == name
+
+
+def test_every_field_of_a_job_can_be_named() -> None:
+    assert {*rules.FIELDS, *rules.DOCUMENTS} == JSON_NAMES
+
+
+def test_the_guide_lists_every_field() -> None:
+    rows = re.findall(r"^\| job fields, (\w+)s \| `(.*)` \|$", GUIDE.read_text(), re.M)
+    assert {name: kind for kind, names in rows for name in names.split()} == {
+        name: kind.value.replace("date", "time") for name, kind in rules.FIELDS.items()
+    }
 
 
 def test_blanks_and_comments_stand_anywhere_between() -> None:
@@ -158,7 +175,6 @@ REFUSED = [
     "nope = 1",
     "Topic = 'a'",
     "topic.x = 1",
-    "webhookUrl = ''",
     "flags = 0",
     "_topic = 'a'",
     "#topic = 'a'",

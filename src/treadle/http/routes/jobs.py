@@ -165,7 +165,13 @@ _PRIVATE: dict[str, Any] = {
     "payload": {},
     **dict.fromkeys("result lastError errorType progressMessage cancelReason createdBy lockedBy".split()),
 }
-_NOTHING: dict[str, Any] = dict.fromkeys(JSON_NAMES) | {"progress": 0, "attempt": 0, "retries": 0, "steps": []}
+_NOTHING: dict[str, Any] = dict.fromkeys(JSON_NAMES) | {
+    "progress": 0,
+    "attempt": 0,
+    "retries": 0,
+    "eventsCount": 1,
+    "steps": [],
+}
 
 # -- look ----------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from treadle.errors import InvalidInput
 from treadle.job import Job
 from treadle.lifecycle import Completed, Failed, Status
 from treadle.rules import Condition, matches
-from treadle.store.base import Listing
+from treadle.store.base import Listing, Touch
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import DAY, HOUR, STATES, Workbench
+from treadle.testing.workbench import DAY, HOUR, MINUTE, STATES, Workbench
 
 PAYLOADS = [
     "{}",
@@ -181,6 +181,15 @@ class FilterContract(ContractPart):
             ("status = 'processing' && lockedBy != '' && attempt = 1", "processing"),
             ("status = 'pending' && attempt > 0", "retrying"),
             ("status = 'cancelled' && status = 'failed'", ""),
+            ("status = 'stale'", ""),
+            ("status != 'stale'", " ".join(STATES)),
+            ("lockedUntil > @now", "processing cancelling"),
+            ("lastHeartbeatAt = ''", "pending delayed held retrying completed failed cancelled expired"),
+            ("cancelRequestedAt != ''", "cancelling cancelled"),
+            ("eventsCount = 1", "pending delayed held processing"),
+            ("eventsCount = 3", "completed failed"),
+            ("steps = '[]' && steps.0 = null && step = ''", " ".join(STATES)),
+            ("parentId != '' || scheduleId ~ 'a' || webhookUrl > 'a' || webhookSent = false", ""),
         ],
     )
     async def test_by_state(self, bench: Workbench, text: str, states: str) -> None:
@@ -205,19 +214,50 @@ class FilterContract(ContractPart):
                 assert len(found) == values.count(value), name
                 await self.agreed(bench, f"{name} > {literal} || {name} !~ {literal}", jobs)
 
+    async def test_by_its_last_change(self, bench: Workbench) -> None:
+        """Whichever of a job's times is the latest."""
+        topics = ("retried", "completed", "cancelling", "started", "claimed")
+        waiting, *ids = [await bench.enqueue_one(topic=topic) for topic in ("waiting", *topics)]
+        made = dict(zip(topics, ids, strict=True))
+        await bench.pass_time(MINUTE)
+        jobs = {topic: await bench.claim_one(topics=[topic]) for topic in topics}
+        await bench.pass_time(MINUTE)
+        for topic in ("started", "completed", "cancelling"):
+            await bench.store.touch(jobs[topic].lease, [Touch(jobs[topic].n, jobs[topic].token, 0, None, None)])
+        await bench.pass_time(MINUTE)
+        await bench.settle(jobs["retried"], Failed("Boom", "Boom", retry_in_ms=HOUR))
+        await bench.settle(jobs["completed"], Completed())
+        await bench.store.cancel([made["cancelling"]], "")
+        for text, found in {
+            "updatedAt = createdAt": waiting,
+            "updatedAt = claimedAt": made["claimed"],
+            "updatedAt = startedAt": made["started"],
+            "updatedAt = cancelRequestedAt": made["cancelling"],
+            "updatedAt = completedAt": made["completed"],
+            "updatedAt > createdAt && claimedAt = ''": made["retried"],
+        }.items():
+            assert await self.agreed(bench, text) == [found], text
+
     async def test_together_with_the_listings_own_choice(self, bench: Workbench) -> None:
         for state in STATES:
             await bench.make(state, topic=f"t.{state}", scope="user", scope_id=state)
         await bench.pass_time(8 * DAY)
         failed = await bench.make("failed", topic="new", scope="user", scope_id="ann")
-        for text in ("payload.to = 'ann'", "status = 'failed'", "topic = 'new'", "scope = 'user' && scopeId = 'ann'"):
+        for text in (
+            "payload.to = 'ann'",
+            "status = 'failed'",
+            "status = 'stale'",
+            "topic = 'new'",
+            "scope = 'user' && scopeId = 'ann'",
+        ):
             for options in ({}, {"stale": True}, {"topic": "new"}, {"scope": "user"}, {"scope_id": "ann"}):
                 await self.agreed(bench, text, **options)
             for status in Status:
                 await self.agreed(bench, text, status=status)
         assert await self.agreed(bench, "status = 'failed' && scopeId = 'ann'", topic="new") == [failed]
         assert await self.agreed(bench, "staleAt = ''", status=Status.FAILED) == [failed]
-        assert failed not in await self.agreed(bench, "staleAt != ''")
+        assert await self.agreed(bench, "status != 'stale' && status = 'failed'") == [failed]
+        assert failed not in await self.agreed(bench, "status = 'stale'")
 
     async def test_by_id(self, bench: Workbench) -> None:
         a, b = await bench.enqueue(2)
