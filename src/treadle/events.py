@@ -25,7 +25,7 @@ class Event(NamedTuple):
     """One line of a job's history."""
 
     id: int | None
-    """None for the plain path (enqueued, started, completed), which the job's own timestamps tell."""
+    """None for the plain path (enqueued, started, completed), which is not stored but read from timestamps."""
     job_id: str
     type: str
     from_status: str | None

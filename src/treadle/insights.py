@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import insort_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
+
+from pydantic_core import from_json
 
 from treadle import events
 from treadle.errors import InvalidInput, JobNotFound
@@ -20,6 +23,8 @@ MAX_OFFSET = 2**31
 COUNT_CAP = 10_000
 # How many of the newest completed jobs tell the average run time where the roll-ups can't.
 AVERAGE_OF = 1000
+# How often the history of a job that moves all the time is read again.
+LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +134,79 @@ async def topics_of(store: Store, condition: Condition, topics: Sequence[Topic])
 
 
 async def timeline(store: Store, id: str) -> list[Event]:
-    """The whole history: the plain path from the job's own timestamps, the rest as it was stored."""
-    job = (await store.get([id]))[0]
-    stored = await store.events(id)
-    if job is None or stored is None:
-        raise JobNotFound(f"no job has the id {id}", id=id)
-    plain = [_plain(job, events.ENQUEUED, None, Status.PENDING, job.created_at)]
-    if job.started_at:
-        plain.append(_plain(job, events.STARTED, Status.PENDING, Status.PROCESSING, job.started_at))
-    if job.completed_at:
-        plain.append(_plain(job, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, job.completed_at))
-    return sorted([*plain, *stored], key=lambda event: event.created_at)
+    """The whole history: the plain path from timestamps, the rest as it was stored."""
+    told: list[Event] = []
+    for _ in range(LOOKS):
+        job = (await store.get([id]))[0]
+        stored = await store.events(id)
+        if job is None or stored is None:
+            raise JobNotFound(f"no job has the id {id}", id=id)
+        told = _Story(job, stored).told
+        if len(told) == job.events_count:
+            break
+        # Else it moved between the two reads, and what the one says does not go with the other.
+    return told
 
 
-def _plain(job: Job, type_: str, source: str | None, to: str, at: datetime) -> Event:
-    return Event(None, job.id, type_, source, to, "", {}, to_ms(at))
+class _Story:
+    """Puts the plain path where it belongs among the stored events, which are in the order in which they happened.
+
+    The job's own timestamps tell of its last attempt. Of an earlier one, the event that ended it knows when it was
+    started (if it was), and the requeue of a completed job knows its outcome.
+    """
+
+    def __init__(self, job: Job, stored: Sequence[Event]) -> None:
+        self._id = job.id
+        self.told = [Event(None, job.id, events.ENQUEUED, None, Status.PENDING, "", {}, to_ms(job.created_at))]
+        self._begin_attempt()
+        for event in stored:
+            self._add(event)
+        self._start(None if job.started_at is None else to_ms(job.started_at))
+        if job.completed_at:
+            self._complete(to_ms(job.completed_at))
+
+    def _begin_attempt(self) -> None:
+        self._since = len(self.told)
+        self._started = False
+
+    def _add(self, event: Event) -> None:
+        self._start(event.metadata.get("startedAt"))
+        if event.from_status == Status.COMPLETED:
+            outcome = event.metadata["outcome"]
+            self._start(outcome["startedAt"])
+            self._complete(outcome["endedAt"])
+        self.told.append(event._replace(metadata=_readable(event.metadata)))
+        if event.to_status == Status.PENDING:
+            self._begin_attempt()
+
+    def _start(self, at: int | None) -> None:
+        """Before whatever else happened in its attempt, as streams tell it.
+
+        The store learns of a short run at its end, a moment late, so a cancel may seem to have been asked before.
+        """
+        if at is not None and not self._started:
+            self._started = True
+            at = min([at, *(event.created_at for event in self.told[self._since :])])
+            self.told.insert(self._since, self._plain(events.STARTED, Status.PENDING, Status.PROCESSING, at))
+
+    def _complete(self, at: int) -> None:
+        completed = self._plain(events.COMPLETED, Status.PROCESSING, Status.COMPLETED, at)
+        insort_right(self.told, completed, self._since, key=lambda event: event.created_at)
+
+    def _plain(self, type_: str, source: Status, to: Status, at: int) -> Event:
+        return Event(None, self._id, type_, source, to, "", {}, at)
+
+
+def _readable(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON has everything: times in RFC 3339, a result as what it is. Stores keep milliseconds and text."""
+    found = {
+        name: rfc3339(from_ms(value)) if name.endswith("At") and isinstance(value, int) else value
+        for name, value in metadata.items()
+    }
+    if outcome := metadata.get("outcome"):
+        result = outcome["result"]
+        found["outcome"] = {**_readable(outcome), "result": None if result is None else from_json(result)}
+    return found
 
 
 def event_as_json(event: Event) -> dict[str, Any]:

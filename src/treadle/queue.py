@@ -480,7 +480,7 @@ class Queue:
         return insights.summarise(await store.stats(wanted, None if since is None else to_ms(since, "since")))
 
     async def events(self, job_id: str) -> Sequence[Event]:
-        """The whole timeline of a job, oldest first."""
+        """The whole timeline of a job over all its attempts, oldest first; metadata as in JSON."""
         return await insights.timeline((await self._session()).store, job_id)
 
     async def stream(self, *, topic: str | None = None, job_id: str | None = None) -> AsyncGenerator[dict[str, Any]]:

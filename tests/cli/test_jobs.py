@@ -108,6 +108,9 @@ def test_show_has_everything_and_the_history(treadle: Command, queue: SyncQueue)
     shown = treadle("jobs", "show", job.id, "--json").done().json
     assert set(shown) == JSON_NAMES | {"events"}
     assert [event["type"] for event in shown["events"]] == ["job:enqueued", "job:cancelled"]
+    queue.requeue(job.id)
+    again = treadle("jobs", "show", job.id, "--json").done().json
+    assert again["events"][-1]["metadata"]["outcome"]["endedAt"] == shown["cancelledAt"]
 
 
 @pytest.mark.parametrize("words", [["show"], ["why"]])

@@ -27,7 +27,9 @@ EXPECTED = {
         parse failed after 1 attempt
         charge failed after 1 attempt
         job:enqueued
+        job:started
         job:retrying ConnectionError: the server hung up
+        job:started
         job:retrying ConnectionError: the server hung up
         job:started
         job:completed

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.http.api import Api, failure
+from tests.queue.hands import eventually
 from treadle.job import JSON_NAMES, rfc3339
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
@@ -197,9 +198,30 @@ async def test_the_timeline(api: Api) -> None:
     await api.hands.fail(claimed)
     await api.queue.requeue(job.id)
     events = (await api.get(f"/api/jobs/{job.id}/events")).json()["items"]
-    assert events[0]["type"] == "job:enqueued"
-    assert {"job:failed", "job:requeued"} <= {event["type"] for event in events}
+    assert [event["type"] for event in events] == ["job:enqueued", "job:started", "job:failed", "job:requeued"]
+    assert [event["id"] is None for event in events] == [True, True, False, False]
     assert set(events[0]) == {"id", "jobId", "type", "from", "to", "message", "metadata", "createdAt"}
+
+
+async def test_the_timeline_has_times_and_results_as_everywhere(api: Api) -> None:
+    job = await api.queue.enqueue("a")
+    await api.hands.fail(await api.hands.claim_one("a"), retry_in_ms=1)
+    await eventually(api.hands.promoted)
+    await api.hands.do(job, {"ok": True})
+    done = (await api.get(f"/api/jobs/{job.id}")).json()
+    assert (await api.post(f"/api/jobs/{job.id}/requeue?force=true")).status_code == 200
+    events = (await api.get(f"/api/jobs/{job.id}/events")).json()["items"]
+    enqueued, started, retrying, again, completed, requeued = events
+    assert [event["type"].removeprefix("job:") for event in events] == (
+        "enqueued started retrying started completed requeued".split()
+    )
+    assert enqueued["createdAt"] == done["createdAt"]
+    assert retrying["metadata"]["startedAt"] == started["createdAt"]
+    assert (again["createdAt"], completed["createdAt"]) == (done["startedAt"], done["completedAt"])
+    outcome = requeued["metadata"]["outcome"]
+    assert (outcome["startedAt"], outcome["endedAt"]) == (done["startedAt"], done["completedAt"])
+    assert (outcome["status"], outcome["result"]) == ("completed", {"ok": True})
+    assert (await api.get(f"/api/jobs/{job.id}")).json()["eventsCount"] == len(events)
 
 
 async def test_why_it_is_not_running(api: Api) -> None:

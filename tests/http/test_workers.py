@@ -95,6 +95,10 @@ async def test_release_gives_the_attempt_back(api: Api) -> None:
     assert again["token"] > job["token"]
     assert failure(await report(api, job, "complete")) == (409, "lease_lost")
     assert (await report(api, again, "complete")).status_code == 200
+    events = (await api.get(f"/api/jobs/{job['id']}/events")).json()["items"]
+    told = [event["type"].removeprefix("job:") for event in events]
+    assert told == ["enqueued", "started", "released", "started", "completed"]
+    assert events[2]["metadata"]["startedAt"] == events[1]["createdAt"] == job["startedAt"]
 
 
 @pytest.mark.parametrize("verb", ["heartbeat", "progress", "complete", "fail", "release", "ack-cancel"])

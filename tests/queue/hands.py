@@ -49,7 +49,7 @@ class Hands:
         return not await self.queue.store.settle([Settlement(job, decide(state, outcome), self.ran_ms())])
 
     def ran_ms(self) -> int:
-        return round((time.monotonic() - self._claimed_at) * 1000)
+        return int((time.monotonic() - self._claimed_at) * 1000)
 
     async def complete(self, job: Claimed, result: Any = None) -> None:
         text = None if result is None else to_json(result).decode()
@@ -57,6 +57,10 @@ class Hands:
 
     async def fail(self, job: Claimed, error: str = "Boom: no more", *, retry_in_ms: int | None = None) -> None:
         assert await self.settle(job, Failed(error, "Boom", retry_in_ms))
+
+    async def promoted(self) -> bool:
+        """Whether a job's time has come just now."""
+        return (await self.queue.store.promote())[0] > 0
 
     async def do(self, job: Job, result: Any = None) -> None:
         """Claim and complete this very job, which must be the first of its topic."""

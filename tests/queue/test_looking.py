@@ -1,15 +1,19 @@
 """get, list, count, stats, events, why and result."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from tests.queue.hands import Hands
+from tests.queue.hands import HOUR_MS, Hands, eventually
 from treadle import InvalidInput, JobFailed, JobNotFound, Queue, ResultTimeout, Status
-from treadle.job import JSON_NAMES
+from treadle.events import Event
+from treadle.job import JSON_NAMES, from_ms, rfc3339
+from treadle.lifecycle import Failed, Released, Snoozed, decide
+from treadle.store.base import Claimed, RowState, Settlement, Touch
 
 A_UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 NOBODY = ["", "x", "..", A_UUID, A_UUID.upper(), "%", "' OR 1=1--", "\x00", 5, None]
@@ -254,12 +258,190 @@ async def test_everything_else_is_stored(queue: Queue, hands: Hands) -> None:
     await queue.store.promote()
     await queue.cancel(job.id, "enough")
     await queue.requeue(job.id)
-    assert await history(queue, job.id) == ["enqueued", "retrying", "cancelled", "requeued"]
-    retrying, cancelled, requeued = (await queue.events(job.id))[1:]
+    assert await history(queue, job.id) == ["enqueued", "started", "retrying", "cancelled", "requeued"]
+    retrying, cancelled, requeued = (await queue.events(job.id))[2:]
     assert (retrying.message, cancelled.message, requeued.message) == ("Boom: first", "enough", "was cancelled")
     assert retrying.metadata["attempt"] == 1
     assert requeued.metadata["outcome"]["status"] == "cancelled"
-    assert (await queue.get(job.id)).events_count == 4
+    assert (await queue.get(job.id)).events_count == 5
+
+
+async def whole_story(queue: Queue, id: str) -> str:
+    """The timeline in words, what holds for every one of them checked."""
+    events = await queue.events(id)
+    assert [event.created_at for event in events] == sorted(event.created_at for event in events)
+    plain = {"job:enqueued", "job:started", "job:completed"}
+    assert all((event.id is None) == (event.type in plain) for event in events)
+    assert (await queue.get(id)).events_count == len(events)
+    return " ".join(event.type.removeprefix("job:") for event in events)
+
+
+async def start(queue: Queue, job: Claimed) -> None:
+    """The handler has begun, and the store was told."""
+    assert await queue.store.touch(job.lease, [Touch(job.n, job.token, 0, None, None)]) == []
+
+
+async def lose(queue: Queue, hands: Hands, job: Claimed) -> None:
+    await queue.store.close_lease(job.lease)
+    await queue.store.reclaim()
+    await hands.arrive("mail")
+
+
+async def test_the_timeline_has_the_start_of_every_attempt_that_was_retried(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    for _ in range(2):
+        await hands.fail(await hands.claim_one("mail"), retry_in_ms=1)
+        await eventually(hands.promoted)
+    assert await whole_story(queue, job.id) == "enqueued started retrying started retrying"
+    await hands.do(job)
+    assert await whole_story(queue, job.id) == "enqueued started retrying started retrying started completed"
+
+
+async def test_the_timeline_of_a_failed_job_that_is_put_back(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    await hands.fail(await hands.claim_one("mail"))
+    assert await whole_story(queue, job.id) == "enqueued started failed"
+    await queue.requeue(job.id)
+    assert await whole_story(queue, job.id) == "enqueued started failed requeued"
+    await hands.do(job)
+    assert await whole_story(queue, job.id) == "enqueued started failed requeued started completed"
+
+
+async def test_the_timeline_of_a_completed_job_that_is_put_back_again_and_again(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    await hands.do(job)
+    first = (await queue.events(job.id))[1:]
+    await queue.requeue(job.id, force=True)
+    assert await whole_story(queue, job.id) == "enqueued started completed requeued"
+    assert (await queue.events(job.id))[1:3] == first
+    await hands.do(job)
+    await queue.requeue(job.id, force=True)
+    await start(queue, await hands.claim_one("mail"))
+    assert await whole_story(queue, job.id) == (
+        "enqueued started completed requeued started completed requeued started"
+    )
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_the_timeline_of_a_job_that_is_given_back(queue: Queue, hands: Hands, started: bool) -> None:
+    job = await queue.enqueue("mail")
+    claimed = await hands.claim_one("mail")
+    if started:
+        await start(queue, claimed)
+    await queue.release(job.id)
+    once = "enqueued started released" if started else "enqueued released"
+    assert await whole_story(queue, job.id) == once
+    await hands.do(job)
+    assert await whole_story(queue, job.id) == f"{once} started completed"
+
+
+async def test_a_worker_that_gives_back_what_it_never_started_tells_of_no_start(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    claimed = await hands.claim_one("mail")
+    state = RowState(Status.PROCESSING, claimed.attempt, claimed.max_attempts)
+    assert not await queue.store.settle([Settlement(claimed, decide(state, Released("stopping")), None)])
+    assert await whole_story(queue, job.id) == "enqueued released"
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_the_timeline_of_a_job_whose_worker_was_lost(queue: Queue, hands: Hands, started: bool) -> None:
+    job = await queue.enqueue("mail", max_retries=2)
+    told = "enqueued"
+    for ending in ("reclaimed", "expired"):
+        claimed = await hands.claim_one("mail")
+        if started:
+            await start(queue, claimed)
+        await lose(queue, hands, claimed)
+        told += f" started {ending}" if started else f" {ending}"
+        assert await whole_story(queue, job.id) == told
+    await queue.requeue(job.id)
+    await hands.do(job)
+    assert await whole_story(queue, job.id) == f"{told} requeued started completed"
+
+
+async def test_the_timeline_of_a_job_that_snoozes(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    assert await hands.settle(await hands.claim_one("mail"), Snoozed(1, "not yet"))
+    await eventually(hands.promoted)
+    await hands.do(job)
+    assert await whole_story(queue, job.id) == "enqueued started snoozed started completed"
+
+
+async def test_the_timeline_of_a_job_that_is_cancelled_while_it_runs(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    claimed = await hands.claim_one("mail")
+    await start(queue, claimed)
+    await queue.cancel(job.id, "enough")
+    assert await whole_story(queue, job.id) == "enqueued started cancelling"
+    await hands.fail(claimed)
+    assert await whole_story(queue, job.id) == "enqueued started cancelling cancelled"
+    await queue.requeue(job.id)
+    assert await whole_story(queue, job.id) == "enqueued started cancelling cancelled requeued"
+
+
+async def test_a_start_that_is_told_late_still_comes_before_the_cancel(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    claimed = await hands.claim_one("mail")
+    await queue.cancel(job.id)
+    asked = (await queue.events(job.id))[-1].created_at
+    while await queue.store.now() <= asked:
+        pass
+    state = RowState(Status.CANCELLING, claimed.attempt, claimed.max_attempts)
+    assert not await queue.store.settle([Settlement(claimed, decide(state, Failed("Boom", "Boom")), 0)])
+    assert await whole_story(queue, job.id) == "enqueued started cancelling cancelled"
+
+
+async def test_a_job_that_was_done_before_it_could_be_cancelled(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    claimed = await hands.claim_one("mail")
+    await start(queue, claimed)
+    await queue.cancel(job.id)
+    await hands.complete(claimed)
+    assert await whole_story(queue, job.id) == "enqueued started cancelling completed"
+    await queue.requeue(job.id, force=True)
+    assert await whole_story(queue, job.id) == "enqueued started cancelling completed requeued"
+
+
+async def test_a_job_that_moves_while_its_timeline_is_read(
+    queue: Queue, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await queue.enqueue("mail")
+    claimed = await hands.claim_one("mail")
+    await start(queue, claimed)
+    read = queue.store.events
+
+    async def read_late(id: str) -> Sequence[Event] | None:
+        monkeypatch.undo()
+        await hands.fail(claimed, retry_in_ms=HOUR_MS)
+        return await read(id)
+
+    monkeypatch.setattr(queue.store, "events", read_late)
+    assert await whole_story(queue, job.id) == "enqueued started retrying"
+
+
+async def test_times_and_results_in_the_timeline_are_as_in_json(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    await hands.fail(await hands.claim_one("mail"), retry_in_ms=1)
+    await eventually(hands.promoted)
+    await hands.do(job, {"ok": [True, "ü"]})
+    done = (await queue.get(job.id)).as_json()
+    await queue.requeue(job.id, force=True)
+    _, started, retrying, *_, requeued = await queue.events(job.id)
+    assert retrying.metadata == {
+        "attempt": 1,
+        "startedAt": rfc3339(from_ms(started.created_at)),
+        "delayMs": 1,
+        "errorType": "Boom",
+    }
+    assert requeued.metadata["outcome"] == {
+        "status": "completed",
+        "attempt": 2,
+        "startedAt": done["startedAt"],
+        "endedAt": done["completedAt"],
+        "result": {"ok": [True, "ü"]},
+        "error": None,
+        "errorType": None,
+    }
 
 
 async def test_why_says_what_a_job_waits_for(queue: Queue, hands: Hands) -> None:

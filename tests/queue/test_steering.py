@@ -127,7 +127,7 @@ async def test_a_completed_job_is_put_back_only_with_force(queue: Queue, hands: 
         await queue.requeue(job.id)
     back = await queue.requeue(job.id, force=True)
     assert (back.status, back.result_value, back.progress) == (Status.PENDING, None, 0)
-    assert (await queue.events(job.id))[-1].metadata["outcome"]["result"] == "1"
+    assert (await queue.events(job.id))[-1].metadata["outcome"]["result"] == 1
 
 
 async def test_a_stale_job_is_put_back_as_it_is(url: str) -> None:

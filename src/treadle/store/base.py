@@ -486,6 +486,7 @@ class JobRow(NamedTuple):
     locked_until: int | None
     renewed_at: int | None
     events_count: int
+    """The stored ones, and the starts and completions that they tell of."""
     last_event_at: int | None
 
     @property
@@ -509,8 +510,9 @@ def job_from_row(row: JobRow, stale_after_ms: int, loads: Callable[[str], Any]) 
     status = row.job_status
     ended = row.ended_at
     stale = ended is not None and ended + stale_after_ms <= row.now
-    # Enqueued always; started and completed are read from the job's own timestamps.
-    plain_events = 1 + (row.started_at is not None) + (status is Status.COMPLETED)
+    # Enqueued always; started and completed are read from the job's own timestamps, unless its end is a stored event.
+    completed = status is Status.COMPLETED
+    plain_events = 1 + (row.started_at is not None and (completed or status in LIVE)) + completed
     updated = max(
         row.created_at,
         *(x for x in (row.claimed_at, row.started_at, ended, row.cancel_at, row.last_event_at) if x),

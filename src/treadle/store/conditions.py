@@ -55,9 +55,9 @@ COLUMNS: Mapping[str, str] = {
     "lastHeartbeatAt": "{s}.renewed_at",
     "lockedBy": "{s}.worker",
     "lockedUntil": "{s}.until",
-    "eventsCount": "1 + (SELECT count(*) FROM {events} e WHERE e.n = {p}.n) + "
-    "CASE WHEN coalesce({o}.started_at, {r}.started_at) IS NULL THEN 0 ELSE 1 END + "
-    "CASE WHEN {o}.status = 'completed' THEN 1 ELSE 0 END",
+    "eventsCount": "1 + ({told_events} WHERE e.n = {p}.n) + CASE WHEN {o}.status = 'completed' THEN 1 ELSE 0 END + "
+    "CASE WHEN CASE WHEN {o}.n IS NULL OR {o}.status = 'completed' THEN coalesce({o}.started_at, {r}.started_at) END "
+    "IS NULL THEN 0 ELSE 1 END",
     "cancelRequestedAt": "coalesce({o}.cancel_at, {r}.cancel_at)",
     "cancelReason": "coalesce({o}.cancel_reason, {r}.cancel_reason)",
     "scope": "{j}.scope",

@@ -17,7 +17,7 @@ from treadle.rules.conditions import every
 from treadle.store.base import Listing
 from treadle.store.conditions import COLUMNS, Conditions
 from treadle.store.dialects import DIALECTS
-from treadle.store.queries import Query
+from treadle.store.queries import Query, told_events
 
 Bound = list[str | int | float]
 
@@ -174,6 +174,7 @@ class _Source:
             "clock": build.clock,
             "stale_after": str(build.stale_after_ms),
             "events": build.table("events"),
+            "told_events": told_events(build.dialect),
             "greatest": dialect.greatest,
             "empty_list": dialect.empty_list,
         }

@@ -20,6 +20,11 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
 _ROWS = re.compile(r"\{rows: ([^}]*)\}")
 _JSON = re.compile(r"\{json: ([^}]*)\}")
 _JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
+_JSON_AT = re.compile(r"\{json_at: (\S+) ([\w.]+)\}")
+# A stored event may also tell of a start, and one that took a job out of `completed` of that ending and its start.
+_TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
+        + count(CASE e.from_status WHEN 'completed' THEN 1 END)
+        + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END) FROM {events} e"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,27 @@ _DIALECTS = {
 }
 
 
+def _postgres_at(column: str, path: str) -> str:
+    names = ", ".join(f"'{name}'" for name in path.split("."))
+    return f"json_extract_path_text({column}, {names})"
+
+
+def _sqlite_at(column: str, path: str) -> str:
+    return f"json_extract({column}, '$.{path}')"
+
+
+def told_events(dialect: str) -> str:
+    """Counts events as `insights.timeline` tells them, before the WHERE that says whose."""
+    return _fill("{told_events}", dialect)
+
+
 def _fill(sql: str, dialect: str) -> str:
     postgres = dialect == "postgres"
+    sql = sql.replace("{told_events}", _TOLD)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _JSON.sub(r"CAST(\1 AS json)" if postgres else r"\1", sql)
     sql = _JSON_TEXT.sub(r"CAST(\1 AS text)" if postgres else r"\1", sql)
+    sql = _JSON_AT.sub(lambda m: (_postgres_at if postgres else _sqlite_at)(m[1], m[2]), sql)
     for name, text in _DIALECTS[dialect].items():
         sql = sql.replace("{%s}" % name, text)
     for table in TABLES:

@@ -441,7 +441,7 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, l.priority, l.capability, {json_
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
     coalesce(o.progress, r.progress), coalesce(o.message, r.message), {json_text: o.result},
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), s.worker, s.until, s.renewed_at,
-    (SELECT count(*) FROM {events} e WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n)
+    ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n)
 FROM page JOIN {jobs} j ON j.n = page.n JOIN {lanes} l ON l.lane = j.lane
 LEFT JOIN {outcomes} o ON o.n = j.n LEFT JOIN {running} r ON r.n = j.n LEFT JOIN {ready} q ON q.n = j.n
 LEFT JOIN {later} a ON a.n = j.n LEFT JOIN {held} h ON h.n = j.n LEFT JOIN {leases} s ON s.id = r.lease

@@ -205,7 +205,21 @@ class EventsContract(ContractPart):
         numbers = [event.id for event in events]
         assert numbers == sorted(numbers)  # type: ignore[type-var]
         assert {event.job_id for event in events} == {id}
-        assert (await bench.job(id)).events_count == 1 + len(events)
+        assert [event.metadata.get("startedAt") is not None for event in events] == [True, *[False] * 5]
+        assert (await bench.job(id)).events_count == 1 + len(events) + 1  # enqueued, and the one start that was told
+
+    @pytest.mark.parametrize("ran_ms", [5, None])
+    async def test_what_an_undone_ending_tells_is_counted_once(self, bench: Workbench, ran_ms: int | None) -> None:
+        started = 0 if ran_ms is None else 1
+        (id,) = await bench.enqueue(1)
+        await bench.settle(await bench.claim_one(), Failed("Boom", "Boom"), ran_ms=ran_ms)
+        assert (await bench.job(id)).events_count == 1 + started + 1
+        await bench.store.requeue([id])
+        assert (await bench.job(id)).events_count == 1 + started + 2
+        await bench.settle(await bench.claim_one(), Completed("1"), ran_ms=ran_ms)
+        assert (await bench.job(id)).events_count == 1 + started + 2 + started + 1
+        await bench.store.requeue([id], force=True)
+        assert (await bench.job(id)).events_count == 1 + started + 2 + started + 1 + 1
 
     async def test_histories_are_not_mixed(self, bench: Workbench) -> None:
         a, b = await bench.enqueue(2)
