@@ -34,6 +34,7 @@ from treadle.orders import JobRequest, Order, checked_attempts
 from treadle.payload import dumps
 from treadle.policy import Duration, Priority, Retry, duration_ms, priority_value
 from treadle.settings import Settings
+from treadle.site import Site
 from treadle.store.base import FOREVER, Inserted, NewJob, Refusal, Store, Topic
 from treadle.store.hints import ENDED
 from treadle.telemetry import tracing
@@ -234,6 +235,11 @@ class Queue:
         await self._bury()
         store = self.new_store()
         await store.open(self._migrate)
+        try:
+            await Site(store, self.settings).read()  # a server and a worker go on reading, a mere queue does not
+        except BaseException:
+            await store.close()
+            raise
         return _Session(store)
 
     # -- handlers ------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ class Guide:
         self._numbers = itertools.count()
         self._jobs: list[str] = []
         self._claimed: list[tuple[str, int]] = []
+        self._ended: list[str] = []
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
@@ -181,6 +182,8 @@ class Guide:
             return
         if path.startswith("/api/workers/jobs/"):
             self._hold(case)
+        elif path.endswith("/requeue"):
+            case.path_parameters["id"] = self._ended_job()
         elif "{id}" in path:
             case.path_parameters["id"] = self._job(number)
         elif path.endswith("/auth-with-password"):
@@ -195,14 +198,15 @@ class Guide:
             self.open_the_api()
 
     def open_the_api(self) -> None:
-        """Rules that let users at their own jobs; the anonymous stay outside."""
+        """Rules that let users at their own jobs; the anonymous stay outside. Nothing is stale."""
         jobs = {
             "enqueue_rule": "@request.auth.id != ''",
             "manage_rule": "createdBy = @request.auth.id || scopeId = @request.query.scopeId",
             "http_enabled": True,
             "allowed_topics": [],
         }
-        self._call("PATCH", "/api/settings", {"jobs": jobs})
+        retention = {"stale_after": None, "delete_after": None}
+        self._call("PATCH", "/api/settings", {"jobs": jobs, "retention": retention})
 
     def _claim_quickly(self, case: Case, number: int) -> None:
         if not isinstance(case.body, dict):
@@ -232,6 +236,11 @@ class Guide:
             self._make_jobs()
         return self._jobs[number % len(self._jobs)]
 
+    def _ended_job(self) -> str:
+        if not self._ended:
+            self._make_jobs()
+        return self._ended.pop()
+
     def _sign_in(self, case: Case) -> None:
         if not isinstance(case.body, dict) or case.path_parameters["collection"] != "_superusers":
             return
@@ -256,6 +265,7 @@ class Guide:
         self._call("POST", f"/api/jobs/{stopping}/cancel", {"reason": "fuzz"})
         self._call("POST", f"/api/workers/jobs/{gone}/fail", {"token": third, "error": "boom, once"})
         self._call("POST", f"/api/jobs/{waiting[0]}/cancel", {})
+        self._ended = [waiting[0], failed, done]
         self._jobs = [*waiting, *(id for id, _ in held)]
 
     def _enqueue(self, count: int, **options: Any) -> list[str]:

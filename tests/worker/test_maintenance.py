@@ -9,6 +9,8 @@ from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Queue
 from treadle.maintenance import Leader, Maintenance, Reaper, Retention
+from treadle.settings import Settings
+from treadle.site import Site
 
 
 async def test_one_of_many_leads_and_another_follows_when_it_resigns(queue: Queue) -> None:
@@ -114,14 +116,18 @@ async def test_retention_deletes_what_ended_long_ago_and_nothing_else(queue: Que
     done = await quick.enqueue_many([{}] * 5)
     await until(lambda: worker.metrics.completed == 5)
     waiting = await queue.enqueue("other")
-    await Retention(queue.store, 3_600_000).prune()
+    await _keeping(queue, 3_600_000).prune()
     assert await queue.count() == 6
     now = await queue.store.now()
     await until(lambda: _is_after(queue, now + 5))
-    await Retention(queue.store, 1).prune()
+    await _keeping(queue, 1).prune()
     assert await queue.count() == 1
     assert (await waiting.refresh()).status == "pending"
     assert len(done) == 5
+
+
+def _keeping(queue: Queue, ms: int) -> Retention:
+    return Retention(queue.store, Site(queue.store, Settings(stale_after_ms=0, delete_after_ms=ms)))
 
 
 async def _is_after(queue: Queue, ms: int) -> bool:

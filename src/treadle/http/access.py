@@ -16,13 +16,15 @@ from treadle.accounts import Accounts, Caller
 from treadle.errors import TreadleError
 from treadle.http.bodies import header_of, json_object
 from treadle.http.errors import ApiError, not_found
-from treadle.http.site import PUBLIC, JobsSettings, Site, parsed
 from treadle.job import Job
-from treadle.rules import Condition, RequestFacts, parse_rule
+from treadle.rules import Condition, RequestFacts, Rule, parse_rule
+from treadle.site import Site, SiteSettings
 
 COOKIE = "treadle_auth"
 # Where a request's caller is kept once they are known.
 CALLER = "treadle.caller"
+PUBLIC = "true"
+"""Everybody, without signing in: our own word, which the rule language does not have."""
 READS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
@@ -84,9 +86,9 @@ class Access:
             raise refusal(caller)
         return caller
 
-    async def enabled(self) -> JobsSettings:
+    async def enabled(self) -> SiteSettings:
         """The settings, unless the API is switched off."""
-        settings = await self._site.jobs()
+        settings = await self._site.settings()
         if not settings.http_enabled:
             raise ApiError(403, "http_disabled", "The jobs API is switched off in the settings (http_enabled).")
         return settings
@@ -123,6 +125,12 @@ class Access:
         if rule is None:
             return None
         return _of_caller(rule.text, caller) if rule.asks_only_who else rule.bind(await _facts(request, caller, text))
+
+
+@lru_cache(maxsize=64)
+def parsed(text: str) -> Rule | None:
+    """None for the two that are no expressions: `""`, superusers only, and `"true"`, everybody."""
+    return None if text in ("", PUBLIC) else parse_rule(text)
 
 
 @lru_cache(maxsize=512)

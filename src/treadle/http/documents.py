@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
+from treadle.errors import InvalidInput
 from treadle.http.bodies import Body
 from treadle.lifecycle import Status
-from treadle.policy import INT32, MAX_DURATION_MS, PRIORITIES
+from treadle.policy import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
 
 # -- what clients send ---------------------------------------------------------------------------
 
@@ -17,19 +19,17 @@ TopicName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_len
 ShortText = Annotated[str, Field(min_length=1, max_length=255)]
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=64)]
 # Checked where they are understood (`policy`), which also says better what is wrong; this is what clients are told.
-DurationText = Annotated[
-    str | int | float,
-    WithJsonSchema(
-        {
-            "description": '"30s", "5m", "2h", "1000ms", or seconds as a number; at most 100 years',
-            "examples": ["15m"],
-            "anyOf": [
-                {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*$"},
-                {"type": "number", "minimum": 0, "maximum": MAX_DURATION_MS // 1000},
-            ],
-        }
-    ),
-]
+_DURATION = WithJsonSchema(
+    {
+        "description": '"30s", "5m", "2h", "1000ms", or seconds as a number; at most 100 years',
+        "examples": ["15m"],
+        "anyOf": [
+            {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*$"},
+            {"type": "number", "minimum": 0, "maximum": MAX_DURATION_MS // 1000},
+        ],
+    }
+)
+DurationText = Annotated[str | int | float, _DURATION]
 PriorityText = Annotated[
     str | int,
     WithJsonSchema(
@@ -155,8 +155,32 @@ class JobsSettingsPatch(Body):
     allowed_topics: list[TopicName] | None = Field(None, max_length=1000)
 
 
+def _milliseconds(value: Any) -> int:
+    try:
+        return duration_ms(value)
+    except InvalidInput as error:
+        reason = error.message.removeprefix("duration: ")
+        raise PydanticCustomError("invalid_input", "{reason}", {"reason": reason}) from None
+
+
+Milliseconds = Annotated[int, PlainValidator(_milliseconds), _DURATION]
+
+
+class RetentionPatch(Body):
+    stale_after: Milliseconds | None = None
+    delete_after: Milliseconds | None = None
+
+
+class WebhooksPatch(Body):
+    """Nothing yet; here so that what GET answers can be sent back."""
+
+
 class SettingsPatch(Body):
+    """What is not given stays as it is; null for a setting goes back to its default."""
+
     jobs: JobsSettingsPatch | None = None
+    retention: RetentionPatch | None = None
+    webhooks: WebhooksPatch | None = None
 
 
 # -- what they get -------------------------------------------------------------------------------

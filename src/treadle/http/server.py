@@ -14,8 +14,8 @@ from treadle.accounts import Accounts
 from treadle.external import ExternalWorkers
 from treadle.http.access import Access, Permit
 from treadle.http.gathering import Gathered
-from treadle.http.site import Site
 from treadle.rules import Condition
+from treadle.site import Site
 from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Server:
         self.queue = queue
         records = Gathered(store.records)
         self.accounts = Accounts(store, records=records)
-        self.site = Site(store, records)
+        self.site = Site(store, queue.settings, records)
         self.access = Access(self.accounts, self.site)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
+from treadle.site import Site
 from treadle.store.base import Moved
 from treadle.worker.backoff import jittered
 
@@ -39,7 +40,7 @@ class Maintenance:
         self._store = store
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS))
         self._reaper = Reaper(store, on_moved)
-        self._retention = Retention(store, settings.stale_after_ms + settings.delete_after_ms)
+        self._retention = Retention(store, Site(store, settings))
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps, each to be repeated for ever."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.handler import Handler
 from treadle.maintenance import Maintenance
+from treadle.site import Site
 from treadle.worker.background import forever
-from treadle.worker.backoff import Backoff
+from treadle.worker.backoff import Backoff, jittered
 from treadle.worker.cancels import CancelWatcher
 from treadle.worker.desk import LoopDesk, ThreadDesk
 from treadle.worker.executor import Executor, Slot
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 log = logging.getLogger("treadle.worker")
+
+FOLLOW_SETTINGS_S = 5.0
 
 
 class Engine:
@@ -76,12 +79,14 @@ class Engine:
             ("watching the slots", self.watchdog.tick),
             ("writing progress", self.touches.tick),
             ("looking for cancels", self.cancels.tick),
+            ("following the settings", self._follow_settings),
             *(self.maintenance.duties() if self.maintenance else []),
         ]
 
     def _build(self, lease: Lease) -> None:
         options, store = self.options, self.queue.store
         self.store = store
+        self.site = Site(store, self.queue.settings)
         self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
         self.touches = Touches(store, self.job_lost)
         self.desk = LoopDesk(self.queue, self.keeper, self.touches)
@@ -149,6 +154,10 @@ class Engine:
     def _renewed(self) -> None:
         self.cancels.look()
         self.touches.renew_all()
+
+    async def _follow_settings(self) -> None:
+        await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
+        await self.site.read()
 
     def _put_back(self, delay_ms: int) -> None:
         self.claims.retry_due_in(delay_ms)

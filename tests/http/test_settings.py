@@ -1,0 +1,261 @@
+"""`/api/settings`: what operators decide at run time, and who obeys."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api, failure, opened
+from tests.worker.conftest import Start, start  # noqa: F401  (a fixture)
+from tests.worker.waiting import until
+from treadle import Queue
+from treadle.maintenance import Retention
+from treadle.settings import DAY_MS
+from treadle.site import Site
+from treadle.worker import engine
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "jobs": {"enqueue_rule": "", "manage_rule": "", "http_enabled": True, "allowed_topics": []},
+    "retention": {"stale_after": "7d", "delete_after": "7d"},
+    "webhooks": {},
+}
+
+
+async def settings(api: Api) -> dict[str, Any]:
+    found: dict[str, Any] = (await api.get("/api/settings")).json()
+    return found
+
+
+async def change(api: Api, **groups: Any) -> dict[str, Any]:
+    answer = await api.patch("/api/settings", groups)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+async def test_what_was_got_can_be_sent_back_and_changes_nothing(api: Api) -> None:
+    assert await settings(api) == await change(api, **DEFAULTS) == DEFAULTS
+    changed = {
+        "jobs": {"enqueue_rule": "true", "manage_rule": "true", "http_enabled": False, "allowed_topics": ["mail"]},
+        "retention": _retention("1d", "0ms"),
+        "webhooks": {},
+    }
+    assert await change(api, **changed) == changed
+    assert await change(api, **await settings(api)) == await settings(api) == changed
+
+
+async def test_what_is_not_given_stays(api: Api) -> None:
+    await change(api, jobs={"manage_rule": "true"}, retention={"stale_after": "1d"})
+    found = await change(api, jobs={"enqueue_rule": "true"}, retention={"delete_after": "2h"})
+    assert (found["jobs"]["manage_rule"], found["jobs"]["enqueue_rule"]) == ("true", "true")
+    assert found["retention"] == _retention("1d", "2h")
+    assert await change(api) == found
+    assert await change(api, jobs={}, retention={}) == found
+    assert await change(api, jobs=None, retention=None, webhooks=None) == found
+
+
+async def test_two_who_save_at_once_both_have_their_say(api: Api, url: str) -> None:
+    async with opened(url) as other:
+        await asyncio.gather(
+            change(api, jobs={"manage_rule": "true"}),
+            change(other, jobs={"enqueue_rule": "true"}),
+            change(api, retention={"stale_after": "1d"}),
+            change(other, retention={"delete_after": "2h"}),
+        )
+    jobs = DEFAULTS["jobs"] | {"manage_rule": "true", "enqueue_rule": "true"}
+
+    async def all_four() -> bool:
+        return await settings(api) == DEFAULTS | {"jobs": jobs, "retention": _retention("1d", "2h")}
+
+    await until(all_four, 5)
+
+
+@pytest.mark.parametrize(
+    "field", ["nope", "jobs.nope", "jobs.enqueueRule", "retention.nope", "retention.staleAfter", "webhooks.url"]
+)
+async def test_an_unknown_setting_is_refused_by_name(sqlite_api: Api, field: str) -> None:
+    group, _, name = field.partition(".")
+    body = {"jobs": {"manage_rule": "true"}}
+    body[group] = body.get(group, {}) | {name: "1d"} if name else {}
+    answer = await sqlite_api.patch("/api/settings", body)
+    assert failure(answer) == (400, "invalid_input")
+    assert answer.json()["data"][field]["code"] == "validation_unknown_field"
+    assert await settings(sqlite_api) == DEFAULTS
+
+
+# -- null ------------------------------------------------------------------------------------------
+
+
+async def test_null_closes_a_rule(api: Api) -> None:
+    await api.rules(enqueue_rule="true", manage_rule="true")
+    assert (await api.get("/api/jobs", as_=None)).status_code == 200
+    await change(api, jobs={"manage_rule": None, "enqueue_rule": None})
+    assert (await api.get("/api/jobs", as_=None)).status_code == 401
+    assert (await api.get("/api/jobs", as_="ann")).status_code == 403
+    assert (await api.post("/api/jobs/enqueue", {"topic": "mail"}, as_=None)).status_code == 401
+    assert await settings(api) == DEFAULTS
+
+
+async def test_null_goes_back_to_the_default(api: Api) -> None:
+    await change(api, jobs={"http_enabled": False, "allowed_topics": ["mail"]}, retention={"stale_after": "1d"})
+    cleared = {"http_enabled": None, "allowed_topics": None}
+    assert await change(api, jobs=cleared, retention={"stale_after": None}) == DEFAULTS
+
+
+# -- retention -------------------------------------------------------------------------------------
+
+
+async def test_retention_wins_over_what_each_server_has_by_itself(api: Api, url: str) -> None:
+    async with opened(url, stale_after="3d", delete_after="4d") as other:
+        await change(api, retention={"stale_after": "1d", "delete_after": 7200})
+        await until(lambda: _shows(other, "1d", "2h"), 5)
+        await change(api, retention={"stale_after": None})
+        await until(lambda: _shows(other, "3d", "2h"), 5)
+        assert await _shows(api, "7d", "2h")
+
+
+async def _shows(api: Api, stale_after: str, delete_after: str) -> bool:
+    return (await settings(api))["retention"] == _retention(stale_after, delete_after)
+
+
+def _retention(stale_after: str, delete_after: str) -> dict[str, str]:
+    return {"stale_after": stale_after, "delete_after": delete_after}
+
+
+@pytest.mark.parametrize("value", ["", "x", "7", "-1d", -1, 1e300, "1000000d", True, [], {}, {"days": 1}])
+@pytest.mark.parametrize("name", ["stale_after", "delete_after"])
+async def test_a_bad_duration_is_refused_by_name_and_nothing_is_saved(sqlite_api: Api, name: str, value: Any) -> None:
+    good = _retention("1d", "1d")
+    answer = await sqlite_api.patch(
+        "/api/settings", {"jobs": {"manage_rule": "true"}, "retention": good | {name: value}}
+    )
+    assert failure(answer) == (400, "invalid_input")
+    assert list(answer.json()["data"]) == [f"retention.{name}"]
+    assert await settings(sqlite_api) == DEFAULTS
+
+
+async def test_a_bad_rule_keeps_retention_as_it_was(api: Api) -> None:
+    answer = await api.patch("/api/settings", {"jobs": {"manage_rule": "topic ="}, "retention": {"stale_after": "1d"}})
+    assert failure(answer) == (400, "invalid_rule")
+    assert await settings(api) == DEFAULTS
+
+
+async def test_whoever_saves_sees_at_once_what_is_stale(api: Api) -> None:
+    job = await _done(api)
+    assert job["staleAt"] is None
+    assert await _stale(api) == []
+    await change(api, retention={"stale_after": "0s"})
+    assert (await api.get(f"/api/jobs/{job['id']}")).json()["staleAt"] is not None
+    assert await _stale(api) == [job["id"]]
+    assert (await api.post(f"/api/jobs/{job['id']}/requeue")).status_code == 200
+
+
+async def _stale(api: Api) -> list[str]:
+    return [job["id"] for job in (await api.get("/api/jobs?status=stale")).json()["items"]]
+
+
+async def _done(api: Api) -> dict[str, Any]:
+    """A completed job."""
+    job = await api.enqueue()
+    await api.hands.complete(await api.hands.claim_one("mail"))
+    found: dict[str, Any] = (await api.get(f"/api/jobs/{job['id']}")).json()
+    return found
+
+
+async def test_another_server_sees_soon_what_is_stale(api: Api, url: str) -> None:
+    job = await _done(api)
+    async with opened(url) as other:
+        assert await _stale(other) == []
+        await change(api, retention={"stale_after": "0s"})
+
+        async def follows() -> bool:
+            return await _stale(other) == [job["id"]]
+
+        await until(follows, 5)
+
+
+async def test_a_queue_that_is_opened_later_obeys(api: Api, url: str) -> None:
+    job = await _done(api)
+    await change(api, retention={"stale_after": "0s"})
+    async with Queue(url, stale_after="30d") as other:
+        assert (await other.get(job["id"])).stale_at is not None
+
+
+async def test_a_worker_without_a_server_follows(
+    api: Api,
+    url: str,
+    start: Start,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "FOLLOW_SETTINGS_S", 0.05)
+    job = await _done(api)
+    async with Queue(url) as other:
+        worker = await start(other, maintenance=False)
+        assert (await other.get(job["id"])).stale_at is None
+        await change(api, retention={"stale_after": "0s"})
+
+        async def follows() -> bool:
+            return (await other.get(job["id"])).stale_at is not None
+
+        await until(follows)
+        worker.stop()
+        await worker.done  # type: ignore[attr-defined]
+
+
+async def test_a_worker_on_the_same_database_deletes_by_the_new_value(
+    api: Api,
+    url: str,
+    start: Start,  # noqa: F811
+) -> None:
+    done, live = await _done(api), await api.enqueue()
+    async with Queue(url, retention_interval="50ms") as other:
+        worker = await start(other)
+        await change(api, retention={"stale_after": "1ms", "delete_after": "0s"})
+
+        async def gone() -> bool:
+            return (await api.get(f"/api/jobs/{done['id']}")).status_code == 404
+
+        await until(gone)
+        worker.stop()
+        await worker.done  # type: ignore[attr-defined]
+    assert (await api.get(f"/api/jobs/{live['id']}")).status_code == 200
+
+
+async def test_a_pass_of_retention_keeps_what_the_settings_keep(api: Api, url: str) -> None:
+    job = await _done(api)
+    await change(api, retention=_retention("1d", "1d"))
+    async with Queue(url, stale_after="0s", delete_after="0s") as hasty:
+        site = Site(hasty.store, hasty.settings)
+        await Retention(hasty.store, site).prune()
+        assert (await site.settings()).stale_after_ms == hasty.store.stale_after_ms == DAY_MS
+    assert (await api.get(f"/api/jobs/{job['id']}")).status_code == 200
+
+
+async def test_a_pass_of_retention_stops_when_its_setting_is_raised(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.maintenance.retention.BATCH", 1)
+    monkeypatch.setattr("treadle.maintenance.retention.PAUSE_S", 0)
+    monkeypatch.setattr("treadle.site.READ_EVERY_S", -1)
+    for _ in range(3):
+        await _done(api)
+    await change(api, retention={"stale_after": "0s", "delete_after": "0s"})
+    original = api.queue.store.prune
+
+    async def prune(ended_before_ms: int, limit: int) -> int:
+        deleted = await original(ended_before_ms, limit)
+        await change(api, retention={"stale_after": "1d"})
+        return deleted
+
+    monkeypatch.setattr(api.queue.store, "prune", prune)
+    await Retention(api.queue.store, Site(api.queue.store, api.queue.settings)).prune()
+    assert await api.queue.count() == 2
+
+
+async def test_what_a_newer_server_has_saved_is_kept_and_passed_over(api: Api) -> None:
+    await api.queue.store.put_record("settings", "jobs", "jobs", '{"manage_rule": "true", "colour": "red"}')
+    assert (await change(api, jobs={"enqueue_rule": "true"}))["jobs"]["manage_rule"] == "true"
+    (record,) = await api.queue.store.records([("settings", "jobs")])
+    assert record is not None
+    assert '"colour":"red"' in record.body
