@@ -187,7 +187,7 @@ class FilterContract(ContractPart):
             ("lastHeartbeatAt = ''", "pending delayed held retrying completed failed cancelled expired"),
             ("cancelRequestedAt != ''", "cancelling cancelled"),
             ("eventsCount = 1", "pending delayed held processing"),
-            ("eventsCount = 3", "completed failed"),
+            ("eventsCount = 3", "retrying completed failed"),
             ("steps = '[]' && steps.0 = null && step = ''", " ".join(STATES)),
             ("parentId != '' || scheduleId ~ 'a' || webhookUrl > 'a' || webhookSent = false", ""),
         ],
