@@ -134,6 +134,20 @@ Outcome = (
     | Requeued
 )
 
+VERBS: Mapping[type[Outcome], str] = {
+    Completed: "complete",
+    Failed: "fail",
+    Snoozed: "snooze",
+    Released: "release",
+    CancelAcknowledged: "ack-cancel",
+    LeaseExpired: "reclaim",
+    DeadlinePassed: "expire",
+    CancelRequested: "cancel",
+    GraceOver: "ending its grace",
+    Requeued: "requeue",
+}
+"""What people call them."""
+
 
 class JobState(Protocol):
     """What `decide` needs to know of a job."""
@@ -166,12 +180,12 @@ def decide(job: JobState, outcome: Outcome) -> Transition:
     """What this outcome leads to for this job; WrongState if it can't happen to it."""
     transition = _decide(job, outcome)
     if transition.to != job.status and transition.to not in LEAVES_TO[job.status]:
-        raise wrong_state(job.status, type(outcome).__name__)
+        raise wrong_state(job.status, VERBS[type(outcome)])
     return transition
 
 
 def wrong_state(status: Status, action: str) -> WrongState:
-    return WrongState(f"the job is {status}: {action.lower()} is not possible", status=str(status))
+    return WrongState(f"the job is {status}: {action} is not possible", status=str(status))
 
 
 def _decide(job: JobState, outcome: Outcome) -> Transition:
@@ -271,7 +285,7 @@ def _decide(job: JobState, outcome: Outcome) -> Transition:
 def _require(job: JobState, outcome: Outcome, *allowed: Status) -> None:
     """For outcomes that lead where other ways lead too, so that the table alone would let them through."""
     if job.status not in allowed:
-        raise wrong_state(job.status, type(outcome).__name__)
+        raise wrong_state(job.status, VERBS[type(outcome)])
 
 
 def _unless_cancelling(job: JobState, transition: Transition) -> Transition:

@@ -10,6 +10,7 @@ from treadle.lifecycle import (
     ENDED,
     LEAVES_TO,
     LIVE,
+    VERBS,
     CancelAcknowledged,
     CancelRequested,
     Completed,
@@ -99,7 +100,7 @@ PAIRS = [(status, outcome, leads_to.get(status)) for outcome, leads_to in EVERYT
 
 
 def test_every_kind_of_outcome_is_among_them() -> None:
-    assert {type(outcome) for outcome, _ in EVERYTHING} == set(Outcome.__args__)
+    assert {type(outcome) for outcome, _ in EVERYTHING} == set(Outcome.__args__) == set(VERBS)
 
 
 @pytest.mark.parametrize(("status", "outcome", "expected"), [pair for pair in PAIRS if pair[2]])
@@ -115,8 +116,7 @@ def test_an_outcome_that_cannot_happen_is_refused_with_the_state(
         decide(State(status), outcome)
     assert refusal.value.data == {"status": status.value}
     if not (status is COMPLETED and isinstance(outcome, Requeued)):
-        name = type(outcome).__name__.lower()
-        assert refusal.value.message == f"the job is {status.value}: {name} is not possible"
+        assert refusal.value.message == f"the job is {status.value}: {VERBS[type(outcome)]} is not possible"
 
 
 def test_a_completed_job_says_how_it_can_be_requeued() -> None:
@@ -126,7 +126,7 @@ def test_a_completed_job_says_how_it_can_be_requeued() -> None:
 
 
 def test_a_refusal_names_state_and_action() -> None:
-    error = wrong_state(FAILED, "Cancel")
+    error = wrong_state(FAILED, VERBS[CancelRequested])
     assert error.message == "the job is failed: cancel is not possible"
     assert error.data == {"status": "failed"}
     assert type(error.data["status"]) is str

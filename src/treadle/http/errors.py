@@ -92,7 +92,8 @@ def from_validation(error: ValidationError, body: Any) -> ApiError:
     data: dict[str, dict[str, str]] = {}
     for one in error.errors(include_url=False, include_input=False, include_context=False):
         path = ".".join(_path(one["loc"], body, missing=one["type"] == "missing"))[:200] or "body"
-        data.setdefault(path, {"code": _codes.get(one["type"], "invalid_input"), "message": one["msg"]})
+        message = "Input should be an object" if one["type"] == "model_type" else one["msg"]
+        data.setdefault(path, {"code": _codes.get(one["type"], "invalid_input"), "message": message})
     field, first = next(iter(data.items()))
     return ApiError(400, "invalid_input", f"{field}: {first['message']}", data)
 
