@@ -156,10 +156,11 @@ async def test_what_is_wrong_inside_a_field_has_its_path(sqlite_api: Api) -> Non
         ({"topic": "mail", "priority": 2**63}, "priority"),
         ({"jobs": [{"topic": "mail"}, {"topic": "mail", "priority": 1.5}]}, "jobs.1.priority"),
         ({"jobs": [{"topic": "mail"}, {}]}, "jobs.1.topic"),
+        ({"jobs": [5]}, "jobs.0: Input should be an object"),
     ):
         answer = await sqlite_api.post("/api/jobs/enqueue-many" if "jobs" in body else ENQUEUE, body)
         assert answer.status_code == 400, answer.text
-        assert list(answer.json()["data"]) == [path], answer.text
+        assert list(answer.json()["data"]) == [path.partition(":")[0]], answer.text
         assert answer.json()["message"].startswith(path)
 
 
