@@ -27,6 +27,7 @@ MAX_CLAIM = 100
 MAX_WAIT_S = 60.0
 # A lease that is no older need not be renewed for the job that it gets.
 FRESH_S = 0.1
+MOST_LOST = 3
 
 
 class ExternalError(Exception):
@@ -69,19 +70,28 @@ class ExternalWorkers:
                 if left <= 0 or (gone and await gone()):
                     return []
                 await self._pause(store, news, left)
+            jobs = await store.get([one.id for one in claimed])
+            leases.hand_over()
         finally:
             unsubscribe()
             await leases.close()
-        jobs = await store.get([one.id for one in claimed])
         return [(job, one.token) for one, job in zip(claimed, jobs, strict=True) if job]
 
     async def _take(self, leases: _Leases, limit: int) -> list[Claimed]:
         store, serves = leases.store, leases.serves
         await store.promote()
         claimed: list[Claimed] = []
+        lost = 0
         while len(claimed) < limit:
             lease = await leases.spare()
-            got = (await store.claim(lease, serves["topics"], serves["capabilities"], 1, 1)).jobs
+            try:
+                got = (await store.claim(lease, serves["topics"], serves["capabilities"], 1, 1)).jobs
+            except LeaseLost:  # the database's clock was set, or this machine slept
+                leases.drop()
+                lost += 1
+                if lost == MOST_LOST:
+                    raise
+                continue
             if not got:
                 break
             await leases.use()
@@ -170,6 +180,7 @@ class _Leases:
         self._name = name
         self._lease_ms = lease_ms
         self._spare: int | None = None
+        self._used: list[int] = []
         self._begun = 0.0
 
     async def spare(self) -> int:
@@ -185,12 +196,22 @@ class _Leases:
     async def use(self) -> None:
         """A job has it now, for the whole of its time."""
         lease, self._spare = self._spare, None
-        if lease is not None and time.monotonic() > self._begun + FRESH_S:
-            await self.store.extend(lease, self._lease_ms)
+        if lease is not None:
+            self._used.append(lease)
+            if time.monotonic() > self._begun + FRESH_S:
+                await self.store.extend(lease, self._lease_ms)
+
+    def drop(self) -> None:
+        self._spare = None
+
+    def hand_over(self) -> None:
+        """The worker is told of its jobs, and keeps their leases from now on."""
+        self._used.clear()
 
     async def close(self) -> None:
-        if self._spare is not None:
-            await self.store.close_lease(self._spare)
+        """Those that nobody was told of: their jobs go to whoever asks next."""
+        for lease in [*self._used, *([] if self._spare is None else [self._spare])]:
+            await self.store.close_lease(lease)
 
 
 def _lost(job_id: str) -> LeaseLost:

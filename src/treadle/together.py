@@ -59,13 +59,13 @@ class Together(Generic[Asked, Answer]):
 
     async def _send(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
         try:
-            answers = await self._call([asked for asked, _ in group])
+            answers = list(zip(group, await self._call([asked for asked, _ in group]), strict=True))
         except BaseException as error:
             for _, future in group:
                 if not future.done():
                     future.set_exception(error)
         else:
-            for (_, future), answer in zip(group, answers, strict=True):
+            for (_, future), answer in answers:
                 if not future.done():
                     future.set_result(answer)
         finally:

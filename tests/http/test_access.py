@@ -122,7 +122,7 @@ async def test_scope_rules_by_a_field_of_the_user(api: Api) -> None:
 
 
 async def test_a_candidate_has_its_defaults(api: Api) -> None:
-    @api.queue.job(topic="video", priority="high", max_attempts=7, capability="gpu")
+    @api.queue.job(topic="video", priority="high", max_attempts=7, capability="gpu", expires="1h")
     async def video() -> None: ...
 
     await api.queue.save_templates()
@@ -130,10 +130,16 @@ async def test_a_candidate_has_its_defaults(api: Api) -> None:
         ("mail", "maxRetries = 3 && maxAttempts = 3 && priority = 50 && capability = ''", True),
         ("video", "maxRetries = 7 && priority = 75 && capability = 'gpu'", True),
         ("video", "maxRetries = 3", False),
+        ("mail", "expiresAt = '' && runAt <= @now", True),
+        ("video", "expiresAt > @now && expiresAt < @tomorrow", True),
     ):
         await api.rules(enqueue_rule=rule)
         answer = await api.post("/api/jobs/enqueue", {"topic": topic}, as_="ann")
         assert answer.status_code == (200 if let_in else 403), (topic, rule)
+    await api.rules(enqueue_rule="runAt < @tomorrow")
+    for delay, status_ in (("1h", 200), ("1000d", 403)):
+        answer = await api.post("/api/jobs/enqueue", {"topic": "mail", "delay": delay}, as_="ann")
+        assert answer.status_code == status_, delay
 
 
 async def test_any_service_with_a_key_reads_the_metrics(api: Api) -> None:

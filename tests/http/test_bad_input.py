@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.http.api import Api, failure
 
@@ -174,6 +175,20 @@ async def test_messages_speak_of_the_fields_that_were_sent(sqlite_api: Api) -> N
         assert answer.status_code == 400
         assert "_" not in answer.json()["message"], answer.text
         assert "datetime" not in answer.json()["message"], answer.text
+
+
+async def test_names_in_a_payload_are_the_clients_own(sqlite_api: Api) -> None:
+    class Visit(BaseModel):
+        run_at: int
+
+    @sqlite_api.queue.job
+    async def visit(job: Visit) -> None: ...
+
+    answer = await sqlite_api.post(ENQUEUE, {"topic": "visit", "payload": {}})
+    assert "payload.run_at" in answer.json()["message"]
+    reused = {"topic": "mail", "idempotencyKey": "max_retries"}
+    await sqlite_api.post(ENQUEUE, {**reused, "payload": {"a": 1}})
+    assert "'max_retries'" in (await sqlite_api.post(ENQUEUE, reused)).json()["message"]
 
 
 async def test_a_time_may_be_written_in_lower_case(sqlite_api: Api) -> None:

@@ -75,6 +75,13 @@ async def test_somebody_elses_job_with_the_same_key_is_not_shown(api: Api) -> No
         assert (hidden["result"], hidden["payload"], hidden["createdBy"]) == (None, {}, None)
 
 
+async def test_nobody_in_particular_is_not_the_owner_of_what_nobody_owns(api: Api) -> None:
+    await api.rules(enqueue_rule="true")
+    first = await api.queue.enqueue("mail", {"secret": 1}, idempotency_key="k")
+    hidden = await api.enqueue(payload={"secret": 1}, idempotencyKey="k", as_=None)
+    assert (hidden["id"], hidden["payload"], hidden["deduplicated"]) == (first.id, {}, True)
+
+
 async def test_who_may_only_enqueue_gets_their_own_job_again(api: Api) -> None:
     key = await api.key("enqueue")
     await api.enqueue(payload={"a": 1}, idempotencyKey="k", as_=key)

@@ -136,6 +136,8 @@ async def test_a_path_of_its_own_is_no_id(sqlite_api: Api) -> None:
     wrong = await sqlite_api.get("/api/jobs/enqueue")
     assert (failure(wrong), wrong.headers["allow"]) == ((405, "method_not_allowed"), "POST")
     assert failure(await sqlite_api.delete("/api/jobs/bulk")) == (405, "method_not_allowed")
+    told = (await sqlite_api.get("/metrics")).text
+    assert 'method="DELETE",route="/api/jobs/bulk",status="405"' in told
     assert failure(await sqlite_api.post("/api/jobs/stats")) == (405, "method_not_allowed")
     assert failure(await sqlite_api.request("PUT", "/api/jobs/enqueue")) == (405, "method_not_allowed")
     assert (await sqlite_api.request("HEAD", "/api/jobs/stats")).content == b""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.http.api import Api, failure, opened
 from tests.queue.hands import eventually
+from treadle.errors import StoreUnavailable
 
 CLAIM = {"workerId": "rust-1", "topics": ["mail"]}
 
@@ -217,3 +218,29 @@ async def test_who_waits_for_a_job_is_a_live_worker(api: Api) -> None:
 
 async def live(api: Api) -> bool:
     return bool((await api.get("/api/workers")).json()["items"])
+
+
+async def test_a_lease_that_ends_while_its_worker_waits(api: Api) -> None:
+    """The database's clock was set, or this machine slept: the worker need not know."""
+    waiting = asyncio.create_task(claim(api, wait="20s"))
+    await eventually(lambda: live(api))
+    for number in range(1, 50):
+        await api.queue.store.close_lease(number)
+    job = await api.enqueue()
+    assert [one["id"] for one in await waiting] == [job["id"]]
+
+
+@pytest.mark.parametrize("verb", ["touch", "get"])
+async def test_a_claim_that_breaks_off_gives_its_jobs_back(
+    api: Api, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    await api.enqueue()
+    store = api.queue.store
+
+    async def broken(*_: Any) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(store, verb, broken)
+    assert failure(await api.post("/api/workers/claim", CLAIM))[0] == 503
+    monkeypatch.undo()
+    assert not await live(api)

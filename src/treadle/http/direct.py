@@ -37,45 +37,49 @@ class Direct:
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._app = app
-        self._fixed: dict[str, dict[str, _DirectRoute | None]] = {}
+        self._fixed: dict[str, dict[str, Route]] = {}
         """By path and method. A path of its own goes before one with an id in it, direct or not, possible or not."""
         self._patterns: list[tuple[str, _DirectRoute]] = []
         for route in routes:
             assert isinstance(route, Route)
-            found = route if isinstance(route, _DirectRoute) else None
             for method in route.methods or ():
                 if "{" not in route.path:
-                    self._fixed.setdefault(route.path, {})[method] = found
-                elif found:
-                    self._patterns.append((method, found))
+                    self._fixed.setdefault(route.path, {})[method] = route
+                elif isinstance(route, _DirectRoute):
+                    self._patterns.append((method, route))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        found = self._find(scope) if scope["type"] == "http" else None
+        if found is None:
             await self._app(scope, receive, send)
-            return
-        try:
-            route, parts = self._find(scope["method"], path_here(scope))
-            if route is None:
-                await self._app(scope, receive, send)
-                return
-            scope["route"] = route
-            response: Response = await route.endpoint(Request(scope, receive, send), **parts)
-        except ApiError as error:
-            response = error.response()
-        except TreadleError as error:
-            response = from_treadle(error).response()
-        await response(scope, receive, send)
+        else:
+            await (await self._answer(*found, Request(scope, receive, send)))(scope, receive, send)
 
-    def _find(self, method: str, path: str) -> tuple[_DirectRoute | None, dict[str, str]]:
+    def _find(self, scope: Scope) -> tuple[Route, dict[str, str]] | None:
+        """What is to be answered here: a direct route, or a path that has no such method."""
+        method, path = scope["method"], path_here(scope)
         methods = self._fixed.get(path)
         if methods is not None:
-            if method not in methods:
-                raise wrong_method(method, methods)
-            return methods[method], {}
-        for its_method, route in self._patterns:
-            if method == its_method and (match := route.path_regex.match(path)):
-                return route, match.groupdict()
-        return None, {}
+            route = methods.get(method)
+            if route is None:
+                return next(iter(methods.values())), {}
+            return (route, {}) if isinstance(route, _DirectRoute) else None
+        for its_method, pattern in self._patterns:
+            if method == its_method and (match := pattern.path_regex.match(path)):
+                return pattern, match.groupdict()
+        return None
+
+    async def _answer(self, route: Route, parts: dict[str, str], request: Request) -> Response:
+        request.scope["route"] = route
+        try:
+            if request.method not in (route.methods or ()):
+                raise wrong_method(request.method, self._fixed[route.path])
+            found: Response = await route.endpoint(request, **parts)
+        except ApiError as error:
+            return error.response()
+        except TreadleError as error:
+            return from_treadle(error).response()
+        return found
 
 
 def path_here(scope: Scope) -> str:

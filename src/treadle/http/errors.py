@@ -79,7 +79,9 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
     if status == 503:
         message = "The database can't be reached just now; try again."
         return ApiError(503, error.code, message, headers={"Retry-After": "1"})
-    message = _SNAKE.sub(lambda found: camel(found[0]), error.message)
+    message = error.message
+    if isinstance(error, errors.InvalidInput) and not isinstance(error, errors.InvalidPayload):
+        message = _SNAKE.sub(lambda found: camel(found[0]), message)
     field = error.data.get("field")
     if field is None:
         return ApiError(status, error.code, message, error.data)

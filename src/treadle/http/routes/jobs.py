@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -23,7 +23,7 @@ from treadle.http.server import Enqueuing, Here, Managed, Server, answer, the_se
 from treadle.job import JSON_NAMES, Job, checked_topic, rfc3339
 from treadle.lifecycle import Status
 from treadle.orders import JobRequest
-from treadle.policy import priority_value
+from treadle.policy import duration_ms, priority_value
 from treadle.rules import Condition
 from treadle.template import Template
 
@@ -95,7 +95,8 @@ async def _enqueued(
 
 async def _hidden(request: Request, here: Server, job: Job) -> Mapping[str, Any]:
     """Of a job that stood for this one and is somebody else's, the caller learns that it is there, not what it did."""
-    if not job.deduplicated or job.created_by == (await here.access.caller(request)).account_id:
+    by = (await here.access.caller(request)).account_id if job.deduplicated else None
+    if not job.deduplicated or (by is not None and job.created_by == by):
         return {}
     try:
         of_job(await here.access.manage(request), job)
@@ -137,7 +138,13 @@ def _candidate(
     body: doc.EnqueueBody, created_by: str | None, options: Mapping[str, Any], template: Template
 ) -> dict[str, Any]:
     """The job as it would be, for the rule to look at."""
-    now = rfc3339(datetime.now(UTC))
+    made = datetime.now(UTC)
+    now = rfc3339(made)
+    run_at, expires_at = options.get("run_at"), options.get("expires_at")
+    if options.get("delay") is not None:
+        run_at = made + timedelta(milliseconds=duration_ms(options["delay"], "delay"))
+    if expires_at is None and template.expires is not None:
+        expires_at = made + timedelta(milliseconds=duration_ms(template.expires))
     priority = options.get("priority")
     attempts = body.maxAttempts or body.maxRetries or template.retry.max_attempts
     return {
@@ -147,8 +154,8 @@ def _candidate(
         "status": Status.PENDING.value,
         "priority": priority_value(template.priority if priority is None else priority),
         "payload": body.payload,
-        "runAt": rfc3339(options.get("run_at")) or now,
-        "expiresAt": rfc3339(options.get("expires_at")),
+        "runAt": rfc3339(run_at) or now,
+        "expiresAt": rfc3339(expires_at),
         "createdAt": now,
         "updatedAt": now,
         "maxAttempts": attempts,

@@ -232,7 +232,8 @@ def _joined(*parts: str | None) -> str:
 
 def _payload_hash(job: NewJob) -> str:
     """The same for the same JSON, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(from_json(job.payload), sort_keys=True).encode()).hexdigest()
+    text = json.dumps(from_json(job.payload), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _resolve(job: NewJob, key: _Key, hash_: str | None, existing_id: str, now: int) -> Inserted | Refused:
