@@ -19,7 +19,6 @@ from bench.scenarios import Figures, load
 from bench.work import payload
 from treadle import Queue
 from treadle.accounts import Accounts
-from treadle.site import Site
 
 RATE = 300
 CONNECTIONS = 50
@@ -69,7 +68,7 @@ async def _moved_in(url: str) -> People:
         root = await accounts.upsert_superuser("root@example.com", "correct horse")
         ann = await accounts.create_user("ann@example.com", "correct horse")
         tokens = {"superuser": await accounts.token(root), "user": await accounts.token(ann)}
-        await Site(queue.store, queue.settings).change({"enqueue_rule": RULE, "manage_rule": RULE})
+        await queue.site.change({"enqueue_rule": RULE, "manage_rule": RULE})
         return People(tokens, [job.id for job in await queue.list(limit=ASKED_FOR)])
 
 

@@ -57,8 +57,9 @@ BATCH = 1000
 class _Session:
     """What a queue has open on one event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, site: Site) -> None:
         self.store = store
+        self.site = site
         self.intake = Intake(store)
         self.templates: dict[str, Template] = {}
         self.templates_at = float("-inf")
@@ -160,6 +161,11 @@ class Queue:
         return self._current().store
 
     @property
+    def site(self) -> Site:
+        """What operators have decided for this database."""
+        return self._current().site
+
+    @property
     def feed(self) -> Feed:
         """The events of this database, for whoever listens on the running event loop."""
         from treadle.feed import Feed
@@ -235,12 +241,13 @@ class Queue:
         await self._bury()
         store = self.new_store()
         await store.open(self._migrate)
+        site = Site(store, self.settings)
         try:
-            await Site(store, self.settings).read()  # a server and a worker go on reading, a mere queue does not
+            await site.read()  # a server and a worker go on reading, a mere queue does not
         except BaseException:
             await store.close()
             raise
-        return _Session(store)
+        return _Session(store, site)
 
     # -- handlers ------------------------------------------------------------------------------
 

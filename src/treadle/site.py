@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from treadle.settings import Settings
 from treadle.store.base import Store
-
-if TYPE_CHECKING:
-    from treadle.accounts import ReadRecords
 
 KIND = "settings"
 ID = "jobs"
@@ -40,9 +37,8 @@ class Site:
     Each time it reads them it tells the store from when on a job is stale.
     """
 
-    def __init__(self, store: Store, own: Settings, records: ReadRecords | None = None) -> None:
+    def __init__(self, store: Store, own: Settings) -> None:
         self._store = store
-        self._records = records or store.records
         self._defaults = self._settings = SiteSettings(own.stale_after_ms, own.delete_after_ms)
         self._given: dict[str, Any] = {}
         self._version: int | None = None
@@ -65,7 +61,7 @@ class Site:
 
     async def read(self) -> None:
         asked = time.monotonic()
-        record = (await self._records([(KIND, ID)]))[0]
+        record = (await self._store.records([(KIND, ID)]))[0]
         if asked < self._read_at:
             return  # overtaken by a later look, which knows at least as much
         self._given = from_json(record.body) if record else {}

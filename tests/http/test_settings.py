@@ -249,7 +249,7 @@ async def test_a_pass_of_retention_stops_when_its_setting_is_raised(api: Api, mo
         return deleted
 
     monkeypatch.setattr(api.queue.store, "prune", prune)
-    await Retention(api.queue.store, Site(api.queue.store, api.queue.settings)).prune()
+    await Retention(api.queue.store, api.queue.site).prune()
     assert await api.queue.count() == 2
 
 

@@ -15,7 +15,6 @@ from treadle.external import ExternalWorkers
 from treadle.http.access import Access, Permit
 from treadle.http.gathering import Gathered
 from treadle.rules import Condition
-from treadle.site import Site
 from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
@@ -28,9 +27,8 @@ class Server:
     def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
         store = queue.store
         self.queue = queue
-        records = Gathered(store.records)
-        self.accounts = Accounts(store, records=records)
-        self.site = Site(store, queue.settings, records)
+        self.accounts = Accounts(store, records=Gathered(store.records))
+        self.site = queue.site
         self.access = Access(self.accounts, self.site)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed

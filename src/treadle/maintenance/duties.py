@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
-from treadle.site import Site
 from treadle.store.base import Moved
 from treadle.worker.backoff import jittered
 
@@ -40,7 +39,7 @@ class Maintenance:
         self._store = store
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS))
         self._reaper = Reaper(store, on_moved)
-        self._retention = Retention(store, Site(store, settings))
+        self._retention = Retention(store, queue.site)
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps, each to be repeated for ever."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.handler import Handler
 from treadle.maintenance import Maintenance
-from treadle.site import Site
 from treadle.worker.background import forever
 from treadle.worker.backoff import Backoff, jittered
 from treadle.worker.cancels import CancelWatcher
@@ -86,7 +85,7 @@ class Engine:
     def _build(self, lease: Lease) -> None:
         options, store = self.options, self.queue.store
         self.store = store
-        self.site = Site(store, self.queue.settings)
+        self.site = self.queue.site
         self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
         self.touches = Touches(store, self.job_lost)
         self.desk = LoopDesk(self.queue, self.keeper, self.touches)
