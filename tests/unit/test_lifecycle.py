@@ -119,6 +119,21 @@ def test_an_outcome_that_cannot_happen_is_refused_with_the_state(
         assert refusal.value.message == f"the job is {status.value}: {VERBS[type(outcome)]} is not possible"
 
 
+def test_a_refusal_speaks_as_people_do() -> None:
+    assert {kind.__name__: verb for kind, verb in VERBS.items()} == {
+        "Completed": "complete",
+        "Failed": "fail",
+        "Snoozed": "snooze",
+        "Released": "release",
+        "CancelAcknowledged": "ack-cancel",
+        "LeaseExpired": "reclaim",
+        "DeadlinePassed": "expire",
+        "CancelRequested": "cancel",
+        "GraceOver": "ending its grace",
+        "Requeued": "requeue",
+    }
+
+
 def test_a_completed_job_says_how_it_can_be_requeued() -> None:
     with pytest.raises(WrongState) as refusal:
         decide(State(COMPLETED), Requeued())
