@@ -38,8 +38,8 @@ class TestWakeUps(ContractPart):
     async def listening(self, store: PostgresStore) -> list[str]:
         heard: list[str] = []
         store.subscribe(heard.append)
-        await eventually(lambda: store.link.listening)
-        await asyncio.sleep(0)
+        await eventually(lambda: "ready" in heard)  # told to everybody when it begins to listen
+        assert store.link.listening
         heard.clear()
         return heard
 
@@ -85,7 +85,7 @@ class TestWakeUps(ContractPart):
         assert killed == [(True,)]
         await eventually(lambda: not elsewhere.link.listening)
         await eventually(lambda: elsewhere.link.listening)
-        assert "ready" in heard, "what was missed meanwhile is worth a look"
+        await eventually(lambda: "ready" in heard)  # what was missed meanwhile is worth a look
         heard.clear()
         await bench.store.insert([new_job()])
         await eventually(lambda: "ready" in heard)
