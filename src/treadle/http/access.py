@@ -35,6 +35,8 @@ class Permit(NamedTuple):
     jobs: Condition
     topics: Sequence[str]
     """Without one: of every topic."""
+    asked_at: datetime
+    """Not after the rule's `@now`, so that a job that is due at once is due for the rule too."""
 
     @property
     def restricted(self) -> bool:
@@ -95,15 +97,16 @@ class Access:
 
     async def enqueue(self, request: Request) -> Permit:
         """Refused outright where no job could be enqueued."""
+        asked_at = datetime.now(UTC)
         caller = await self.caller(request)
         settings = await self.enabled()
         topics = () if caller.is_superuser else settings.allowed_topics
         if caller.may("enqueue"):
-            return Permit(caller, rules.always, topics)
+            return Permit(caller, rules.always, topics, asked_at)
         condition = await self._condition(settings.enqueue_rule, request, caller)
         if condition is None or condition == rules.never:
             raise refusal(caller)
-        return Permit(caller, condition, topics)
+        return Permit(caller, condition, topics, asked_at)
 
     async def manage(self, request: Request) -> Condition:
         """Which jobs the caller may see and steer. Refused outright where no job could be among them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -82,7 +82,7 @@ async def _enqueued(
     options = [_options(body) for body in bodies]
     if permit.restricted:
         for body, chosen in zip(bodies, options, strict=True):
-            permit.admit(_candidate(body, by, chosen, await here.queue.template(body.topic)))
+            permit.admit(_candidate(body, permit, chosen, await here.queue.template(body.topic)))
     if len(bodies) == 1:
         jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, created_by=by, **options[0])]
     else:
@@ -134,11 +134,9 @@ _OPTIONS = {
 }
 
 
-def _candidate(
-    body: doc.EnqueueBody, created_by: str | None, options: Mapping[str, Any], template: Template
-) -> dict[str, Any]:
+def _candidate(body: doc.EnqueueBody, permit: Permit, options: Mapping[str, Any], template: Template) -> dict[str, Any]:
     """The job as it would be, for the rule to look at."""
-    made = datetime.now(UTC)
+    made = permit.asked_at
     now = rfc3339(made)
     run_at, expires_at = options.get("run_at"), options.get("expires_at")
     if options.get("delay") is not None:
@@ -162,7 +160,7 @@ def _candidate(
         "maxRetries": attempts,
         "scope": body.scope,
         "scopeId": body.scopeId,
-        "createdBy": created_by,
+        "createdBy": permit.caller.account_id,
         "idempotencyKey": body.idempotencyKey,
         "capability": body.capability or template.capability,
     }
