@@ -1,14 +1,15 @@
 """`/api/settings`: what operators decide at run time, and who obeys."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.http.api import Api, failure, opened
-from tests.worker.conftest import Start, start  # noqa: F401  (a fixture)
 from tests.worker.waiting import until
-from treadle import Queue
+from treadle import Queue, Worker
 from treadle.maintenance import Retention
 from treadle.settings import DAY_MS
 from treadle.site import Site
@@ -165,6 +166,17 @@ async def _done(api: Api) -> dict[str, Any]:
     return found
 
 
+@contextlib.asynccontextmanager
+async def working(queue: Queue, **options: Any) -> AsyncIterator[None]:
+    worker = Worker(queue, drain="5s", **options)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await task
+
+
 async def test_another_server_sees_soon_what_is_stale(api: Api, url: str) -> None:
     job = await _done(api)
     async with opened(url) as other:
@@ -187,40 +199,34 @@ async def test_a_queue_that_is_opened_later_obeys(api: Api, url: str) -> None:
 async def test_a_worker_without_a_server_follows(
     api: Api,
     url: str,
-    start: Start,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "FOLLOW_SETTINGS_S", 0.05)
     job = await _done(api)
     async with Queue(url) as other:
-        worker = await start(other, maintenance=False)
-        assert (await other.get(job["id"])).stale_at is None
-        await change(api, retention={"stale_after": "0s"})
 
         async def follows() -> bool:
             return (await other.get(job["id"])).stale_at is not None
 
-        await until(follows)
-        worker.stop()
-        await worker.done  # type: ignore[attr-defined]
+        async with working(other, maintenance=False):
+            assert not await follows()
+            await change(api, retention={"stale_after": "0s"})
+            await until(follows)
 
 
 async def test_a_worker_on_the_same_database_deletes_by_the_new_value(
     api: Api,
     url: str,
-    start: Start,  # noqa: F811
 ) -> None:
     done, live = await _done(api), await api.enqueue()
     async with Queue(url, retention_interval="50ms") as other:
-        worker = await start(other)
-        await change(api, retention={"stale_after": "1ms", "delete_after": "0s"})
 
         async def gone() -> bool:
             return (await api.get(f"/api/jobs/{done['id']}")).status_code == 404
 
-        await until(gone)
-        worker.stop()
-        await worker.done  # type: ignore[attr-defined]
+        async with working(other):
+            await change(api, retention={"stale_after": "1ms", "delete_after": "0s"})
+            await until(gone)
     assert (await api.get(f"/api/jobs/{live['id']}")).status_code == 200
 
 

@@ -71,6 +71,7 @@ def _sqlite_at(column: str, path: str) -> str:
     return f"json_extract({column}, '$.{path}')"
 
 
+@cache
 def told_events(dialect: str) -> str:
     """Counts events as `insights.timeline` tells them, before the WHERE that says whose."""
     return _fill("{told_events}", dialect)
