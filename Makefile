@@ -7,17 +7,24 @@ RUN_READY := .venv/.run-ready
 DEV_READY := .venv/.dev-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fault bench docs lock clean
+.PHONY: help run test browser check fault bench docs screenshots lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(RUN_READY) ## Start the demo: jobs of every kind on a SQLite file
-	$(BIN)/treadle demo
+run: $(RUN_READY) ## Start the demo: a lively queue and its dashboard, until Ctrl-C
+	@$(BIN)/treadle demo
 
-test: check ## Run every check and every test, on every store, with coverage
-	$(PYTEST) -m "not uncounted" --cov --cov-report=term
-	$(PYTEST) -m uncounted
+test: check browser ## Run every check and every test, on every store, with coverage
+	$(PYTEST) --ignore tests/browser -m "not uncounted" --cov --cov-report=term
+	$(PYTEST) --ignore tests/browser -m uncounted
+	$(PYTEST) tests/browser
+
+# The browser's driver keeps an event loop running in its process, in which no other test could start one.
+# A system Chromium if there is one, else playwright's own, else Debian's; without any, the browser tests say so.
+browser: $(DEV_READY)
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| $(BIN)/playwright install chromium || { apt-get update && apt-get install -y chromium; } || true
 
 check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
 	$(BIN)/ruff check
@@ -28,13 +35,17 @@ check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
 
 fault: $(DEV_READY) ## Run the fault tests at full length
 	TREADLE_FAULT=full $(BIN)/pytest -n 2 --timeout 5400 -rA --show-capture=no tests/fault tests/model \
-		tests/contract/test_races.py tests/contract/test_postgres_connections.py tests/contract/test_rule_agreement.py tests/http/test_fuzz.py
+		tests/contract/test_races.py tests/contract/test_postgres_connections.py tests/contract/test_rule_agreement.py tests/http/test_fuzz.py \
+		tests/unit/schedules
 
 bench: $(DEV_READY) ## Measure Treadle
 	$(BIN)/python -m bench
 
 docs: $(DEV_READY) ## Remake the generated documentation
 	@if [ -f scripts/docs.py ]; then $(BIN)/python scripts/docs.py; else echo "nothing to generate yet"; fi
+
+screenshots: $(DEV_READY) ## Take pictures of every page of the dashboard into docs/images
+	$(BIN)/python scripts/screenshots.py
 
 lock: .cache/lock/bin/uv ## Remake requirements/dev.txt with the newest versions
 	$< pip compile pyproject.toml --all-extras --group dev --universal --upgrade --quiet \

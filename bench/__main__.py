@@ -25,8 +25,8 @@ from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain processes threads pickup delayed backlog ended snapshot single http memory idle".split()
-)
+    "limits enqueue drain processes threads pickup delayed scheduled backlog ended snapshot single http memory idle"
+).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
 ONCE = frozenset("ended snapshot memory idle".split())
 ROUNDS = 3
@@ -123,6 +123,11 @@ class Bench:
     def delayed(self) -> Figures:
         with self.store.fresh() as url:
             return run(scenarios.delayed(url, self.folder, 50 if self.quick else 300))
+
+    def scheduled(self) -> Figures:
+        schedules, seconds = (1_000, 3) if self.quick else (10_000, 20)
+        with self.store.fresh() as url:
+            return run(scenarios.scheduled(url, self.folder, schedules, seconds))
 
     def backlog(self) -> Figures:
         rows = 10_000 if self.quick else 1_000_000

@@ -12,8 +12,9 @@ from typing import Any
 from bench.processes import Workers, workers
 from bench.work import payload
 from treadle import Queue
-from treadle.lifecycle import Completed, decide
-from treadle.store.base import Settlement, Store
+from treadle.policy.lifecycle import Completed, decide
+from treadle.store.protocol import Store
+from treadle.store.values import Settlement, Wants
 
 Figures = dict[str, float]
 
@@ -78,18 +79,18 @@ async def load(url: str, jobs: int) -> None:
 
 async def settle_disk(store: Store) -> None:
     """VACUUM and CHECKPOINT, so that no run pays for the loading of another."""
-    if hasattr(store, "link"):
-        async with store.link.acquire() as connection:
+    if hasattr(store, "pools"):
+        async with store.pools.acquire() as connection:
             await connection.execute("VACUUM ANALYZE", timeout=3600)
             await connection.execute("CHECKPOINT", timeout=3600)
     else:
-        await store.query("PRAGMA wal_checkpoint(TRUNCATE)", [])
+        await store.read("PRAGMA wal_checkpoint(TRUNCATE)", [])
 
 
 async def remaining(store: Any) -> int:
     """Jobs in the queue or running; what is due in the future does not count, nor what others left there."""
-    schema = "treadle." if hasattr(store, "link") else "treadle_"
-    rows = await store.query(
+    schema = "treadle." if hasattr(store, "pools") else "treadle_"
+    rows = await store.read(
         f"SELECT (SELECT count(*) FROM {schema}ready r JOIN {schema}lanes l ON l.lane = r.lane WHERE l.topic = 'noop')"
         f" + (SELECT count(*) FROM {schema}running)",
         [],
@@ -186,6 +187,27 @@ async def delayed(url: str, folder: Path, jobs: int) -> Figures:
     return {"delayed start p50 ms": percentile(late, 0.5) * 1e3, "delayed start p99 ms": percentile(late, 0.99) * 1e3}
 
 
+async def scheduled(url: str, folder: Path, schedules: int, seconds: int) -> Figures:
+    """How long after its time a slot's job is stored, with so many other schedules that are not due."""
+    queue = Queue(url)
+    queue.register("noop", _nothing)
+    async with queue:
+        for i in range(0, schedules, 100):
+            await asyncio.gather(
+                *(queue.schedules.create("noop", "0 0 1 1 *") for _ in range(i, min(i + 100, schedules)))
+            )
+        with workers(folder, url, 1) as group:
+            group.ready()
+            await asyncio.sleep(0.5)
+            for _ in range(10):  # ten slots a second, spread over it
+                await queue.schedules.create("noop", every="1s", payload=payload())
+                await asyncio.sleep(0.093)
+            await _until(lambda: group.read()[0] >= 10 * seconds)
+        made = await queue.list(limit=1000)
+    late = [(job.created_at - job.scheduled_at).total_seconds() * 1e3 for job in made if job.scheduled_at]
+    return {"slot late p50 ms": percentile(late, 0.5), "slot late p99 ms": percentile(late, 0.99)}
+
+
 async def _until(done: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not done():
@@ -206,7 +228,7 @@ async def single_calls(url: str, calls: int) -> Figures:
             t = time.perf_counter()
             await queue.enqueue("noop", payload())
             t, enqueued = time.perf_counter(), time.perf_counter() - t
-            claim = await store.claim(lease, ["noop"], [], 1, 1)
+            claim = await store.claim(lease, Wants(["noop"], [], 1, 1))
             claimed = time.perf_counter() - t
             job = claim.jobs[0]
             await store.settle([Settlement(job, decide(job, Completed()), 0)])
@@ -237,10 +259,10 @@ async def idle(url: str, folder: Path, count: int, seconds: float, server_cpu: C
 
 async def _statements(store: Store) -> float | None:
     """Transactions that the database has ended so far (PostgreSQL only)."""
-    if not hasattr(store, "link"):
+    if not hasattr(store, "pools"):
         return None
     await asyncio.sleep(1.1)  # statistics are reported at most once a second
-    rows = await store.query(
+    rows = await store.read(
         "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()", []
     )
     return float(rows[0][0])
@@ -269,8 +291,8 @@ async def fill(url: str, kind: str, rows: int) -> None:
     async with Queue(url) as queue:
         await queue.enqueue("filler" if kind != "waiting" else "noop", payload())
         store = queue.store
-        if hasattr(store, "link"):
-            async with store.link.acquire() as connection:
+        if hasattr(store, "pools"):
+            async with store.pools.acquire() as connection:
                 for statement in _fill_postgres(kind, rows):
                     await connection.execute(statement, timeout=3600)
         else:

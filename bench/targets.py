@@ -68,6 +68,7 @@ TARGETS = [
     Target("pick-up by an idle worker in another process, p99 ms", "sqlite", "pick-up p99 ms", at_most=8),
     Target("pick-up in the same process, p50 ms", "sqlite", "same process p50 ms", at_most=1),
     *_both("a delayed job's start after its time, p99 ms", "delayed start p99 ms", at_most=50),
+    *_both("a schedule's job after its time, with 10,000 schedules, p50 ms", "slot late p50 ms", at_most=100),
     *_both(
         "drain with 1M jobs of another topic, of the empty database", "drain, 1M other /s", at_least=0.9, of="drain /s"
     ),

@@ -2,7 +2,7 @@
 
     python examples/first_job.py
 
-Here one program does everything. In real life the web application enqueues and `treadle worker first_job:queue`
+ServerDep one program does everything. In real life the web application enqueues and `treadle worker first_job:queue`
 runs beside it; both only share the database.
 """
 

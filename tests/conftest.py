@@ -27,7 +27,7 @@ def pytest_configure() -> None:
 # code. What is PostgreSQL's own is counted in its part of the contract suite.
 HERE = Path(__file__).parent
 UNCOUNTED = [
-    *(HERE / name for name in "acceptance benchmarks examples fault model plans sdk".split()),
+    *(HERE / name for name in "acceptance benchmarks examples fault model plans sdk types".split()),
     HERE / "cli/test_usage.py",
     HERE / "contract/test_postgres_pgbouncer.py",
     HERE / "contract/test_races.py",

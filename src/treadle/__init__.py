@@ -1,8 +1,11 @@
 """Treadle: a durable job queue for Python that lives in the database you already have."""
 
-from treadle.errors import (
+from treadle.insights.stats import QueueStats
+from treadle.model.errors import (
+    CodeDefined,
     ConcurrencyRejected,
     Fail,
+    InvalidCron,
     InvalidInput,
     InvalidPayload,
     JobCancelled,
@@ -12,34 +15,43 @@ from treadle.errors import (
     LeaseLost,
     NotCancelable,
     NotRepeatable,
+    NotSchedulable,
     PayloadTooLarge,
+    RemoteError,
     ResultTimeout,
     RetryAfter,
+    ScheduleNotFound,
     SchemaMismatch,
     Snooze,
     StoreUnavailable,
     TemplateDisabled,
     TreadleError,
+    UnknownTimezone,
+    VersionConflict,
     WrongState,
 )
-from treadle.events import Event
-from treadle.insights import QueueStats
-from treadle.job import Job
-from treadle.lifecycle import Status
-from treadle.policy import Retry
-from treadle.queue import JobRequest, Queue, Task
-from treadle.template import CancelPolicy, Concurrency, Rate, Template
+from treadle.model.events import Event
+from treadle.model.job import Job
+from treadle.model.retry import Retry
+from treadle.model.status import Status
+from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
+from treadle.policy.schedule import Schedule
+from treadle.queue import ArgumentsTask, EnqueueOptions, JobRequest, PayloadTask, Queue, SyncJob, Task
 from treadle.worker import Context, Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArgumentsTask",
     "CancelPolicy",
+    "CodeDefined",
     "Concurrency",
     "ConcurrencyRejected",
     "Context",
+    "EnqueueOptions",
     "Event",
     "Fail",
+    "InvalidCron",
     "InvalidInput",
     "InvalidPayload",
     "Job",
@@ -51,21 +63,29 @@ __all__ = [
     "LeaseLost",
     "NotCancelable",
     "NotRepeatable",
+    "NotSchedulable",
+    "PayloadTask",
     "PayloadTooLarge",
     "Queue",
     "QueueStats",
     "Rate",
+    "RemoteError",
     "ResultTimeout",
     "Retry",
     "RetryAfter",
+    "Schedule",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "Snooze",
     "Status",
     "StoreUnavailable",
+    "SyncJob",
     "Task",
     "Template",
     "TemplateDisabled",
     "TreadleError",
+    "UnknownTimezone",
+    "VersionConflict",
     "Worker",
     "WrongState",
 ]

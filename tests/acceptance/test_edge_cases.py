@@ -14,8 +14,8 @@ from tests.acceptance.conftest import Start
 from tests.acceptance.waiting import after_failures, in_status, until
 from tests.servers import PostgresServer, find_postgres, needed
 from treadle import Context, InvalidInput, InvalidPayload, PayloadTooLarge, Queue, Status, WrongState
-from treadle.policy import duration_ms
-from treadle.settings import Settings
+from treadle.model.durations import duration_ms
+from treadle.model.settings import Settings
 
 
 async def test_1_a_payload_over_one_mebibyte_is_refused(queue: Queue) -> None:

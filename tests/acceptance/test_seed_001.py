@@ -16,13 +16,14 @@ from tests.acceptance.conftest import Start, StartProgram, Travel
 from tests.acceptance.program import GATE, runs
 from tests.acceptance.waiting import after_failures, in_status, until
 from treadle import Context, PayloadTooLarge, Queue, Retry, Status
-from treadle.store.postgres_link import PLAN_SETTINGS
-from treadle.store.queries import load
+from treadle.store.postgres.pools import PLAN_SETTINGS
+from treadle.store.sql.queries import load
+from treadle.store.values import Wants
 
 
 async def claim(queue: Queue, *topics: str, limit: int = 100) -> list[str]:
     lease = await queue.store.open_lease("claimer", 60_000)
-    return [job.id for job in (await queue.store.claim(lease, topics, [], limit, limit)).jobs]
+    return [job.id for job in (await queue.store.claim(lease, Wants(topics, [], limit, limit))).jobs]
 
 
 # -- what it is for ------------------------------------------------------------------------------------------------
@@ -268,9 +269,10 @@ async def test_never_forget_the_index_the_claim_uses_it_whatever_else_is_there(p
         lease = await queue.store.open_lease("w", 60_000)
         # As the engine runs it: prepared, planned once for all values.
         connection = await asyncpg.connect(postgres_url, server_settings=PLAN_SETTINGS)
-        types = "bigint, text[], text[], int, int, int[], bigint[], bigint[]"
+        types = "bigint, text[], text[], text[], int, int, bigint, int[], int[], bigint[], bigint[]"
         await connection.execute(f"PREPARE claim ({types}) AS {load('postgres')['claim'].sql}")
-        values = f"{lease}, '{{mail}}', '{{}}', 10, 10, '{{}}', '{{}}', '{{}}'"
+        lanes = "'{mail}', '{\"\"}', '{\"\"}'"
+        values = f"{lease}, {lanes}, 10, 10, 1000000, '{{}}', '{{}}', '{{}}', '{{}}'"
         text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE claim ({values})")
         await connection.close()
     nodes = list(plan_nodes(json.loads(text)[0]["Plan"]))

@@ -17,7 +17,8 @@ from tests.acceptance.conftest import Start, StartProgram, Travel
 from tests.acceptance.program import GATE, runs
 from tests.acceptance.waiting import after_failures, in_status, until
 from treadle import Context, Queue, Retry, Worker
-from treadle.store.sqlite_engine import Engine
+from treadle.store.sqlite.writer import Writer
+from treadle.store.values import Wants
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,13 +48,13 @@ def _note_statements(patch: pytest.MonkeyPatch, name: str, seen: list[str]) -> N
 
 
 def _note_transactions(patch: pytest.MonkeyPatch, seen: list[str]) -> None:
-    original = Engine._transaction
+    original = Writer._transaction
 
     def noting(self: Any, *args: Any) -> Any:
         seen.append("transaction")
         return original(self, *args)
 
-    patch.setattr(Engine, "_transaction", noting)
+    patch.setattr(Writer, "_transaction", noting)
 
 
 async def test_sc_001_an_enqueue_is_one_round_trip(queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +73,11 @@ async def test_sc_002_a_claim_is_one_round_trip_however_many_jobs_it_brings(
     await queue.enqueue_many("mail", [{}] * 500)
     store = queue.store
     lease = await store.open_lease("w", 60_000)
-    await store.claim(lease, ["mail"], [], 1, 1)
+    await store.claim(lease, Wants(["mail"], [], 1, 1))
     with round_trips(monkeypatch, url) as seen:
-        assert len((await store.claim(lease, ["mail"], [], 10, 10)).jobs) == 10
+        assert len((await store.claim(lease, Wants(["mail"], [], 10, 10))).jobs) == 10
         assert len(seen) == 1
-        assert len((await store.claim(lease, ["mail"], [], 400, 400)).jobs) == 400
+        assert len((await store.claim(lease, Wants(["mail"], [], 400, 400))).jobs) == 400
         assert len(seen) == 2
 
 

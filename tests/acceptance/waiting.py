@@ -1,24 +1,9 @@
-"""Waiting for something to be so. Time only runs out when something is wrong."""
+"""Waiting for jobs. Time only runs out when something is wrong."""
 
-import asyncio
-import inspect
-import time
-from collections.abc import Callable
-from typing import Any
-
+from tests.waiting import until
 from treadle import Job, Queue
 
-
-async def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What the condition says once it says something true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = condition()
-        answer = await answer if inspect.isawaitable(answer) else answer
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"still not so after {seconds} s"
-        await asyncio.sleep(0.005)
+__all__ = ["after_failures", "in_status", "until"]
 
 
 async def in_status(queue: Queue, job: Job, status: str) -> Job:

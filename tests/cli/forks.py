@@ -110,7 +110,8 @@ def _child(request: dict[str, Any]) -> None:
 
 NEEDED = """
 pydantic.fields pydantic.types rich.console rich.live rich.table typer.rich_utils
-treadle.accounts treadle.cli.app treadle.connect treadle.store.postgres treadle.store.sqlite treadle.worker
+treadle.accounts treadle.cli.app
+treadle.store.connect treadle.store.postgres.store treadle.store.sqlite.store treadle.worker
 """
 
 if __name__ == "__main__":

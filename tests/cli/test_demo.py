@@ -1,121 +1,83 @@
-"""`treadle demo`: ends by itself, tells the truth, can be run again."""
+"""`treadle demo`: a lively queue and its dashboard, until Ctrl-C."""
 
-import shlex
-import time
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
+import httpx
 
-from tests.cli.command import SECONDS, TREADLE, Command
-from treadle.cli.demo import scenes
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Command, str]:
-    """The folder of a demo that has been run, and what it printed."""
-    command = Command(tmp_path_factory.mktemp("demo"))
-    return command, command.from_shell("demo").done().out
+from tests.cli.command import SECONDS, Command
+from tests.cli.test_worker import until
+from treadle.cli.demo import arrivals
 
 
-def test_every_kind_of_job_ends_as_it_should(played: tuple[Command, str]) -> None:
-    command, text = played
-    jobs = command.bare("jobs", "list", "--json", "--db", "sqlite:///treadle-demo.db").done().json["items"]
-    found = sorted((job["topic"], job["status"]) for job in jobs)
-    assert found == sorted(
-        [
-            ("send_mail", "completed"),
-            ("resize_image", "completed"),
-            ("count_primes", "completed"),
-            ("build_report", "completed"),
-            ("fetch_rates", "completed"),
-            ("import_file", "failed"),
-            ("charge_card", "failed"),
-            ("call_partner", "failed"),
-            ("remind", "completed"),
-            ("wait_for_upload", "completed"),
-            ("export_all", "cancelled"),
-            ("confirm_order", "completed"),
-            *[("sync_account", "completed")] * 3,
-            *[("deliver", "completed")] * 3,
-            ("render_video", "expired"),
-            ("render_video", "pending"),
-        ]
-    )
-    assert "14 completed, 3 failed, 1 cancelled, 1 expired, 1 pending" in text
+class Demo:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout
+        self.process = process
+        self.lines = [process.stdout.readline() for _ in range(4)]
+        found = re.search(r"Dashboard +(http://\S+)/_/\nSign in +(\S+)\nPassword +(\S+)\n", "".join(self.lines))
+        assert found, self.lines
+        self.url, self.email, self.password = found.groups()
+
+    @contextlib.contextmanager
+    def signed_in(self) -> Iterator[httpx.Client]:
+        with httpx.Client(base_url=self.url, timeout=SECONDS) as client:
+            form = {"identity": self.email, "password": self.password}
+            assert client.post("/_/login", data=form).headers["location"] == "/_/"
+            yield client
 
 
-def test_the_jobs_did_what_the_table_says(played: tuple[Command, str]) -> None:
-    command, text = played
-    items = command.bare("jobs", "list", "--json", "--db", "sqlite:///treadle-demo.db").done().json["items"]
-    jobs: dict[str, list[Any]] = {}
-    for job in reversed(items):
-        jobs.setdefault(job["topic"], []).append(job)
-    assert jobs["fetch_rates"][0]["attempt"] == 3
-    assert jobs["wait_for_upload"][0]["attempt"] == 1  # a snooze costs no attempt
-    assert jobs["wait_for_upload"][0]["eventsCount"] > 3
-    low, normal, critical = jobs["deliver"]
-    assert critical["startedAt"] < normal["startedAt"] < low["startedAt"]
-    first, second, other = jobs["sync_account"]
-    assert second["startedAt"] >= first["completedAt"]
-    assert other["startedAt"] < first["completedAt"]
-    assert jobs["count_primes"][0]["result"] == 5133
-    for scene in scenes():
-        assert f"\n{scene.shows} " in text
+@contextlib.contextmanager
+def playing(folder: Path, *words: str) -> Iterator[Demo]:
+    with Command(folder).started("demo", *words) as process:
+        yield Demo(process)
 
 
-def test_the_commands_it_names_work(played: tuple[Command, str]) -> None:
-    command, text = played
-    commands = [line.strip() for line in text.split("Look further:\n")[1].splitlines()]
-    assert len(commands) == 6
-    for line in commands:
-        words = shlex.split(line)
-        assert words[0] == TREADLE
-        if words[1] != "worker":
-            command.bare(*words[1:]).done()
-    assert command.bare(*shlex.split(commands[3])[1:]).out == "no live worker serves topic render_video\n"
+def test_jobs_of_every_kind_arrive_and_the_sign_in_works(tmp_path: Path) -> None:
+    with playing(tmp_path, "--port", "0") as demo, demo.signed_in() as client:
+        topics = {arrival.topic for arrival in arrivals()}
+
+        def all_there() -> bool:
+            items = client.get("/api/topics").json()["items"]
+            return topics <= {item["topic"] for item in items}
+
+        until(all_there)
+
+        def lively() -> bool:
+            stats = client.get("/api/jobs/stats").json()
+            return all(stats[status] > 0 for status in ("pending", "processing", "completed", "failed"))
+
+        until(lively)
+        assert "demo" in client.get("/_/").text
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(SECONDS) == 0
+        assert demo.process.stderr
+        assert demo.process.stderr.read() == ""
 
 
-def test_a_worker_can_go_on_with_its_jobs(played: tuple[Command, str]) -> None:
-    command, _ = played
-    at = ["--db", "sqlite:///treadle-demo.db"]
-    with command.worker("--capabilities", "gpu", *at, target="treadle.cli.demo_jobs:queue"):
-        waiting = command.bare("jobs", "list", "--topic", "render_video", "--status", "pending", "--json", *at)
-        deadline = time.monotonic() + SECONDS
-        while waiting.done().json["items"] and time.monotonic() < deadline:
-            waiting = command.bare("jobs", "list", "--topic", "render_video", "--status", "pending", "--json", *at)
-        assert waiting.json["items"] == []
+def test_the_next_free_port_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        with playing(tmp_path, "--port", str(number)) as demo:
+            assert number < int(demo.url.rpartition(":")[2]) <= number + 20
 
 
-def test_it_can_be_run_again_and_into_another_folder(alone: Command) -> None:
-    ids = set()
+def test_it_can_be_started_again(tmp_path: Path) -> None:
     for _ in range(2):
-        jobs = alone.from_shell("demo", "--dir", "here/and there", "--json").done().json["items"]
-        assert len(jobs) == len(scenes())
-        ids |= {job["id"] for job in jobs}
-    assert len(ids) == 2 * len(scenes())
-    assert (alone.folder / "here" / "and there" / "treadle-demo.db").exists()
+        with playing(tmp_path, "--port", "0") as demo, demo.signed_in() as client:
+            assert client.get("/_/jobs").status_code == 200
+            demo.process.send_signal(signal.SIGTERM)
+            assert demo.process.wait(SECONDS) == 0
+    assert (tmp_path / "treadle-demo.db").exists()
 
 
-def test_a_folder_that_cannot_be(alone: Command) -> None:
-    (alone.folder / "file").touch()
-    assert "--dir: file" in alone.from_shell("demo", "--dir", "file").refused(2)
-
-
-def test_on_a_terminal_there_is_a_live_table(alone: Command) -> None:
-    """Drawn again and again in place; the last one stays."""
-    ran = alone.on_terminal("demo")
-    text = ran.out
-    assert ran.code == 0, text
-    assert text.count("WHAT IT SHOWS") > 5
-    assert "\x1b[" in text
-    last = text[text.rindex("WHAT IT SHOWS") :]
-    assert "Look further:" in last
-    assert "nobody needs it any more" in last
-
-
-def test_it_speaks_of_nothing_that_is_not_there(played: tuple[Command, str]) -> None:
-    _, text = played
-    assert "dashboard" not in text.lower()
-    assert "http" not in text.lower()
-    assert Path(TREADLE).name in text
+def test_a_folder_that_can_t_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "--dir" in Command(tmp_path).bare("demo", "--dir", "file").refused(2)

@@ -1,5 +1,6 @@
 """`treadle doctor`."""
 
+import asyncio
 import os
 import sqlite3
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from tests.cli.command import Command
 from treadle import Concurrency, Queue
-from treadle.sync import SyncQueue
+from treadle.queue.sync import SyncQueue
+from treadle.store.values import Wants
 
 
 def limited_queue(treadle: Command) -> SyncQueue:
@@ -20,12 +22,23 @@ def limited_queue(treadle: Command) -> SyncQueue:
     return queue.sync
 
 
+def claim_one(url: str) -> None:
+    """One job under the limit runs, and stays with its worker."""
+
+    async def claim() -> None:
+        async with Queue(url) as queue:
+            lease = await queue.store.open_lease("busy", 3_600_000)
+            assert (await queue.store.claim(lease, Wants(["sync"]))).jobs
+
+    asyncio.run(claim())
+
+
 def findings(ran: Any) -> dict[str, dict[str, str]]:
     return {item["check"]: item for item in ran.json["items"]}
 
 
 COMMON = {"connection", "clock", "wal size", "places", "concurrency", "migrations"}
-OF_SQLITE = COMMON | {"sqlite version", "journal", "file system", "integrity"}
+OF_SQLITE = COMMON | {"sqlite version", "journal", "permissions", "file system", "integrity"}
 OF_POSTGRES = COMMON | {"server version", "listen", "oldest transaction", "bloat", "durability"}
 
 
@@ -33,6 +46,8 @@ def test_a_database_that_is_well(treadle: Command) -> None:
     with limited_queue(treadle) as queue:
         queue.enqueue_many("sync", [{"account": 1}] * 3)
         queue.enqueue("mail")
+    assert treadle.database
+    claim_one(treadle.database)
     ran = treadle("doctor", "--json")
     found = findings(ran)
     assert set(found) == (OF_SQLITE if str(treadle.database).startswith("sqlite") else OF_POSTGRES)
@@ -115,11 +130,12 @@ def test_a_job_in_no_place_is_found(treadle: Command) -> None:
     assert f"{job.id} (0 places)" in findings(ran)["places"]["message"]
 
 
-def test_a_gate_that_counts_wrong_is_found(treadle: Command) -> None:
+def test_a_key_that_is_counted_wrong_is_found(treadle: Command) -> None:
     assert treadle.database
     with limited_queue(treadle) as queue:
         queue.enqueue("sync", {"account": 1})
-    change(treadle.database, "UPDATE treadle.gates SET used = 7")
+    claim_one(treadle.database)
+    change(treadle.database, "UPDATE treadle.limits SET running = 7")
     ran = treadle("doctor", "--json")
     assert ran.code == 1
     assert "counts 7, not 1" in findings(ran)["concurrency"]["message"]

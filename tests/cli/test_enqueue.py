@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.cli.command import Command
-from treadle.job import JSON_NAMES
+from treadle.model.fields import JSON_NAMES
 
 
 def test_a_job_is_stored_when_the_command_has_returned(treadle: Command) -> None:
@@ -133,3 +133,19 @@ def test_waiting_for_the_end(app: Command) -> None:
         assert (failed.code, failed.err) == (1, "")
         assert failed.out.splitlines()[1].startswith("failed: ")
         assert r"\x1b[31m" in failed.out
+
+
+def test_waiting_says_that_no_worker_serves_the_topic_and_ends(treadle: Command) -> None:
+    waited = treadle("enqueue", "mail", "--wait", "--timeout", "300ms")
+    assert waited.code == 1
+    made, told = waited.out.splitlines()
+    job_id = made.split()[-1]
+    assert told == "no live worker serves topic mail; waiting for one"
+    assert waited.err == f"treadle: job {job_id} has not ended within 0.3 s: no live worker serves topic mail\n"
+    assert treadle("jobs", "show", job_id, "--json").done().json["status"] == "pending"
+
+
+def test_why_names_the_missing_capability(treadle: Command) -> None:
+    job = treadle("enqueue", "mail", "--capability", "gpu", "--json").done().json
+    reasons = treadle("jobs", "why", job["id"], "--json").done().json["reasons"]
+    assert reasons == ["no live worker serves topic mail, and the job needs one with the capability 'gpu'"]

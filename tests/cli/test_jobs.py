@@ -7,8 +7,8 @@ import pytest
 
 from tests.cli.command import Command
 from treadle import Queue
-from treadle.job import JSON_NAMES
-from treadle.sync import SyncQueue
+from treadle.model.fields import JSON_NAMES
+from treadle.queue.sync import SyncQueue
 
 NOBODY = "01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -168,7 +168,7 @@ def test_one_that_refuses_does_not_keep_the_others(treadle: Command, queue: Sync
     assert ran.code == 1
     assert [item["id"] for item in ran.json["items"]] == [job.id]
     assert ran.json["errors"] == [
-        {"id": other.id, "code": "wrong_state", "message": "the job has not ended: requeue is not possible"}
+        {"id": other.id, "code": "wrong_state", "message": "the job is pending: requeue is not possible"}
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
-from treadle.store.migration import migrations
+from treadle.store.sql.migrate import migrations
 
 NAMES = [one.name for one in migrations("sqlite")]
 

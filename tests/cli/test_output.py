@@ -8,7 +8,7 @@ from rich.console import Console
 
 from treadle.cli import options, output
 from treadle.cli.output import Column, one_line, relative, safe, span
-from treadle.errors import InvalidInput
+from treadle.model.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_very_narrow_terminal_gets_paragraphs(monkeypatch: pytest.MonkeyPatch)
     assert text.count("0190-") == 2
 
 
-def test_extras_are_left_out_before_the_table_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extras_stand_below_their_rows_where_room_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(output, "console", lambda: Console(file=file, width=20, highlight=False))
-    output.print_table((Column("id"), Column("note", flexible=True, extra=True)), [["0190-aaaa", "something"]])
-    monkeypatch.undo()
-    assert "something" not in file.getvalue()
+    columns = (Column("id"), Column("note", flexible=True, extra=True))
+    output.print_table(columns, [["0190-aaaa", "something that is long"], ["0190-bbbb", ""]])
+    assert file.getvalue().splitlines() == ["ID", "0190-aaaa", "  something that is…", "0190-bbbb"]
 
 
 # -- values that people write --------------------------------------------------------------------------------------
@@ -103,3 +103,19 @@ def test_instants() -> None:
     assert options.instant("2026-12-24T18:00:00+02:00", "--run-at") == datetime(2026, 12, 24, 16, tzinfo=UTC)
     with pytest.raises(InvalidInput, match="has no time zone"):
         options.instant("2026-12-24", "--run-at")
+
+
+def test_sizes_and_shortest_times() -> None:
+    assert [options.size(text, "--max-memory") for text in (None, "512M", "2g", "10kb", "7")] == [
+        None,
+        512 * 2**20,
+        2 * 2**30,
+        10 * 2**10,
+        7,
+    ]
+    for bad in ("0", "much", "-5M", "1.5G"):
+        with pytest.raises(InvalidInput, match="--max-memory: .* is not a size"):
+            options.size(bad, "--max-memory")
+    assert options.shortest("2s", "--lease", "1s") == "2s"
+    with pytest.raises(InvalidInput, match="--lease: 10ms is too short; at least 1s"):
+        options.shortest("10ms", "--lease", "1s")

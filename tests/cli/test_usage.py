@@ -14,6 +14,7 @@ from tests.cli.command import SECONDS, TREADLE, Command
 
 GROUPS = {
     "jobs": ["list", "show", "why", "requeue", "cancel", "delete"],
+    "schedules": ["list", "show", "next", "create", "edit", "enable", "disable", "run", "delete"],
     "superuser": ["upsert", "list", "delete"],
     "user": ["create", "update", "list", "delete"],
     "api-key": ["create", "list", "revoke"],
@@ -197,7 +198,9 @@ def test_who_only_looks_makes_no_database(alone: Command, words: list[str]) -> N
 def test_who_only_looks_changes_no_schema(treadle: Command, words: list[str]) -> None:
     if str(treadle.database).startswith("sqlite"):
         Path(str(treadle.database).removeprefix("sqlite:///")).touch()
-    assert "lacks 0001_engine, 0002_server; run treadle migrate" in treadle(*words).refused(1)
+    assert "lacks 0001_engine, 0002_server, 0003_room, 0004_schedules; run treadle migrate" in treadle(*words).refused(
+        1
+    )
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
@@ -255,7 +258,7 @@ def test_ctrl_c_is_130_without_a_word(treadle: Command) -> None:
 
 
 def test_a_bug_is_one_line_too_and_a_trace_in_dev_mode(alone: Command) -> None:
-    broken = "import treadle.connect; treadle.connect.database_exists = None; from treadle.cli import main; "
+    broken = "from treadle.store import connect; connect.database_exists = None; from treadle.cli import main; "
     words = [sys.executable, "-c", broken + "raise SystemExit(main(['stats']))"]
     for options, lines in (([], 1), (["-X", "dev"], None)):
         done = subprocess.run(

@@ -105,7 +105,7 @@ def test_after_the_drain_the_job_is_given_back_unspent(app: Command) -> None:
     assert (left.status, left.attempt) == ("pending", 0)
 
 
-def test_a_second_signal_leaves_at_once_and_the_job_is_recovered(app: Command) -> None:
+def test_a_second_signal_leaves_at_once_and_gives_the_job_back(app: Command) -> None:
     with app.worker("--lease", "2s") as worker:
         job_id = started(app)
         worker.send_signal(signal.SIGTERM)
@@ -114,9 +114,8 @@ def test_a_second_signal_leaves_at_once_and_the_job_is_recovered(app: Command) -
         worker.send_signal(signal.SIGTERM)
         worker.wait(SECONDS)
         assert time.monotonic() - asked < 20  # the drain is 30
-    assert look(app, job_id).status == "processing"
-    with app.worker("--lease", "2s"):
-        until(lambda: look(app, job_id).attempt == 2)
+    left = look(app, job_id)
+    assert (left.status, left.attempt) == ("pending", 0)
 
 
 # -- several processes ---------------------------------------------------------------------------------------------
@@ -225,3 +224,62 @@ def test_it_runs_without_uvloop(app: Command) -> None:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(SECONDS) == 0
     assert isinstance(worker, subprocess.Popen)
+
+
+# -- bursts, replacements, logs --------------------------------------------------------------------------------------
+
+
+def test_a_burst_ends_when_nothing_due_is_left(app: Command) -> None:
+    app("enqueue", "greet", '{"name": "Ada"}').done()
+    later = app("enqueue", "greet", '{"name": "Zoe"}', "--delay", "1h", "--json").done().json["id"]
+    done = app.from_shell("worker", "app:queue", "--burst", "--db", str(app.database))
+    assert done.code == 0, done.err
+    stats = app("stats", "--json").done().json
+    assert (stats["completed"], stats["pending"]) == (1, 1)
+    assert app("jobs", "show", later, "--json").done().json["status"] == "pending"
+
+
+def test_bursts_of_several_processes_end_together(app: Command) -> None:
+    for n in range(6):
+        app("enqueue", "greet", f'{{"name": "{n}"}}').done()
+    done = app.from_shell("worker", "app:queue", "--burst", "--processes", "2", "--db", str(app.database))
+    assert done.code == 0, done.err
+    assert app("stats", "--json").done().json["completed"] == 6
+
+
+def test_a_process_that_has_run_enough_jobs_is_replaced(app: Command) -> None:
+    for n in range(5):
+        app("enqueue", "greet", f'{{"name": "{n}"}}').done()
+    words = ("--burst", "--max-jobs", "2", "--slots", "1", "--prefetch", "0")
+    done = app.from_shell("worker", "app:queue", *words, "--db", str(app.database))
+    assert done.code == 0, done.err
+    assert app("stats", "--json").done().json["completed"] == 5
+    assert done.err.count(" runs ") >= 2
+    assert "and is replaced by a fresh process" in done.err
+    assert " warning " not in done.err
+
+
+def test_a_process_that_has_grown_is_replaced(app: Command) -> None:
+    with app.started("worker", "app:queue", "--max-memory", "1M", "--db", str(app.database)) as worker:
+        assert worker.stderr
+        lines = []
+        for line in worker.stderr:
+            lines.append(line)
+            if sum(" runs " in one for one in lines) == 2:
+                break
+        assert any("has grown to" in line for line in lines)
+        worker.terminate()
+
+
+def test_a_lease_that_is_too_short_is_refused(app: Command) -> None:
+    assert "--lease: 10ms is too short; at least 1s" in app("worker", "app:queue", "--lease", "10ms").refused(2)
+
+
+def test_the_log_level_says_what_is_logged(app: Command) -> None:
+    done = app.from_shell("worker", "app:queue", "--burst", "--log-level", "warning", "--db", str(app.database))
+    assert (done.code, done.err) == (0, "")
+    assert "--log-level" in app("worker", "app:queue", "--log-level", "loud").refused(2)
+
+
+def test_a_shell_can_complete_commands(alone: Command) -> None:
+    assert "_TREADLE_COMPLETE" in alone.from_shell("--show-completion", "bash").out

@@ -12,9 +12,10 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from treadle.connect import make_store
-from treadle.lifecycle import Completed
-from treadle.store.base import Inserted, Store
+from treadle.policy.lifecycle import Completed
+from treadle.store.connect import make_store
+from treadle.store.protocol import Store
+from treadle.store.values import Inserted, Wants
 from treadle.testing.workbench import DAY, HOUR, TOPIC, new_job, settlement
 
 
@@ -54,7 +55,7 @@ async def drain(store: Store, name: str) -> list[str]:
     """Claim and complete until there is nothing left: the ids of the jobs that were completed here."""
     lease = await store.open_lease(name, HOUR)
     done: list[str] = []
-    while jobs := (await store.claim(lease, [TOPIC], [], 5, 5)).jobs:
+    while jobs := (await store.claim(lease, Wants([TOPIC], [], 5, 5))).jobs:
         assert await store.settle([settlement(job, Completed()) for job in jobs]) == []
         done += [job.id for job in jobs]
     return done

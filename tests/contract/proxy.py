@@ -46,6 +46,7 @@ class Proxy:
         self._target = urlsplit(url)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._silent: set[asyncio.StreamWriter] = set()
         self._moment = NEVER
         self._forward = True
         self._delay = 0.0
@@ -76,6 +77,10 @@ class Proxy:
         yield
         assert self.cuts == cuts + 1, "the moment did not come"
 
+    def silence(self) -> None:
+        """Pass nothing on any more and close nothing, as a firewall does that has forgotten its connections."""
+        self._silent |= self._writers
+
     def cut_all(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
@@ -95,8 +100,9 @@ class Proxy:
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
+                if writer not in self._silent:
+                    writer.write(data)
+                    await writer.drain()
         writer.close()
 
     async def _watch(
@@ -119,5 +125,6 @@ class Proxy:
                     server.write_eof()
                     await answers  # until the server has done it and hung up
                 return
-            server.write(data)
-            await server.drain()
+            if server not in self._silent:
+                server.write(data)
+                await server.drain()

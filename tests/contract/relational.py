@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg
 
-from treadle.connect import make_store
-from treadle.store.base import NOBODY, Store
-from treadle.store.queries import TABLES, load
+from treadle.store.connect import make_store
+from treadle.store.protocol import Store
+from treadle.store.sql.queries import TABLES, load
+from treadle.store.sql.rows import NOBODY
 from treadle.testing.workbench import DAY, Database
 
 # What can't be true of a healthy database: (what is wrong, a query that shows it).
@@ -27,9 +28,11 @@ PROBLEMS = [
     (
         "a place that disagrees with its job",
         "SELECT r.n FROM {ready} r JOIN {jobs} j ON j.n = r.n "
-        "WHERE (r.lane, r.run_at, r.max_attempts, r.flags) <> (j.lane, j.run_at, j.max_attempts, j.flags)"
+        "WHERE (r.lane, r.rank, r.run_at, r.max_attempts, r.flags) "
+        "<> (j.lane, ~j.priority, j.run_at, j.max_attempts, j.flags)"
         " UNION ALL SELECT l.n FROM {later} l JOIN {jobs} j ON j.n = l.n WHERE (l.lane, l.run_at) <> (j.lane, j.run_at)"
-        " UNION ALL SELECT h.n FROM {held} h JOIN {jobs} j ON j.n = h.n WHERE (h.lane, h.gate) <> (j.lane, j.gate)"
+        " UNION ALL SELECT h.n FROM {held} h JOIN {jobs} j ON j.n = h.n "
+        "WHERE (h.lane, h.key, h.rank, h.run_at, h.most) <> (j.lane, j.limit_key, ~j.priority, j.run_at, j.limit_most)"
         " UNION ALL SELECT o.n FROM {outcomes} o JOIN {jobs} j ON j.n = o.n WHERE o.topic <> j.topic",
     ),
     (
@@ -52,20 +55,22 @@ PROBLEMS = [
         "SELECT topic, status, count AS counted, 0 AS ended FROM {tally} "
         "UNION ALL SELECT topic, status, 0, 1 FROM {outcomes}) x GROUP BY 1, 2 HAVING sum(counted) <> sum(ended)",
     ),
-    ("a gate above its limit", "SELECT gate, used, max FROM {gates} WHERE used > max OR used < 0"),
     (
-        "a job held at a gate that is not there",
-        "SELECT n, gate FROM {held} WHERE gate NOT IN (SELECT gate FROM {gates})",
+        "more jobs running under a key than any of them allows",
+        "SELECT j.limit_key, count(*), max(j.limit_most) FROM {running} r JOIN {jobs} j ON j.n = r.n "
+        "WHERE j.limit_key IS NOT NULL GROUP BY 1 HAVING count(*) > max(j.limit_most)",
     ),
     (
-        "a job held at a gate that has room",
-        "SELECT h.n, g.gate, g.used, g.max FROM {held} h JOIN {gates} g ON g.gate = h.gate WHERE g.used < g.max",
+        "a held job that nobody would ever wake",
+        "SELECT h.n, h.key FROM {held} h WHERE NOT EXISTS (SELECT 1 FROM {wakes} w WHERE w.key = h.key) AND h.most > "
+        "(SELECT count(*) FROM {running} r JOIN {jobs} j ON j.n = r.n WHERE j.limit_key = h.key) + "
+        "(SELECT count(*) FROM {ready} r JOIN {jobs} j ON j.n = r.n WHERE j.limit_key = h.key AND j.lane = h.lane)",
     ),
     (
-        "a live gated job that its gate does not know",
-        "SELECT j.n, j.gate FROM {jobs} j WHERE j.gate IS NOT NULL "
+        "a live job under a key that the key does not know",
+        "SELECT j.n, j.limit_key FROM {jobs} j WHERE j.limit_key IS NOT NULL "
         "AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n) "
-        "AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.n = j.n AND m.gate = j.gate)",
+        "AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.n = j.n AND m.key = j.limit_key)",
     ),
     (
         "something that an ended job still holds",
@@ -78,8 +83,9 @@ PROBLEMS = [
         "SELECT 'dedupe', j.n FROM {jobs} j WHERE j.dedupe_key IS NOT NULL "
         "AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n) "
         "AND NOT EXISTS (SELECT 1 FROM {keys} k WHERE k.kind = 'dedupe' AND k.key = j.dedupe_key AND k.n = j.n) "
-        "UNION ALL SELECT 'deadline', j.n FROM {jobs} j WHERE j.expires_at IS NOT NULL "
-        "AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n) "
+        "UNION ALL SELECT 'deadline', j.n FROM {jobs} j WHERE j.expires_at IS NOT NULL AND ("
+        "j.n IN (SELECT n FROM {ready} WHERE attempt = 0) OR j.n IN (SELECT n FROM {later} WHERE attempt = 0) "
+        "OR j.n IN (SELECT n FROM {held} WHERE attempt = 0)) "
         "AND NOT EXISTS (SELECT 1 FROM {deadlines} d WHERE d.n = j.n)",
     ),
     (
@@ -128,10 +134,10 @@ class RelationalDatabase(Database):
     def _problems(self) -> list[str]:
         queries = load(self.dialect)
         misplaced, drift, *others = self._run(
-            [queries["misplaced"].sql, queries["gate_drift"].sql, *(statement for _, statement in PROBLEMS)]
+            [queries["misplaced"].sql, queries["limit_drift"].sql, *(statement for _, statement in PROBLEMS)]
         )
         found = [f"a job in no place or in two: {row}" for row in misplaced]
-        found += [f"a gate that counts wrong (gate, used, really): {row}" for row in drift if row[1] != row[2]]
+        found += [f"a key that is counted wrong (key, counted, running): {row}" for row in drift if row[1] != row[2]]
         for (what, _), rows in zip(PROBLEMS, others, strict=True):
             found += [f"{what}: {row}" for row in rows[:10]]
         return found

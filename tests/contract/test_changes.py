@@ -9,10 +9,12 @@ import asyncpg
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from treadle.lifecycle import Completed, Failed
-from treadle.store import scripts
-from treadle.store.postgres import PostgresStore
-from treadle.store.scripts import Script
+from treadle.policy.lifecycle import Completed, Failed
+from treadle.queue import steering
+from treadle.store.postgres.store import PostgresStore
+from treadle.store.sql import scripts
+from treadle.store.sql.scripts import Script
+from treadle.store.sql.scripts.steer import cancel
 from treadle.testing import contract
 from treadle.testing.contract.changes import Watched, Watcher, id_of, names
 from treadle.testing.workbench import Workbench, eventually, new_job
@@ -112,6 +114,95 @@ class TestOpenTransactions(Watched):
         await slow.commit()
         assert [id_of(change) for change in await watcher.look()] == [early.id]
 
+    async def test_a_transaction_that_began_after_the_one_that_was_seen_first(
+        self, bench: Workbench, watcher: Watcher, connect: Any
+    ) -> None:
+        """Its id is above every id that has ended, so the snapshot's upper end says nothing about it."""
+        first, second = await connect(), await connect()
+        before, early, late = new_job(), new_job(), new_job()
+        await bench.enqueue(1)  # its lane is there: only these two transactions have ids of their own
+        await watcher.look()
+        outer, inner = first.transaction(), second.transaction()
+        await outer.start()
+        await inner.start()
+        await bench.store.insert([before], connection=first)
+        await bench.store.insert([early], connection=second)
+        await bench.store.insert([late], connection=first)
+        await outer.commit()
+        assert [id_of(change) for change in await watcher.look()] == [before.id, late.id]
+        assert await watcher.look() == []
+        await inner.commit()
+        assert [id_of(change) for change in await watcher.look()] == [early.id]
+        assert watcher.cursor.jobs.gaps == ()
+
+    async def test_a_gap_is_watched_after_an_older_transaction_has_ended(
+        self, bench: Workbench, watcher: Watcher, connect: Any
+    ) -> None:
+        oldest, first, second = await connect(), await connect(), await connect()
+        before, early, late = new_job(), new_job(), new_job()
+        await bench.enqueue(1)
+        await watcher.look()
+        transactions = [connection.transaction() for connection in (oldest, first, second)]
+        for transaction in transactions:
+            await transaction.start()
+        await oldest.execute("SELECT pg_current_xact_id()")
+        await bench.store.insert([before], connection=first)
+        await bench.store.insert([early], connection=second)
+        await bench.store.insert([late], connection=first)
+        await transactions[1].commit()
+        assert [id_of(change) for change in await watcher.look()] == [before.id, late.id]
+        await transactions[0].rollback()
+        assert await watcher.look() == []
+        await transactions[2].commit()
+        assert [id_of(change) for change in await watcher.look()] == [early.id]
+
+    async def test_one_above_all_that_ended_was_open_before_anybody_looked(
+        self, bench: Workbench, connect: Any
+    ) -> None:
+        first, second = await connect(), await connect()
+        early = new_job()
+        await bench.enqueue(1)
+        outer, inner = first.transaction(), second.transaction()
+        await outer.start()
+        await inner.start()
+        await bench.store.insert([new_job()], connection=first)
+        await bench.store.insert([early], connection=second)
+        await bench.store.insert([new_job()], connection=first)
+        await outer.commit()
+        watcher = Watcher(bench.store)
+        assert await watcher.news() == []
+        await inner.commit()
+        assert [id_of(change) for change in await watcher.look()] == [early.id]
+
+    async def test_moves_in_a_transaction_that_began_later(
+        self, bench: Workbench, watcher: Watcher, connect: Any
+    ) -> None:
+        first, second = await connect(), await connect()
+        one, two, three = [await bench.enqueue_one(topic=topic) for topic in ("one", "two", "three")]
+        await watcher.look()
+        outer, inner = first.transaction(), second.transaction()
+        await outer.start()
+        await inner.start()
+        await finish(bench.store, first, cancel([one], ""))
+        await finish(bench.store, second, cancel([two], ""))
+        await finish(bench.store, first, cancel([three], ""))
+        await outer.commit()
+        assert [id_of(change) for change in await watcher.look()] == [one, three]
+        assert await watcher.look() == []
+        await inner.commit()
+        assert [id_of(change) for change in await watcher.look()] == [two]
+        assert watcher.cursor.events.gaps == ()
+
+    async def test_a_quiet_database_costs_no_transaction_ids(self, bench: Workbench, watcher: Watcher) -> None:
+        """Only a gap makes a look ask for one: they are a limited good."""
+        await bench.enqueue(3)
+        assert await watcher.news() == ["enqueued"] * 3
+        before = await next_transaction(bench.store)
+        for _ in range(20):
+            await watcher.look()
+        # Asking for the number is one, and a notification or the server's own upkeep may be another.
+        assert await next_transaction(bench.store) - before < 10
+
     async def test_a_number_that_was_only_reserved_when_the_gap_was_seen(
         self, bench: Workbench, watcher: Watcher, connect: Any
     ) -> None:
@@ -165,8 +256,8 @@ class TestOpenTransactions(Watched):
         await watcher.look()
         slow = connection.transaction()
         await slow.start()
-        await finish(bench.store, connection, scripts.cancel([first], "", ()))
-        await bench.store.cancel([second], "")
+        await finish(bench.store, connection, cancel([first], ""))
+        await steering.cancel(bench.store, [second], "")
         assert [id_of(change) for change in await watcher.look()] == [second]
         await slow.commit()
         assert [id_of(change) for change in await watcher.look()] == [first]
@@ -185,10 +276,10 @@ class TestOpenTransactions(Watched):
         await finish(bench.store, connection, scripts.settle([ending]))
         await bench.make("cancelled", topic="other")
         assert await watcher.news() == ["enqueued", "enqueued", "cancelled"]
-        requeue = asyncio.create_task(bench.store.requeue([id]))
+        requeue = asyncio.create_task(steering.requeue(bench.store, [id]))
         await slow.commit()
         await requeue
-        await bench.store.requeue([id])
+        await steering.requeue(bench.store, [id])
         await watcher.look()
         assert watcher.stories()[id] == ["enqueued", "started", "failed", "requeued"]
 
@@ -222,7 +313,7 @@ class TestOpenTransactions(Watched):
         self, bench: Workbench, watcher: Watcher, connect: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A transaction that stays open for hours keeps every gap undecided: then everything has to be looked at."""
-        monkeypatch.setattr("treadle.store.changes.MOST_GAPS", 3)
+        monkeypatch.setattr("treadle.store.sql.changes.MOST_GAPS", 3)
         stuck, other = await connect(), await connect()
         async with stuck.transaction():
             await stuck.execute("SELECT pg_current_xact_id()")
@@ -253,6 +344,10 @@ class TestOpenTransactions(Watched):
             return watcher.stories()[job.id] == ["enqueued", "started", "completed"]
 
         await eventually(told)
+
+
+async def next_transaction(store: Any) -> int:
+    return int((await store.read("SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)", []))[0][0])
 
 
 async def step_until(store: Any, connection: Any, script: Script[Any], query: str) -> Any:

@@ -12,9 +12,12 @@ import psycopg
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from treadle.store import postgres_health, sqlite_engine, sqlite_health
-from treadle.store.base import Finding, Store
-from treadle.store.postgres import PostgresStore
+from treadle.store.postgres import health as postgres_health
+from treadle.store.postgres.store import PostgresStore
+from treadle.store.protocol import Store
+from treadle.store.sqlite import health as sqlite_health
+from treadle.store.sqlite import writer
+from treadle.store.values import Finding
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import DAY, Workbench
 
@@ -47,7 +50,7 @@ class TestSqlite(ContractPart):
         """As on a file system that has no shared memory."""
         with closing(sqlite3.connect(self.path(database))) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
-        monkeypatch.setattr(sqlite_engine, "_turn_to_wal", lambda connection: None)
+        monkeypatch.setattr(writer, "_turn_to_wal", lambda connection: None)
         store = database.make_store()
         await store.open()
         found = await finding(store, "journal")
@@ -59,6 +62,21 @@ class TestSqlite(ContractPart):
         assert (await finding(bench.store, "wal size")).level == "ok"
         monkeypatch.setattr(sqlite_health, "LARGE_WAL", 1)
         assert (await finding(bench.store, "wal size")).level == "warn"
+
+    @pytest.mark.parametrize(("mode", "who"), [(0o644, "everybody"), (0o660, "a group")])
+    async def test_files_that_others_can_read(
+        self, database: RelationalDatabase, bench: Workbench, mode: int, who: str
+    ) -> None:
+        files = [Path(f"{self.path(database)}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")]
+        for file in files:
+            file.chmod(0o600)
+        assert (await finding(bench.store, "permissions")).level == "ok"
+        for file in files[1:3]:
+            file.chmod(mode)
+        found = await finding(bench.store, "permissions")
+        assert found.level == "warn"
+        assert found.message.startswith(f"open to {who} on this machine: ")
+        assert found.advice == f"chmod 600 {files[1]} {files[2]}"
 
     async def test_a_network_file_system(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
         here = (await finding(bench.store, "file system")).message
@@ -114,7 +132,7 @@ class TestPostgres(ContractPart):
     async def test_a_pooler_in_between(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(bench.store, PostgresStore)
         assert (await finding(bench.store, "listen")).level == "ok"
-        monkeypatch.setattr(bench.store.link, "pooled", True)
+        monkeypatch.setattr(bench.store.pools, "pooled", True)
         assert (await finding(bench.store, "listen")).level == "warn"
 
     async def test_a_transaction_that_stays_open(
@@ -141,12 +159,12 @@ class TestPostgres(ContractPart):
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch, sync: str, fsync: str, level: str
     ) -> None:
         """The tests' server runs without fsync, and that can't be changed for one session."""
-        original = bench.store.query  # type: ignore[attr-defined]
+        original = bench.store.read  # type: ignore[attr-defined]
 
-        async def query(sql: str, values: list[Any]) -> list[Any]:
+        async def read(sql: str, values: list[Any]) -> list[Any]:
             return [(sync, fsync)] if "'fsync'" in sql else await original(sql, values)
 
-        monkeypatch.setattr(bench.store, "query", query)
+        monkeypatch.setattr(bench.store, "read", read)
         assert (await finding(bench.store, "durability")).level == level
 
     async def test_a_user_who_may_not_look_at_the_wal(self, bench: Workbench, database: RelationalDatabase) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from treadle.errors import SchemaMismatch
-from treadle.store import migration
-from treadle.store.migration import Migration, migrations
+from treadle.model.errors import SchemaMismatch
+from treadle.store.sql import migrate as migrating
+from treadle.store.sql.migrate import Migration, migrations
 from treadle.testing.workbench import Workbench, new_job
 
 pytestmark = pytest.mark.empty_database
@@ -19,22 +19,23 @@ pytestmark = pytest.mark.empty_database
 # Half of the schema, then the process or its backend is gone.
 KILLED_HALF_WAY = """
 import asyncio, os, sqlite3, sys
-from treadle.connect import make_store
-from treadle.store import migration, sqlite_engine
+from treadle.store.connect import make_store
+from treadle.store.sql import migrate as migrating
+from treadle.store.sqlite import writer
 
 url = sys.argv[1]
 dialect = "sqlite" if url.startswith("sqlite") else "postgres"
-(first, *_) = migration.migrations(dialect)
+(first, *_) = migrating.migrations(dialect)
 half = first.sql[: first.sql.index("CREATE TABLE", len(first.sql) // 2)]
 die = "SELECT die();" if dialect == "sqlite" else "SELECT pg_terminate_backend(pg_backend_pid());"
-migration.migrations = lambda _: [migration.Migration(1, first.name, half + die)]
+migrating.migrations = lambda _: [migrating.Migration(1, first.name, half + die)]
 
-connect = sqlite_engine.Engine.connect
+connect = writer.Writer.connect
 def connect_with_death(self):
     connection = connect(self)
     connection.create_function("die", 0, lambda: os.kill(os.getpid(), 9))
     return connection
-sqlite_engine.Engine.connect = connect_with_death
+writer.Writer.connect = connect_with_death
 
 asyncio.run(make_store(url, stale_after_ms=1).open())
 """
@@ -63,7 +64,7 @@ def test_only_sql_files_are_migrations(tmp_path: Path, monkeypatch: pytest.Monke
     folder.mkdir(parents=True)
     (folder / "0001_start.sql").write_text("SELECT 1")
     (folder / "0001_start.sql.orig").write_text("SELECT 2")
-    monkeypatch.setattr(migration, "files", lambda package: tmp_path)
+    monkeypatch.setattr(migrating, "files", lambda package: tmp_path)
     assert migrations("another") == [Migration(1, "0001_start", "SELECT 1")]
 
 
@@ -128,7 +129,7 @@ async def test_a_failing_migration_leaves_the_old_schema(
     real = list(migrations(database.dialect))
     broken = Migration(real[-1].number + 1, "9998_broken", "CREATE TABLE treadle_half (a INTEGER);\nSELECT nonsense;")
     with monkeypatch.context() as patch:
-        patch.setattr(migration, "migrations", lambda _: [*real, broken])
+        patch.setattr(migrating, "migrations", lambda _: [*real, broken])
         with pytest.raises(Exception, match="nonsense"):
             await opened_once(database)
     bench = Workbench(database)
@@ -156,7 +157,7 @@ async def test_the_next_migration_keeps_the_jobs(database: RelationalDatabase, m
     real = list(migrations(database.dialect))
     table = "treadle.extra" if database.dialect == "postgres" else "treadle_extra"
     extra = Migration(real[-1].number + 1, "0099_extra", f"CREATE TABLE {table} (a INTEGER);")
-    monkeypatch.setattr(migration, "migrations", lambda _: [*real, extra])
+    monkeypatch.setattr(migrating, "migrations", lambda _: [*real, extra])
     store = database.make_store()
     with pytest.raises(SchemaMismatch, match="0099_extra"):
         await store.open(migrate=False)

@@ -1,6 +1,7 @@
 """PostgreSQL goes away at the worst moment: the truth is read again, never assumed."""
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,15 +12,17 @@ import pytest
 
 from tests.contract.proxy import COMMITTING, Proxy, running
 from tests.contract.relational import RelationalDatabase
-from treadle.errors import ConcurrencyRejected, InvalidInput, KeyReused, StoreUnavailable
-from treadle.lifecycle import Completed, Failed, Status
-from treadle.store.base import Gate, Inserted, Listing, NewJob
-from treadle.store.hints import Hub
-from treadle.store.postgres import TRIES, PostgresStore
-from treadle.store.postgres_link import Link
+from treadle.model.errors import ConcurrencyRejected, InvalidInput, KeyReused, StoreUnavailable
+from treadle.model.status import Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import Completed, Failed
+from treadle.queue import steering
+from treadle.store.postgres.pools import Pools
+from treadle.store.postgres.store import TRIES, PostgresStore
+from treadle.store.values import Claimed, Inserted, Listing, NewJob, Wants
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
-from treadle.testing.workbench import DAY, Workbench, eventually, new_job, settlement
+from treadle.testing.workbench import DAY, LEASES_ONLY, Workbench, eventually, new_job, settlement
 
 INSERT = running("INSERT INTO treadle.jobs")
 CLAIM = running("INSERT INTO treadle.running")
@@ -66,7 +69,7 @@ class TestLostAtCommit(ContractPart):
     async def test_an_enqueue_with_keys(
         self, bench: Workbench, proxy: Proxy, store: PostgresStore, forward: bool
     ) -> None:
-        job = new_job(idempotency_key="k", dedupe_key="d", gate=Gate("g", "queue_same_scope", 1))
+        job = new_job(idempotency_key="k", dedupe_key="d", limit=Limit("g", "queue_same_scope", 1))
         with proxy.lose(COMMITTING, forward=forward):
             (answer,) = await store.insert([job])
         assert isinstance(answer, Inserted)
@@ -91,13 +94,13 @@ class TestLostAtCommit(ContractPart):
     ) -> None:
         """Everybody gets the answer that is true for his own job."""
         first = await bench.enqueue_one(idempotency_key="taken")
-        gate = Gate("g", "reject_same_scope", 1)
+        gate = Limit("g", "reject_same_scope", 1)
         batch: list[NewJob] = [
             new_job(idempotency_key="taken"),
             new_job(),
             new_job(idempotency_key="taken", payload='{"other": 1}'),
-            new_job(gate=gate),
-            new_job(gate=gate),
+            new_job(limit=gate),
+            new_job(limit=gate),
             new_job(dedupe_key="d"),
             new_job(dedupe_key="d"),
         ]
@@ -141,7 +144,7 @@ class TestLostAtCommit(ContractPart):
         (id,) = await bench.enqueue(1)
         lease = await bench.lease()
         with proxy.lose(CLAIM), pytest.raises(StoreUnavailable):
-            await store.claim(lease, ["mail"], [], 1, 1)
+            await store.claim(lease, Wants(["mail"], [], 1, 1))
         await eventually(lambda: self.is_processing(bench, id))
         assert await store.release_unknown(lease, []) == 1
         assert (await bench.job(id)).attempt == 0
@@ -156,7 +159,13 @@ class TestLostAtCommit(ContractPart):
         assert proxy._server is not None
         proxy._server.close()
         proxy.cut_all()
-        for call in (store.now(), store.insert([new_job()]), store.stats(), store.open_lease("w", 1), store.reclaim()):
+        for call in (
+            store.now(),
+            store.insert([new_job()]),
+            store.stats(),
+            store.open_lease("w", 1),
+            store.reap(LEASES_ONLY),
+        ):
             with pytest.raises(StoreUnavailable):
                 await call
 
@@ -204,16 +213,38 @@ class TestConnecting(ContractPart):
             await PostgresStore(f"{postgres_url}?no_such_setting=1", stale_after_ms=DAY).open()
 
     async def test_behind_a_pooler_the_plan_settings_travel_with_each_transaction(self, postgres_url: str) -> None:
-        link = Link(postgres_url, Hub())
-        await link.open()
-        link.pooled = True
-        ((seqscan,),) = await link.fetch("SELECT current_setting('enable_seqscan')")
-        async with link.acquire() as connection:
+        pools = Pools(postgres_url)
+        await pools.open()
+        pools.pooled = True
+        ((seqscan,),) = await pools.fetch("SELECT current_setting('enable_seqscan')")
+        async with pools.acquire() as connection:
             outside = await connection.fetchval("SELECT current_setting('enable_seqscan')")
-        await link.close()
+        await pools.close()
         assert (seqscan, outside) == ("off", "on")
         with pytest.raises(StoreUnavailable, match="not open"):
-            await link.fetch("SELECT 1")
+            await pools.fetch("SELECT 1")
+
+    @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+    async def test_a_fork_does_not_talk_on_its_parents_connections(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - in the child
+            answer = b"no error"
+            try:
+                asyncio.events._set_running_loop(None)
+                asyncio.run(bench.store.insert([new_job()]))
+            except InvalidInput as error:
+                answer = str(error).encode()
+            finally:
+                os.write(writing, answer)
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with os.fdopen(reading, "rb") as pipe:
+            assert b"before a fork" in pipe.read()
+        await bench.enqueue(1)
+        assert await bench.store.count(Listing()) == 2
 
     async def test_a_transaction_that_fails_again_and_again_is_given_up(
         self, bench: Workbench, database: RelationalDatabase
@@ -253,16 +284,16 @@ class TestKilledBackends(ContractPart):
             nonlocal refused
             while time.monotonic() < until:
                 try:
-                    gate = random.choice([None, Gate("g", "queue_same_scope", 2)])
-                    job = new_job(gate=gate, dedupe_key=random.choice([None, f"d{random.random()}"]))
+                    gate = random.choice([None, Limit("g", "queue_same_scope", 2)])
+                    job = new_job(limit=gate, dedupe_key=random.choice([None, f"d{random.random()}"]))
                     await store.insert([job])
                     made.append(job.id)
                     lease = await store.open_lease("w", 60_000)
-                    for claimed in (await store.claim(lease, ["mail"], [], 2, 2)).jobs:
+                    for claimed in (await store.claim(lease, Wants(["mail"], [], 2, 2))).jobs:
                         if not await store.settle([settlement(claimed, Completed())]):
                             completed.append(claimed.id)
-                    await store.cancel([random.choice(made)], "")
-                    await store.promote()
+                    await steering.cancel(store, [random.choice(made)], "")
+                    await store.advance()
                 except StoreUnavailable:
                     refused += 1
 
@@ -276,22 +307,24 @@ class TestKilledBackends(ContractPart):
         assert completed, "nothing was done"
 
 
-class TestTidyingManyGates(ContractPart):
-    async def test_a_gate_that_is_taken_while_others_are_tidied_away_stays(
+class TestTidyingManyKeys(ContractPart):
+    async def test_a_key_that_is_used_while_others_are_tidied_away_is_counted_right(
         self, bench: Workbench, database: RelationalDatabase
     ) -> None:
-        """The look at a gate's members may be older than the lock on it."""
-        other = await bench.another()
+        """A count may be dropped after a claim has made sure of it and before it locks it."""
+        other, lease = await bench.another(), await bench.lease()
         for _ in range(200 if FULL else 15):
             await database.execute(
-                "INSERT INTO {gates} SELECT 'empty' || i, 0, 1 FROM generate_series(1, 900) i ON CONFLICT DO NOTHING",
-                "INSERT INTO {gates} VALUES ('zz', 0, 1) ON CONFLICT DO NOTHING",
+                "INSERT INTO {limits} SELECT 'empty' || i, 0 FROM generate_series(1, 900) i ON CONFLICT DO NOTHING",
+                "INSERT INTO {limits} VALUES ('zz', 0) ON CONFLICT DO NOTHING",
             )
+            await bench.enqueue_one(limit=Limit("zz", "queue_same_scope", 1))
 
-            async def enqueue() -> str:
+            async def claim() -> list[Claimed]:
                 await asyncio.sleep(random.uniform(0, 0.006))
-                return await bench.enqueue_one(gate=Gate("zz", "queue_same_scope", 1), delay_ms=DAY)
+                return await bench.claim(1, lease=lease)
 
-            id, _ = await asyncio.gather(enqueue(), other.tidy())
-            assert await database.execute("SELECT used FROM {gates} WHERE gate = 'zz'") == [(0,)]
-            await bench.store.delete([id])
+            jobs, _ = await asyncio.gather(claim(), other.tidy())
+            jobs = jobs or await bench.claim(1, lease=lease)
+            assert await database.execute("SELECT running FROM {limits} WHERE key = 'zz'") == [(1,)]
+            assert await bench.settle(jobs[0], Completed())

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from treadle.store import postgres
-from treadle.store.postgres import PostgresStore
+from treadle.store.postgres import store
+from treadle.store.postgres.store import PostgresStore
+from treadle.store.values import Wants
 from treadle.testing.contract import ContractPart
-from treadle.testing.workbench import Workbench, new_job
+from treadle.testing.workbench import Workbench, eventually, new_job
 
 
 @pytest.fixture
@@ -22,44 +23,75 @@ class TestMarks(ContractPart):
     def from_head(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         """Of each claim, whether it started at the head of its lane, which is made slow."""
         assert isinstance(bench.store, PostgresStore)
-        fetch, claim = bench.store.link.fetch, bench.store.queries["claim"].sql
+        fetch, claim = bench.store.pools.fetch, bench.store.queries["claim"].sql
         seen: list[bool] = []
 
         async def slow_at_the_head(sql: str, *values: Any) -> list[Any]:
             if sql == claim:
-                lanes = values[5]
+                lanes = values[7]
                 seen.append(not lanes)
                 await asyncio.sleep(0 if lanes else 0.05)
             return await fetch(sql, *values)
 
-        monkeypatch.setattr(bench.store.link, "fetch", slow_at_the_head)
+        monkeypatch.setattr(bench.store.pools, "fetch", slow_at_the_head)
         return seen
 
     async def test_a_look_from_the_head_is_the_rarer_the_longer_it_takes(
         self, bench: Workbench, from_head: list[bool], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(postgres, "MARK_SECONDS", 0.01)
+        monkeypatch.setattr(store, "MARK_SECONDS", 0.01)
         await bench.enqueue(101)
         lease = await bench.lease()
         for _ in range(100):
-            assert len((await bench.store.claim(lease, ["mail"], [], 1, 1)).jobs) == 1
+            assert len((await bench.store.claim(lease, Wants(["mail"], [], 1, 1))).jobs) == 1
         assert from_head[0]
         assert from_head.count(True) < 10
 
     async def test_what_others_put_in_front_of_the_mark_is_found_at_the_next_look(
         self, bench: Workbench, from_head: list[bool], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(postgres, "MARK_SECONDS", 0.01)
-        monkeypatch.setattr(postgres, "LOOK_SHARE", 0)
+        monkeypatch.setattr(store, "MARK_SECONDS", 0.01)
+        monkeypatch.setattr(store, "LOOK_SHARE", 0)
         await bench.enqueue(100)
         lease = await bench.lease()
-        await bench.store.claim(lease, ["mail"], [], 1, 1)
+        await bench.store.claim(lease, Wants(["mail"], [], 1, 1))
         other = await bench.another()
         await other.insert([older := new_job(run_at=1)])
         claimed: list[str] = []
         while older.id not in claimed:
-            claim = await bench.store.claim(lease, ["mail"], [], 1, 1)
+            claim = await bench.store.claim(lease, Wants(["mail"], [], 1, 1))
             claimed += [job.id for job in claim.jobs]
             await asyncio.sleep(0.005)
         assert len(claimed) < 50
         assert from_head.count(True) > 1
+
+    async def test_after_a_quick_look_there_are_no_marks(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mine = bench.store
+        assert isinstance(mine, PostgresStore)
+        monkeypatch.setattr(store, "SLOW_LOOK_S", 3600.0)
+        await bench.enqueue(10)
+        lease = await bench.lease()
+        for _ in range(8):
+            await mine.claim(lease, Wants(["mail"], [], 1, 1))
+            assert mine._marks == {}
+
+    async def test_a_more_urgent_job_drops_the_marks_wherever_it_comes_from(
+        self, bench: Workbench, from_head: list[bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store, "MARK_SECONDS", 3600.0)
+        mine = bench.store
+        assert isinstance(mine, PostgresStore)
+        mine.subscribe(lambda _: None)
+        await eventually(lambda: mine.notifier.listening)
+        await bench.enqueue(100)
+        lease = await bench.lease()
+        for _ in range(store.SLOW_LOOKS):
+            await mine.claim(lease, Wants(["mail"], [], 1, 1))
+        assert mine._marks
+        other = await bench.another()
+        await other.insert([urgent := new_job(priority=75)])
+        await eventually(lambda: not mine._marks)
+        (job,) = (await mine.claim(lease, Wants(["mail"], [], 1, 1))).jobs
+        assert job.id == urgent.id

@@ -7,9 +7,11 @@ import pytest
 
 from tests.contract.relational import RelationalDatabase
 from tests.servers import PgBouncer, PostgresServer
-from treadle.lifecycle import Completed, Failed, Status
-from treadle.store.base import Listing
-from treadle.store.postgres import PostgresStore
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Completed, Failed
+from treadle.queue import steering
+from treadle.store.postgres.store import PostgresStore
+from treadle.store.values import Listing
 from treadle.testing import contract
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, Workbench, eventually
@@ -26,30 +28,30 @@ def database(
 class TestBehindPgBouncer(ContractPart):
     async def test_it_is_found_out_by_itself(self, bench: Workbench) -> None:
         assert isinstance(bench.store, PostgresStore)
-        assert bench.store.link.pooled
+        assert bench.store.pools.pooled
         bench.store.subscribe(lambda _: None)
-        assert not bench.store.link.listening
+        assert not bench.store.notifier.listening
         findings = {finding.check: finding for finding in await bench.store.examine()}
         assert findings["listen"].level == "warn"
 
     async def test_a_direct_connection_is_no_pooler(self, postgres_url: str) -> None:
         store = PostgresStore(postgres_url, stale_after_ms=1)
         await store.open()
-        assert not store.link.pooled
+        assert not store.pools.pooled
         await store.close()
 
     async def test_a_whole_life(self, bench: Workbench) -> None:
         (id,) = await bench.enqueue(1, idempotency_key="k", dedupe_key="d", delay_ms=1)
         await eventually(bench.promoted)
         job = await bench.claim_one()
-        assert await bench.store.extend(job.lease, HOUR)
+        assert await bench.store.renew(job.lease, HOUR)
         assert await bench.settle(job, Failed("Boom", "Boom", retry_in_ms=1))
         await eventually(bench.promoted)
         await bench.claim_one(lease=await bench.lease(MINUTE))
         await bench.pass_time(HOUR)
-        assert len(await bench.store.reclaim()) == 1
-        await bench.store.cancel([id], "")
-        await bench.store.requeue([id])
+        assert len(await bench.reap()) == 1
+        await steering.cancel(bench.store, [id], "")
+        await steering.requeue(bench.store, [id])
         assert await bench.settle(await bench.claim_one(), Completed('"done"'))
         assert await bench.history(id) == ["retrying", "reclaimed", "cancelled", "requeued"]
         assert (await bench.job(id)).result_value == "done"
@@ -71,16 +73,16 @@ class TestBehindPgBouncer(ContractPart):
                     case 3:
                         assert await store.pending_migrations() == []
                     case _:
-                        assert await store.promote() == (0, None)
+                        assert await store.advance() == (0, [], None)
 
         await asyncio.gather(*(look(i) for i in range(24)))
 
     async def test_the_plan_settings_travel_with_each_transaction(self, bench: Workbench) -> None:
         assert isinstance(bench.store, PostgresStore)
-        async with bench.store.link.transaction() as connection:
+        async with bench.store.pools.transaction() as connection:
             assert await connection.fetchval("SHOW enable_seqscan") == "off"
             assert await connection.fetchval("SHOW enable_hashjoin") == "off"
-        async with bench.store.link.acquire() as connection:
+        async with bench.store.pools.acquire() as connection:
             assert await connection.fetchval("SHOW enable_seqscan") == "on", "they were left behind"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from treadle.store import postgres_pool
-from treadle.store.postgres_pool import Pool
+from treadle.store.postgres import pools
+from treadle.store.postgres.pools import Pool
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_who_can_not_connect_takes_no_place(postgres_url: str) -> None:
 
 
 async def test_what_nobody_uses_is_closed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_pool, "IDLE_S", 0.05)
+    monkeypatch.setattr(pools, "IDLE_S", 0.05)
     pool = Pool(lambda: asyncpg.connect(postgres_url), 2)
     async with pool.connection() as one, pool.connection() as two:
         pass
@@ -100,7 +100,7 @@ async def test_what_was_used_a_moment_ago_stays(pool: Pool) -> None:
     async with pool.connection() as one, pool.connection() as two:
         pass
     (first, since), second = pool._idle
-    pool._idle = [(first, since - postgres_pool.IDLE_S), second]
+    pool._idle = [(first, since - pools.IDLE_S), second]
     pool._drop_old()
     assert {one.is_closed(), two.is_closed()} == {True, False}
     async with pool.connection() as connection:
@@ -154,7 +154,7 @@ async def test_a_connection_that_comes_too_late_is_closed(postgres_url: str) -> 
 
 
 async def test_closing_does_not_wait_for_ever(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_pool, "CLOSE_S", 0.05)
+    monkeypatch.setattr(pools, "CLOSE_S", 0.05)
     pool = Pool(lambda: asyncpg.connect(postgres_url), 1)
     connection = await pool.take()
     await pool.close()

@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from tests.contract.proxy import Proxy
 from tests.contract.relational import RelationalDatabase
-from treadle.lifecycle import Completed
-from treadle.store.postgres import PostgresStore
+from treadle.policy.lifecycle import Completed
+from treadle.queue import steering
+from treadle.store.postgres import notifier
+from treadle.store.postgres.store import PostgresStore
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import DAY, HOUR, Workbench, eventually, new_job
 
@@ -39,7 +42,7 @@ class TestWakeUps(ContractPart):
         heard: list[str] = []
         store.subscribe(heard.append)
         await eventually(lambda: "ready" in heard)  # told to everybody when it begins to listen
-        assert store.link.listening
+        assert store.notifier.listening
         heard.clear()
         return heard
 
@@ -54,7 +57,7 @@ class TestWakeUps(ContractPart):
         await bench.enqueue(1)
         job = await bench.claim_one()
         heard = await self.listening(elsewhere)
-        await bench.store.cancel([job.id], "")
+        await steering.cancel(bench.store, [job.id], "")
         await eventually(lambda: "cancel" in heard)
 
     async def test_an_ending_wakes_another_process(self, bench: Workbench, elsewhere: PostgresStore) -> None:
@@ -83,12 +86,52 @@ class TestWakeUps(ContractPart):
             "WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
         )
         assert killed == [(True,)]
-        await eventually(lambda: not elsewhere.link.listening)
-        await eventually(lambda: elsewhere.link.listening)
+        await eventually(lambda: not elsewhere.notifier.listening)
+        await eventually(lambda: elsewhere.notifier.listening)
         await eventually(lambda: "ready" in heard)  # what was missed meanwhile is worth a look
         heard.clear()
         await bench.store.insert([new_job()])
         await eventually(lambda: "ready" in heard)
+
+    async def test_a_listener_whose_connection_died_without_a_word_is_noticed(
+        self, bench: Workbench, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(notifier, "CHECK_S", 0.1)
+        monkeypatch.setattr(notifier, "ANSWER_S", 0.2)
+        async with Proxy(postgres_url) as proxy:
+            store = PostgresStore(proxy.url, stale_after_ms=7 * DAY)
+            await store.open()
+            heard = await self.listening(store)
+            proxy.silence()
+            await eventually(lambda: not store.notifier.listening)
+            await eventually(lambda: store.notifier.listening)
+            await eventually(lambda: "ready" in heard)  # what was missed meanwhile is worth a look
+            heard.clear()
+            await bench.store.insert([new_job()])
+            await eventually(lambda: "ready" in heard)
+            proxy.cut_all()
+            await store.close()
+
+    async def test_a_quiet_listener_stays_on_its_connection(
+        self, elsewhere: PostgresStore, database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(notifier, "CHECK_S", 0.02)
+        await self.listening(elsewhere)
+
+        async def asked() -> list[int]:
+            rows = await database.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'elsewhere' AND query = 'SELECT 1'"
+            )
+            return [row[0] for row in rows]
+
+        async def was_asked() -> bool:
+            return bool(await asked())
+
+        await eventually(was_asked)
+        first = await asked()
+        await asyncio.sleep(0.2)  # ten times
+        assert await asked() == first
+        assert elsewhere.notifier.listening
 
     async def test_a_listener_that_cannot_connect_tries_again(
         self, bench: Workbench, postgres_url: str, caplog: pytest.LogCaptureFixture
@@ -96,13 +139,13 @@ class TestWakeUps(ContractPart):
         caplog.set_level(logging.DEBUG, "treadle.postgres")
         store = PostgresStore(postgres_url, stale_after_ms=7 * DAY)
         await store.open()
-        store.link.url = f"{postgres_url}_nowhere"
+        store.pools.url = f"{postgres_url}_nowhere"
         heard: list[str] = []
         store.subscribe(heard.append)
         await eventually(lambda: "listen failed" in caplog.text)
-        assert not store.link.listening
-        store.link.url = postgres_url
-        await eventually(lambda: store.link.listening)
+        assert not store.notifier.listening
+        store.pools.url = postgres_url
+        await eventually(lambda: store.notifier.listening)
         await eventually(lambda: "ready" in heard)
         await store.close()
 
@@ -113,7 +156,7 @@ class TestWakeUps(ContractPart):
         await store.close()
 
         async def gone() -> bool:
-            rows = await bench.store.query(  # type: ignore[attr-defined]
+            rows = await bench.store.read(  # type: ignore[attr-defined]
                 "SELECT 1 FROM pg_stat_activity WHERE application_name = 'short'", []
             )
             return not rows

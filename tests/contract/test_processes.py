@@ -4,8 +4,8 @@ import pytest
 
 from tests.contract.crew import crew
 from tests.contract.relational import RelationalDatabase
-from treadle.lifecycle import Status
-from treadle.store.base import Listing
+from treadle.model.status import Status
+from treadle.store.values import Listing
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
 from treadle.testing.workbench import Workbench

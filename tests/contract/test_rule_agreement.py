@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tests.contract.relational import RelationalDatabase
 from tests.fault.scale import ASKED, scaled
 from tests.servers import PostgresServer
-from treadle import rules
-from treadle.errors import InvalidInput
-from treadle.payload import dumps
-from treadle.store.base import Listing, NewJob, Store
+from treadle.model.errors import InvalidInput
+from treadle.model.payload import dumps
+from treadle.policy import rules
+from treadle.store.protocol import Store
+from treadle.store.values import Listing, NewJob
 from treadle.testing.workbench import DAY, ENDED, HOUR, STATES, Workbench, new_job
 
 SEED = 20

@@ -1,6 +1,7 @@
 """What is special about one SQLite file: its one writer, its locks, its disk, its forks."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import sqlite3
@@ -9,19 +10,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from treadle.errors import InvalidInput, LeaseLost, StoreUnavailable
-from treadle.lifecycle import Completed, Status
-from treadle.store import sqlite_engine
-from treadle.store.base import Claim, Listing
-from treadle.store.sqlite import SqliteStore
-from treadle.store.sqlite_engine import Engine
+from treadle.model.errors import InvalidInput, LeaseLost, StoreUnavailable
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Completed
+from treadle.queue import steering
+from treadle.store.sqlite import lock, writer
+from treadle.store.sqlite.lock import WriteLock
+from treadle.store.sqlite.store import SqliteStore
+from treadle.store.sqlite.writer import Writer
+from treadle.store.values import Claim, Listing, Wants
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import Workbench, eventually, new_job
 
@@ -81,7 +86,7 @@ class TestBusy(SqlitePart):
     async def test_a_lock_that_stays_is_unavailable_and_passes(
         self, database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0.1)
+        monkeypatch.setattr(writer, "BUSY_SECONDS", 0.1)
         bench = Workbench(database)
         await bench.open()
         lease = await bench.lease()
@@ -91,9 +96,9 @@ class TestBusy(SqlitePart):
             for call in (
                 bench.store.insert([new_job()]),
                 bench.settle(job, Completed()),
-                bench.store.extend(lease, 1000),
-                bench.store.cancel([id], ""),
-                bench.store.reschedule(id, run_at=1, priority=1, max_attempts=1),
+                bench.store.renew(lease, 1000),
+                steering.cancel(bench.store, [id], ""),
+                steering.reschedule(bench.store, [id], run_at=1, priority=1, max_attempts=1),
             ):
                 with pytest.raises(StoreUnavailable, match="locked"):
                     await call
@@ -104,7 +109,7 @@ class TestBusy(SqlitePart):
     async def test_all_who_wait_are_told_after_one_wait(
         self, database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0.2)
+        monkeypatch.setattr(writer, "BUSY_SECONDS", 0.2)
         bench = Workbench(database)
         await bench.open()
         go, busy = await self.blocked(bench)
@@ -178,7 +183,7 @@ class TestFullDisk(SqlitePart):
         engine = self.store(bench).engine
         (id,) = await bench.enqueue(1)
         job = await bench.claim_one()
-        used = (await bench.store.query("PRAGMA page_count", []))[0][0]  # type: ignore[attr-defined]
+        used = (await bench.store.read("PRAGMA page_count", []))[0][0]  # type: ignore[attr-defined]
         await engine.write(lambda db: db.execute(f"PRAGMA max_page_count = {used + 4}").fetchall())
         stored = 0
         with pytest.raises(StoreUnavailable, match="full"):
@@ -192,15 +197,195 @@ class TestFullDisk(SqlitePart):
         await engine.write(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchall())
         assert await bench.settle(job, Completed('"%s"' % ("x" * 100_000)))
         await bench.enqueue(50)
-        integrity = await bench.store.query("PRAGMA integrity_check", [])  # type: ignore[attr-defined]
+        integrity = await bench.store.read("PRAGMA integrity_check", [])  # type: ignore[attr-defined]
         assert integrity == [("ok",)]
+
+
+class TestTurns(SqlitePart):
+    """The lock by which processes take turns has a limit, and stays with the process that took it."""
+
+    @pytest.fixture
+    def limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lock, "LIMIT_SECONDS", 0.3)
+
+    @contextmanager
+    def taken(self, bench: Workbench) -> Iterator[None]:
+        """As by another process that does not go on."""
+        with Path(f"{self.path(bench)}.lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    async def test_a_lock_that_is_kept_is_told_in_time_and_nothing_was_written(
+        self, bench: Workbench, limit: None
+    ) -> None:
+        (before,) = await bench.enqueue(1)
+        with self.taken(bench):
+            asked = time.monotonic()
+            answers = await asyncio.gather(*(bench.enqueue(1) for _ in range(20)), return_exceptions=True)
+            assert 0.3 <= time.monotonic() - asked < 5
+            assert {type(answer) for answer in answers} == {StoreUnavailable}
+            assert "write lock" in str(answers[0])
+            assert await bench.status(before) is Status.PENDING  # reading goes on
+            with pytest.raises(StoreUnavailable):  # the next ones too
+                await steering.cancel(bench.store, [before], "")
+        assert await bench.store.count(Listing()) == 1
+
+    async def test_writing_goes_on_when_the_lock_is_free_again(self, bench: Workbench, limit: None) -> None:
+        for _ in range(2):
+            with self.taken(bench), pytest.raises(StoreUnavailable):
+                await bench.enqueue(1)
+            await bench.enqueue(2)
+        assert await bench.store.count(Listing()) == 4
+
+    async def test_a_lock_that_is_kept_for_less_than_the_limit_is_only_waited_for(self, bench: Workbench) -> None:
+        with self.taken(bench):
+            writing = asyncio.create_task(bench.enqueue(1))
+            await asyncio.sleep(0.1)
+            assert not writing.done()
+        await writing
+
+    async def test_a_group_that_is_taken_apart_is_told_together(
+        self, bench: Workbench, limit: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One fails, so each gets a transaction of its own; but then another process has the lock."""
+        engine = self.store(bench).engine
+        release = WriteLock.release
+        with ExitStack() as stack:
+
+            def lose(mine: WriteLock) -> None:
+                release(mine)
+                stack.enter_context(self.taken(bench))
+
+            def fail(_: sqlite3.Connection) -> None:
+                raise ValueError("no")
+
+            go, busy = await self.blocked(bench)
+            asked = [busy, engine.write(fail), *(engine.write(lambda _: None) for _ in range(8))]
+            with monkeypatch.context() as patched:
+                patched.setattr(WriteLock, "release", lose)
+                go.set()
+                started = time.monotonic()
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                assert time.monotonic() - started < 2
+                assert [type(answer) for answer in answers] == [StoreUnavailable] * 10
+
+    async def test_closing_does_not_wait_for_ever(self, database: RelationalDatabase, limit: None) -> None:
+        bench = Workbench(database)
+        await bench.open()
+        with self.taken(bench):
+            writing = asyncio.create_task(bench.enqueue(1))
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                await bench.close()
+            with pytest.raises(StoreUnavailable):
+                await writing
+        await eventually(lambda: not any(thread.name == "treadle-write" for thread in threading.enumerate()))
+
+    async def test_the_thread_that_looks_at_the_clock_leaves_when_all_is_quiet(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lock, "LIMIT_SECONDS", 0.04)
+        with self.taken(bench), pytest.raises(StoreUnavailable):
+            await bench.enqueue(1)
+        await eventually(lambda: not any(thread.name == "treadle-lock" for thread in threading.enumerate()))
+        with self.taken(bench), pytest.raises(StoreUnavailable):
+            await bench.enqueue(1)
+
+    async def test_a_fork_does_not_keep_the_lock_of_a_parent_that_was_killed(self, bench: Workbench) -> None:
+        url = f"sqlite:///{self.path(bench)}"
+        parent = subprocess.Popen([sys.executable, "-c", FORK_WHILE_WRITING, url], stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            parent.kill()
+            parent.wait()
+            async with asyncio.timeout(10):
+                await bench.enqueue(1)
+            assert psutil.pid_exists(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.stdout.close()
+
+    @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+    async def test_a_fork_that_leaves_does_not_take_the_lock_from_its_parent(self, bench: Workbench) -> None:
+        go, busy = await self.blocked(bench)
+        child = os.fork()
+        if child == 0:  # pragma: no cover - in the child
+            os._exit(0)
+        os.waitpid(child, 0)
+        with Path(f"{self.path(bench)}.lock").open("rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        go.set()
+        await busy
+
+
+FORK_WHILE_WRITING = """
+import asyncio, os, sys, time, warnings
+from treadle.store.connect import make_store
+
+warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads: that is what happens here
+
+async def main():
+    store = make_store(sys.argv[1], stale_after_ms=1)
+    await store.open()
+    writing = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def write(_):
+        loop.call_soon_threadsafe(writing.set)
+        time.sleep(60)
+
+    waiting = store.engine.write(write)
+    await writing.wait()
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    await waiting
+
+asyncio.run(main())
+"""
+
+
+class TestModes(SqlitePart):
+    """The file has the key that signs tokens: it is its owner's alone."""
+
+    @pytest.fixture
+    def permissive(self) -> Iterator[None]:
+        before = os.umask(0)
+        yield
+        os.umask(before)
+
+    async def modes(self, path: Path) -> dict[str, str]:
+        """Of every file, with the store open and something written."""
+        store = SqliteStore(path, stale_after_ms=1)
+        await store.open()
+        await store.insert([new_job()])
+        found = {one.name.removeprefix(path.name): oct(one.stat().st_mode & 0o777) for one in path.parent.iterdir()}
+        await store.close()
+        return found
+
+    async def test_every_file_is_made_for_its_owner_alone(self, permissive: None, tmp_path: Path) -> None:
+        for _ in range(2):  # some of them are made again at each opening
+            assert await self.modes(tmp_path / "jobs.db") == dict.fromkeys(["", "-wal", "-shm", ".lock"], "0o600")
+
+    async def test_a_file_that_a_group_shares_stays_shared(self, permissive: None, tmp_path: Path) -> None:
+        path = tmp_path / "jobs.db"
+        path.touch(0o660)
+        assert await self.modes(path) == dict.fromkeys(["", "-wal", "-shm", ".lock"], "0o660")
+
+    async def test_not_everybody_who_may_read_may_take_the_lock(self, permissive: None, tmp_path: Path) -> None:
+        path = tmp_path / "jobs.db"
+        path.touch(0o644)
+        assert (await self.modes(path))[".lock"] == "0o600"
 
 
 class TestErrors(SqlitePart):
     async def test_an_sqlite_that_is_too_old_is_refused(
         self, database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_engine, "MIN_VERSION", (99, 0, 0))
+        monkeypatch.setattr(writer, "MIN_VERSION", (99, 0, 0))
         with pytest.raises(InvalidInput, match=r"is too old: treadle needs 99\.0\.0"):
             await database.make_store().open()
 
@@ -255,25 +440,25 @@ class TestErrors(SqlitePart):
         await bench.open()
         engine, sql = self.store(bench).engine, "SELECT payload FROM treadle_jobs"
         with pytest.raises(StoreUnavailable, match="is damaged: .*; run treadle doctor"):
-            await (engine.read_together(lambda db: db.execute(sql).fetchall()) if together else engine.read(sql, []))
+            await (engine.read_snapshot(lambda db: db.execute(sql).fetchall()) if together else engine.read(sql, []))
         await bench.close()
 
     async def test_a_mistake_of_ours_is_no_outage(self, bench: Workbench) -> None:
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
             await self.store(bench).engine.read("SELECT 1 FROM no_table", [])
 
-    async def test_a_glance_that_fails_is_left_to_a_thread(
+    async def test_a_small_read_that_fails_is_left_to_a_thread(
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """On the loop nobody waits for a lock."""
         saved = await bench.store.put_record("settings", "a", "a", "{}")
         assert await bench.store.records([("settings", "a")]) == [saved]
         engine = self.store(bench).engine
-        assert engine._glances
-        assert engine._glances.execute("PRAGMA busy_timeout").fetchone() == (0,)
-        shaky = Shaky(engine._glances, failures=1)
+        assert engine._small_reads
+        assert engine._small_reads.execute("PRAGMA busy_timeout").fetchone() == (0,)
+        shaky = Shaky(engine._small_reads, failures=1)
         shaky.execute("SELECT 1")
-        monkeypatch.setattr(engine, "_glances", shaky)
+        monkeypatch.setattr(engine, "_small_reads", shaky)
         assert await bench.store.records([("settings", "a")]) == [saved]
         assert shaky.failures == 0
 
@@ -319,7 +504,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         def hear(hint: str) -> None:
             heard.append(hint)
             if len(heard) == 1:
-                claim = asyncio.ensure_future(bench.store.claim(lease, ["mail"], [], 10, 10))
+                claim = asyncio.ensure_future(bench.store.claim(lease, Wants(["mail"], [], 10, 10)))
                 claim.add_done_callback(lambda done: claiming.set_result(done.result()))
 
         bench.store.subscribe(hear, claims=True)
@@ -329,14 +514,14 @@ class TestClaimsBehindNewJobs(SqlitePart):
         heard, claiming = await self.claim_when_told(bench)
         go, busy = await self.blocked(bench)
         transactions: list[int] = []
-        original = Engine._transaction
+        original = Writer._transaction
 
-        def note(engine: Engine, *args: Any) -> list[Any]:
+        def note(engine: Writer, *args: Any) -> list[Any]:
             answers = original(engine, *args)
             transactions.append(len(answers))
             return answers
 
-        monkeypatch.setattr(Engine, "_transaction", note)
+        monkeypatch.setattr(Writer, "_transaction", note)
         inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
         await eventually(lambda: heard == ["ready"])
         go.set()
@@ -352,7 +537,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         for _ in range(50):
             inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
             await asyncio.sleep(0)
-            claim = await bench.store.claim(lease, ["mail"], [], 10, 10)
+            claim = await bench.store.claim(lease, Wants(["mail"], [], 10, 10))
             assert [one.id for one in claim.jobs] == [job.id]
             await inserting
 
@@ -361,7 +546,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         await bench.store.close_lease(gone)
         go, busy = await self.blocked(bench)
         inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
-        claiming = asyncio.create_task(bench.store.claim(gone, ["mail"], [], 10, 10))
+        claiming = asyncio.create_task(bench.store.claim(gone, Wants(["mail"], [], 10, 10)))
         await asyncio.sleep(0)
         go.set()
         with pytest.raises(LeaseLost):
@@ -421,15 +606,15 @@ class TestTurningToWal:
 
         monkeypatch.setattr(time, "sleep", let_go)
         with closing(sqlite3.connect(path, timeout=0)) as connection:
-            sqlite_engine._turn_to_wal(connection)
+            writer._turn_to_wal(connection)
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert len(pauses) == 1
 
     @pytest.mark.usefixtures("other")
     def test_but_not_for_ever(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0)
+        monkeypatch.setattr(writer, "BUSY_SECONDS", 0)
         with pytest.raises(StoreUnavailable, match="can't open .*new.db: database is locked"):
-            sqlite_engine.Engine(path).connect()
+            writer.Writer(path).connect()
 
 
 class TestFork(SqlitePart):
@@ -472,7 +657,7 @@ class TestKilled(SqlitePart):
     async def test_what_was_answered_survives_kill_9(self, bench: Workbench) -> None:
         script = (
             "import asyncio, sys\n"
-            "from treadle.connect import make_store\n"
+            "from treadle.store.connect import make_store\n"
             "from treadle.testing.workbench import DAY, new_job\n"
             "async def main():\n"
             "    store = make_store(sys.argv[1], stale_after_ms=DAY)\n"

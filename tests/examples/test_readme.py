@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,21 +63,37 @@ def run(block: Block, folder: Path, workers: list[subprocess.Popen[str]]) -> str
     return done.stdout
 
 
+HOME = re.compile(r"https://github\.com/treadle-queue/treadle/(?:blob|tree|raw)/main/")
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+            if HOME.match(target):
+                assert (ROOT / HOME.sub("", target)).exists(), f"{page.name}: {target}"
+            else:
+                assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_links_of_the_readme_work_on_the_package_index_too() -> None:
+    assert not re.findall(r"\]\((?!https://|#)[^)]*\)", (ROOT / "README.md").read_text())
+
+
+def test_the_project_says_where_it_lives() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert {"Source", "Documentation", "Changelog"} <= urls.keys()
 
 
 def test_the_settings_table_has_every_setting() -> None:
     from dataclasses import fields
 
-    from treadle.policy import format_ms
-    from treadle.settings import Settings
+    from treadle.model.durations import format_ms
+    from treadle.model.settings import Settings
 
     text = (ROOT / "README.md").read_text()
     for field in fields(Settings):
         name = field.name.removesuffix("_ms")
         default = format_ms(getattr(Settings(), field.name)) if field.name.endswith("_ms") else field.default
         shown = str(default).lower() if isinstance(default, bool) else default
-        assert f"| `{name}` | `TREADLE_{name.upper()}` | `{shown}` |" in text
+        cell = f" `{shown}` " if shown else " "
+        assert f"| `{name}` | `TREADLE_{name.upper()}` |{cell}|" in text

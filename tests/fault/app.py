@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import random
 import resource
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import uvloop
 from tests.fault import crash, handlers
 from tests.fault.journal import Pen
 from treadle import Queue, Worker
-from treadle.errors import StoreUnavailable
-from treadle.store import postgres_link, sqlite_engine
+from treadle.model.errors import StoreUnavailable
+from treadle.store.postgres.notifier import Notifier
+from treadle.store.sqlite import writer
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,8 +30,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.crash:
         crash.set_trap(crash.Crash.parse(arguments.crash))
     if arguments.deaf:
-        sqlite_engine.Engine.watch = lambda *_: None  # type: ignore[method-assign]
-        postgres_link.Link.listen = lambda *_: None  # type: ignore[method-assign]
+        writer.Writer.watch = lambda *_: None  # type: ignore[method-assign]
+        Notifier.listen = lambda *_: None  # type: ignore[method-assign]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(COMMANDS[arguments.command](arguments))
     return 0
@@ -133,15 +136,79 @@ async def starve(arguments: argparse.Namespace) -> None:
             free = lowest.fileno()
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
         store: Any = queue.store
-        answers = await asyncio.gather(*(store.query(slow, []) for _ in range(4)), return_exceptions=True)
+        answers = await asyncio.gather(*(store.read(slow, []) for _ in range(4)), return_exceptions=True)
         if any(isinstance(answer, StoreUnavailable) for answer in answers):
             pen.note("unavailable", "-")
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        await asyncio.gather(*(store.query(slow, []) for _ in range(4)))
+        await asyncio.gather(*(store.read(slow, []) for _ in range(4)))
         pen.note("back", "-")
 
 
-COMMANDS = {one.__name__: one for one in (work, enqueue, many_keys, prune, migrate, starve)}
+async def scripts(arguments: argparse.Namespace) -> None:
+    """Two queues, used by several threads: some with a loop for every call, some without any, and by this loop too."""
+    pen = Pen(arguments.journal, arguments.name)
+    queues = [Queue(arguments.url), Queue(arguments.url)]
+
+    def with_a_loop_each(number: int) -> None:
+        for _ in range(arguments.keys):
+            pen.note("enqueued", asyncio.run(_one(queues[number % 2])))
+
+    def without_a_loop(number: int) -> None:
+        for _ in range(arguments.keys):
+            pen.note("enqueued", queues[number % 2].sync.enqueue("quick").id)
+
+    calls = [with_a_loop_each, without_a_loop] * arguments.clients
+    threads = [asyncio.to_thread(call, number) for number, call in enumerate(calls)]
+    gathered = asyncio.gather(*threads)
+    while not gathered.done():
+        for queue in queues:
+            pen.note("enqueued", await _one(queue))
+    await gathered
+    for queue in queues:
+        await queue.close()
+        await asyncio.to_thread(queue.sync.close)
+
+
+async def _one(queue: Queue) -> str:
+    return (await queue.enqueue("quick")).id
+
+
+async def fork(arguments: argparse.Namespace) -> None:
+    """Enqueue without end, with a child that was forked off in the middle, does the same once and stays."""
+    pen = Pen(arguments.journal, arguments.name)
+    async with Queue(arguments.url) as queue:
+        busy = asyncio.create_task(_enqueue_without_end(queue, pen))
+        await asyncio.sleep(0.05)
+        child = os.fork()
+        if not child:
+            pen.note("enqueued", queue.sync.enqueue("quick").id)
+            pen.note("forked", str(os.getpid()))
+            time.sleep(60)
+            os._exit(0)
+        await busy
+
+
+async def _enqueue_without_end(queue: Queue, pen: Pen) -> None:
+    while True:
+        pen.note("enqueued", await _one(queue))
+
+
+async def hold(arguments: argparse.Namespace) -> None:
+    """Write until the file appears that `--key` names."""
+    pen = Pen(arguments.journal, arguments.name)
+    go_on = Path(arguments.key)
+
+    def write(_: object) -> None:
+        pen.note("holding", "-")
+        while not go_on.exists():
+            time.sleep(0.01)
+
+    async with Queue(arguments.url) as queue:
+        store: Any = queue.store
+        await store.engine.write(write)
+
+
+COMMANDS = {one.__name__: one for one in (work, enqueue, many_keys, prune, migrate, starve, scripts, fork, hold)}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,8 @@ from typing import Any
 
 from tests.fault.journal import Journal
 from treadle import Queue, Status
-from treadle.lifecycle import ENDED, WORKER_LOST
+from treadle.model.status import ENDED
+from treadle.policy.lifecycle import WORKER_LOST
 
 ENDS_AN_ATTEMPT = frozenset(
     f"job:{word}" for word in "reclaimed released retrying snoozed expired failed cancelled".split()
@@ -77,7 +78,7 @@ async def query(queue: Queue, sql: str) -> list[Any]:
     """Rows; tables are written as {jobs}, {outcomes}, …"""
     store: Any = queue.store
     prefix = "treadle." if store.dialect == "postgres" else "treadle_"
-    rows: list[Any] = await store.query(sql.replace("{", prefix).replace("}", ""), [])
+    rows: list[Any] = await store.read(sql.replace("{", prefix).replace("}", ""), [])
     return rows
 
 
@@ -102,7 +103,7 @@ async def audit(
 
 
 async def in_order(queue: Queue) -> None:
-    """Whatever is going on: one place for each job, gates counted right, the file intact."""
+    """Whatever is going on: one place for each job, keys counted right, the file intact."""
     findings = await queue.store.examine()
     # The quick test server has no fsync, and `doctor` is right to say so.
     wrong = [one for one in findings if one.level == "fail" and one.check != "durability"]
@@ -113,7 +114,7 @@ async def _nothing_left_behind(queue: Queue) -> None:
     left = {}
     for table in LEFT_BEHIND:
         left[table] = (await query(queue, f"SELECT count(*) FROM {{{table}}}"))[0][0]
-    left["used gates"] = (await query(queue, "SELECT count(*) FROM {gates} WHERE used <> 0"))[0][0]
+    left["counted keys"] = (await query(queue, "SELECT count(*) FROM {limits} WHERE running <> 0"))[0][0]
     left["dedupe keys"] = (await query(queue, "SELECT count(*) FROM {keys} WHERE kind = 'dedupe'"))[0][0]
     assert not any(left.values()), left
 

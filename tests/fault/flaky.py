@@ -1,16 +1,12 @@
-"""A store whose calls fail on demand: before they are made, or after they have happened and only the answer is lost."""
+"""Faults by number: the n-th call fails before it is made, or after it has happened and only the answer is lost."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from treadle import Queue
-from treadle.errors import StoreUnavailable
-from treadle.store.base import Store
+from treadle.model.errors import StoreUnavailable
 
 When = Literal["before", "after"]
 
@@ -46,27 +42,3 @@ class Calls:
         if hit:
             raise StoreUnavailable(f"the answer to call {number} ({verb}) was lost")
         return answer
-
-
-class FlakyStore:
-    def __init__(self, store: Store, calls: Calls) -> None:
-        self._store = store
-        self._calls = calls
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._store, name)
-        if name in ("open", "close") or not inspect.iscoroutinefunction(attribute):
-            return attribute
-        return functools.partial(self._calls.make, name, attribute)
-
-
-class FlakyQueue(Queue):
-    """Every store that it opens, its workers' lease keepers' too, is flaky."""
-
-    def __init__(self, url: str, calls: Calls) -> None:
-        super().__init__(url)
-        self._calls = calls
-
-    def new_store(self) -> Store:
-        store: Any = FlakyStore(super().new_store(), self._calls)
-        return store

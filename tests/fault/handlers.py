@@ -13,9 +13,9 @@ from typing import Any
 from tests.fault.crash import die
 from tests.fault.journal import Pen
 from treadle import Concurrency, Context, Queue, Retry, Snooze
-from treadle.errors import LeaseLost
-from treadle.lifecycle import Completed, decide
-from treadle.store.base import Settlement, Touch
+from treadle.model.errors import LeaseLost
+from treadle.policy.lifecycle import Completed, decide
+from treadle.store.values import Settlement, Touch
 
 AGAIN_SOON = Retry(50, backoff="fixed", delay="50ms")
 
@@ -146,13 +146,13 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
         pen.write("done", ctx)
 
     def _write_as_if_still_owner(ctx: Context, pen: Pen) -> None:
-        job, store = ctx._attempt.job, queue.store_of_worker  # type: ignore[attr-defined]
+        job, store = ctx._call.job, queue.store_of_worker  # type: ignore[attr-defined]
         ending = Settlement(job, decide(job, Completed('"stale"')), 1)
         if ask(store.settle([ending])) == [ending]:
             pen.write("refused_ending", ctx)
-        if ask(store.touch(job.lease, [Touch(job.n, job.token, 1, 50, "stale")])) == [job.n]:
+        if ask(store.touch(job.lease, [Touch(job.n, job.token, 1, 50, "stale")])) == [(job.n, job.token)]:
             pen.write("refused_progress", ctx)
-        if not ask(store.extend(job.lease, 60_000)):
+        if not ask(store.renew(job.lease, 60_000)):
             pen.write("refused_renewal", ctx)
 
     def ask(work: Any) -> Any:
@@ -163,7 +163,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
 def _unlucky(ctx: Context) -> bool:
     """Now and then, and another time not: a token is new with each claim."""
-    return random.Random(ctx._attempt.job.token).random() < 0.4
+    return random.Random(ctx._call.job.token).random() < 0.4
 
 
 def _until_there(path: Path) -> None:

@@ -32,7 +32,7 @@ class Pen:
         if ctx is None:
             self._put(phase, "-", 0, 0)
         else:
-            self._put(phase, ctx.job_id, ctx.attempt, ctx._attempt.job.token)
+            self._put(phase, ctx.job_id, ctx.attempt, ctx._call.job.token)
 
     def note(self, phase: str, what: str) -> None:
         """Anything else worth knowing, such as the id of a job that was acknowledged."""

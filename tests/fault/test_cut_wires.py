@@ -16,8 +16,8 @@ from tests.fault.scale import stride
 from tests.fault.test_nth_call import scenario
 from tests.fault.waiting import until
 from treadle import Queue, Worker
-from treadle.errors import KeyReused, StoreUnavailable
-from treadle.store.base import Inserted, NewJob
+from treadle.model.errors import KeyReused, StoreUnavailable
+from treadle.store.values import Inserted, NewJob
 
 
 def new_job(key: str | None = None, payload: str = "{}") -> NewJob:

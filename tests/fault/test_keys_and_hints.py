@@ -67,7 +67,7 @@ async def test_workers_behind_pgbouncer_work_by_polling_and_survive_its_restart(
     try:
         async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:
             team = [crew.hire(poll="200ms", lease="2s") for _ in range(2)]
-            assert queue.store.link.pooled  # type: ignore[attr-defined]
+            assert queue.store.pools.pooled  # type: ignore[attr-defined]
             await until(queue.store.workers, 60, crew.tails)
             topics = ["quick", "threaded", "slow", "shaky", "gated"] * scaled(20, 400)
             jobs = [await queue.enqueue(topic, {"key": 1, "ms": 20}, max_attempts=50) for topic in topics]

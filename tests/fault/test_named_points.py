@@ -22,7 +22,7 @@ from tests.fault.waiting import nothing_live, until
 from tests.fault.zygote import Zygote
 from tests.servers import PostgresServer
 from treadle import Queue
-from treadle.store.base import NOBODY
+from treadle.store.sql.rows import NOBODY
 
 TRIALS = scaled(1, 100)
 LEASE_MS, SWEEP_MS = 1_000, 200

@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 
 from tests.fault.audit import audit
-from tests.fault.flaky import Calls, Fault, FlakyQueue
+from tests.fault.flaky import Calls, Fault
 from tests.fault.handlers import add_handlers
 from tests.fault.journal import Journal, Pen
 from tests.fault.scale import stride
 from tests.fault.waiting import until
+from tests.faulty import FaultyQueue
 from tests.servers import PostgresServer
 from treadle import Job, Queue, Worker
-from treadle.errors import StoreUnavailable, WrongState
+from treadle.model.errors import StoreUnavailable, WrongState
 
 AT_ONCE = 12
 STEP = stride(10, 1)
 """Every n in the long form, some of them in the short one."""
-MUST_FAIL_ONCE = {"insert", "claim", "settle", "extend", "open_lease", "promote", "touch", "elect", "templates"}
+MUST_FAIL_ONCE = {"insert", "claim", "settle", "renew", "open_lease", "promote", "touch", "elect", "templates"}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -79,7 +80,7 @@ async def scenario(url: str, folder: Path, fault: Fault | None = None, sober_url
     """A client and a worker that go on in spite of the fault, and a sober look at what came of it."""
     calls = Calls(fault)
     journal = Journal(folder / "journal")
-    queue = add_handlers(FlakyQueue(url, calls), Pen(journal.path, "worker"))
+    queue = add_handlers(FaultyQueue(url, calls.make), Pen(journal.path, "worker"))
     working = asyncio.create_task(work(queue))
     jobs = await enqueue_all(queue)
     stopped = await certainly(queue.enqueue, "patient", {}, idempotency_key="stopped", max_attempts=20)

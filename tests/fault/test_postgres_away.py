@@ -19,7 +19,7 @@ from tests.fault.waiting import nothing_live, until
 from tests.fault.zygote import Zygote
 from tests.servers import PostgresServer
 from treadle import JobRequest, Queue
-from treadle.errors import StoreUnavailable
+from treadle.model.errors import StoreUnavailable
 
 BACK_WITHIN_S = 5.0
 TOPICS = ["quick", "threaded", "slow", "shaky", "gated"]

@@ -16,12 +16,12 @@ import pytest
 
 from tests.fault.scale import scaled
 from tests.unit.rules.timing import timed
-from treadle import rules
-from treadle.errors import InvalidInput
-from treadle.store import listing
-from treadle.store.base import Listing
-from treadle.store.queries import load
-from treadle.store.sqlite import SqliteStore
+from treadle.model.errors import InvalidInput
+from treadle.policy import rules
+from treadle.store.sql import lists
+from treadle.store.sql.queries import load
+from treadle.store.sqlite.store import SqliteStore
+from treadle.store.values import Listing
 from treadle.testing.workbench import DAY, new_job
 
 TEXTS = scaled(4_000, 1_000_000)
@@ -154,8 +154,8 @@ def answered(read: Callable[[str], Listing], text: str) -> Listing | None:
 def ask(database: sqlite3.Connection, wanted: Listing) -> None:
     if wanted.condition is not None:
         assert rules.matches(wanted.condition, JOB) in (True, False)
-    sql, values = listing.page(load("sqlite"), "sqlite", wanted, 7 * DAY)
+    sql, values = lists.page(load("sqlite"), "sqlite", wanted, 7 * DAY)
     database.execute(sql, values).fetchall()
-    for_postgres, bound = listing.count(load("postgres"), "postgres", wanted, 7 * DAY, 1_000)
+    for_postgres, bound = lists.count(load("postgres"), "postgres", wanted, 7 * DAY, 1_000)
     # A value that stands nowhere in the statement is one that PostgreSQL can't find a type for.
     assert {int(number) for number in re.findall(r"\$(\d+)", for_postgres)} == set(range(1, len(bound) + 1))

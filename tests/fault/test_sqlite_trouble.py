@@ -22,8 +22,8 @@ from tests.fault.scale import scaled
 from tests.fault.waiting import nothing_live, until
 from tests.fault.zygote import Zygote
 from treadle import Queue, Worker
-from treadle.errors import StoreUnavailable
-from treadle.store import sqlite_engine, sqlite_health
+from treadle.model.errors import StoreUnavailable
+from treadle.store.sqlite import health, writer
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_a_lock_held_longer_than_anybody_waits_is_told_and_retried(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLITE_BUSY in every verb: StoreUnavailable for the caller, another try for the worker, no ending for the job."""
-    monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(writer, "BUSY_SECONDS", 0.05)
     gate, ran = asyncio.Event(), []
     async with Queue(sqlite_url) as queue:
 
@@ -113,7 +113,7 @@ async def test_a_lock_held_longer_than_anybody_waits_is_told_and_retried(
 async def test_a_long_reader_keeps_nobody_from_writing_and_doctor_tells_of_it(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_health, "LARGE_WAL", 2_000_000)
+    monkeypatch.setattr(health, "LARGE_WAL", 2_000_000)
     async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:
         with outsider(crew.url) as reader:
             reader.execute("BEGIN")

@@ -16,8 +16,9 @@ from typing import Any
 
 from tests.fault.scale import scaled, stride
 from treadle import Queue
-from treadle.lifecycle import Completed, Failed, Outcome, decide
-from treadle.store.base import Claimed, Settlement
+from treadle.policy.lifecycle import Completed, Failed, Outcome, decide
+from treadle.queue import steering
+from treadle.store.values import Claimed, Settlement, Wants
 
 COMMITS = scaled(200, 2_000)
 COMMITS_A_PIECE = 40
@@ -122,7 +123,7 @@ class Life:
         await self._queue.enqueue("quick", {}, idempotency_key=key, expires="1h")
 
     async def _claim(self) -> None:
-        self._mine = (await self._store.claim(self._lease, ["quick"], [], 5, 5)).jobs
+        self._mine = (await self._store.claim(self._lease, Wants(["quick"], [], 5, 5))).jobs
 
     async def _settle(self) -> None:
         job = self._mine.pop()
@@ -133,7 +134,7 @@ class Life:
 
     async def _requeue(self) -> None:
         id_ = self._ended.pop(self._chance.randrange(len(self._ended)))
-        await self._store.requeue([id_], force=True)
+        await steering.requeue(self._store, [id_], force=True)
 
 
 async def test_the_writer_waits_for_the_disk_before_it_answers(sqlite_url: str) -> None:

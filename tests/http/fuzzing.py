@@ -184,6 +184,8 @@ class Guide:
             self._hold(case)
         elif path.endswith("/requeue"):
             case.path_parameters["id"] = self._ended_job()
+        elif path.startswith("/api/schedules/"):
+            case.path_parameters["id"] = self._schedule()
         elif "{id}" in path:
             case.path_parameters["id"] = self._job(number)
         elif path.endswith("/auth-with-password"):
@@ -235,6 +237,11 @@ class Guide:
         if number % 100 == 1 or not self._jobs:
             self._make_jobs()
         return self._jobs[number % len(self._jobs)]
+
+    def _schedule(self) -> str:
+        """Each time another one: some requests delete it."""
+        made: dict[str, Any] = self._call("POST", "/api/schedules", {"topic": TOPIC, "cron": "0 9 1 1 *"})
+        return str(made["id"])
 
     def _ended_job(self) -> str:
         if not self._ended:

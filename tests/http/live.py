@@ -14,8 +14,8 @@ import httpx
 import uvicorn
 
 from treadle import Queue
-from treadle.feed import Feed
 from treadle.http import create_app
+from treadle.insights.feed import Feed
 
 PATIENCE_S = 20
 

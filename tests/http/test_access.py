@@ -1,11 +1,12 @@
 """Who may do what: rules, scopes, tokens, cookies."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.http.api import PASSWORD, Api, failure
-from treadle.job import rfc3339
+from treadle.model.job import rfc3339
 
 SIGNED_IN = "@request.auth.id != ''"
 OWN = "createdBy = @request.auth.id"
@@ -90,9 +91,23 @@ async def test_figures_since_an_instant_are_of_ones_own_jobs_too(api: Api) -> No
     await api.enqueue("mail", as_="ann", expiresAt=soon)
     await api.enqueue("mail", as_="bob", expiresAt=soon)
     while len(await api.queue.list(status="expired")) < 2:
-        await api.queue.store.expire_overdue()
+        await api.queue.store.advance()
     for since, expired in (("1h", 1), ("2999-01-01T00:00:00Z", 0)):
         assert (await api.get(f"/api/jobs/stats?since={since}", as_="ann")).json()["expired"] == expired
+
+
+async def test_topics_are_counted_for_ones_own_jobs(api: Api) -> None:
+    await api.rules(enqueue_rule=SIGNED_IN, manage_rule=OWN)
+    for topic, who in (("mail", "ann"), ("mail", "ann"), ("mail", "bob"), ("video", "ann"), ("secret", "bob")):
+        await api.enqueue(topic, as_=who)
+    await api.hands.fail(await api.hands.claim_one("video"))
+    stats = (await api.get("/api/jobs/stats", as_="ann")).json()
+    assert (stats["pending"], stats["failed"]) == (2, 1)
+    counted = {topic: {status: n for status, n in one.items() if n} for topic, one in stats["topics"].items()}
+    assert counted == {"mail": {"pending": 2}, "video": {"failed": 1}}
+    all_stats = (await api.get("/api/jobs/stats")).json()["topics"]
+    assert stats["topics"]["mail"].keys() == all_stats["mail"].keys()
+    assert list((await api.get("/api/jobs/stats?topic=video", as_="ann")).json()["topics"]) == ["video"]
 
 
 async def test_figures_and_bulk_are_of_ones_own_jobs(api: Api) -> None:
@@ -272,3 +287,63 @@ async def test_our_own_page_can(sqlite_api: Api) -> None:
     for headers in ({"Origin": "http://queue.test"}, {"Sec-Fetch-Site": "same-origin"}):
         answer = await sqlite_api.post("/api/jobs/enqueue", BODY, as_=None, headers=headers)
         assert answer.status_code == 200
+
+
+# -- one body, whichever way it comes ----------------------------------------------------------------
+
+GOOD = {"topic": "mail", "payload": {"size": 1}, "maxRetries": 1, "priority": 1, "runAt": "2020-01-01T00:00:00Z"}
+WAYS = [
+    ("/api/jobs/enqueue", lambda job: {"topic": "mail", **job}),
+    ("/api/jobs/enqueue-many", lambda job: {"jobs": [{"topic": "mail", **job}]}),
+    ("/api/jobs/enqueue-many", lambda job: {"jobs": [GOOD, {"topic": "mail", **job}, GOOD]}),
+    ("/api/jobs/mail/dispatch", lambda job: {"args" if key == "payload" else key: value for key, value in job.items()}),
+    (
+        "/_api/jobs/mail/dispatch",
+        lambda job: {"args" if key == "payload" else key: value for key, value in job.items()},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), WAYS)
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        ("@request.body.payload.size <= 10", {"payload": {"size": 10}}, {"payload": {"size": 11}}),
+        ("@request.body.topic = 'mail' && @request.body.payload.size:isset = true", {"payload": {"size": 1}}, {}),
+        ("@request.body.maxRetries < 5", {"maxRetries": 4}, {"maxRetries": 5}),
+        ("@request.body.maxRetries < 5", {"maxAttempts": 4}, {"maxAttempts": 5}),
+        ("@request.body.maxAttempts < 5", {"maxRetries": 4}, {"maxRetries": 5}),
+        ("@request.body.priority <= 50", {"priority": "low"}, {"priority": "high"}),
+        ("@request.body.runAt < @tomorrow", {"delay": "1h"}, {"delay": "30h"}),
+        ("@request.body.payload.size = 1 || @request.body.scopeId:isset = false", {}, {"scopeId": "ann"}),
+    ],
+)
+async def test_a_rule_sees_one_body_whichever_way_it_comes(
+    sqlite_api: Api, path: str, body: Any, rule: str, good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    await sqlite_api.rules(enqueue_rule=rule)
+    assert await status(sqlite_api, "POST", path, "ann", body(good)) == 200
+    before = await sqlite_api.queue.count()
+    assert await status(sqlite_api, "POST", path, "ann", body(bad)) == 403
+    assert await sqlite_api.queue.count() == before
+
+
+async def test_a_rule_sees_a_change_whichever_way_it_is_said(sqlite_api: Api) -> None:
+    job = await sqlite_api.enqueue()
+    await sqlite_api.rules(manage_rule="@request.body.maxRetries:isset = false && @request.body.force:isset = false")
+    path = f"/api/jobs/{job['id']}"
+    for name in ("maxRetries", "maxAttempts"):
+        assert await status(sqlite_api, "PATCH", path, "ann", {name: 9}) == 403
+        bulk = {"action": "patch", "filter": "topic = 'mail'", name: 9}
+        assert await status(sqlite_api, "POST", "/api/jobs/bulk", "ann", bulk) == 403
+    assert await status(sqlite_api, "PATCH", path, "ann", {"priority": 9}) == 200
+    for query, body in (("?force=true", {}), ("", {"force": True})):
+        assert await status(sqlite_api, "POST", f"{path}/requeue{query}", "ann", body) == 403
+
+
+async def test_a_body_that_cannot_be_read_lets_nobody_in(sqlite_api: Api) -> None:
+    await sqlite_api.rules(enqueue_rule="@request.body.payload.size <= 10")
+    for content in (b"{", b"[]", b'{"jobs": 5}', b'{"jobs": [5]}'):
+        for path in ("/api/jobs/enqueue", "/api/jobs/enqueue-many"):
+            options = {"content": content, "headers": {"Content-Type": "application/json"}}
+            assert (await sqlite_api.request("POST", path, as_="ann", **options)).status_code == 403

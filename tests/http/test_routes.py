@@ -115,6 +115,19 @@ async def test_pages_of_other_origins_can_read_what_is_wrong(sqlite_api: Api) ->
     assert all(answer.headers["access-control-allow-origin"] == "*" for answer in answers)
 
 
+async def test_whose_pages_may_call_is_a_setting(sqlite_url: str) -> None:
+    async with opened(sqlite_url, cors_origins="https://app.example") as api:
+        for origin, allowed in (("https://app.example", True), ("https://page.example", False)):
+            for method in ("GET", "OPTIONS"):
+                headers = {"Origin": origin, "Access-Control-Request-Method": "GET"}
+                answer = await api.request(method, "/api/health", headers=headers, as_=None)
+                found = answer.headers.get("access-control-allow-origin")
+                assert found == (origin if allowed else None), (origin, method)
+    async with opened(sqlite_url, cors_origins="none") as api:
+        answer = await api.get("/api/health", headers={"Origin": "https://app.example"})
+        assert "access-control-allow-origin" not in answer.headers
+
+
 async def test_an_error_that_nobody_expected(sqlite_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a secret")

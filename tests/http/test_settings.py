@@ -11,9 +11,9 @@ from tests.http.api import Api, failure, opened
 from tests.worker.waiting import until
 from treadle import Queue, Worker
 from treadle.maintenance import Retention
-from treadle.settings import DAY_MS
-from treadle.site import Site
-from treadle.worker import engine
+from treadle.model.settings import DAY_MS
+from treadle.queue.runtime_settings import RuntimeSettings
+from treadle.worker import assembly
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "jobs": {"enqueue_rule": "", "manage_rule": "", "http_enabled": True, "allowed_topics": []},
@@ -82,9 +82,19 @@ async def test_an_unknown_setting_is_refused_by_name(sqlite_api: Api, field: str
     body = {"jobs": {"manage_rule": "true"}}
     body[group] = body.get(group, {}) | {name: "1d"} if name else {}
     answer = await sqlite_api.patch("/api/settings", body)
-    assert failure(answer) == (400, "invalid_input")
-    assert answer.json()["data"][field]["code"] == "validation_unknown_field"
+    assert failure(answer) == (400, "unknown_parameter")
+    assert answer.json()["data"][field]["code"] == "unknown_parameter"
     assert await settings(sqlite_api) == DEFAULTS
+
+
+async def test_one_rule_for_both(api: Api) -> None:
+    answer = await api.patch("/api/settings", {"jobs": {"access_rule": "@request.auth.id != ''"}})
+    found = answer.json()["jobs"]
+    assert (found["enqueue_rule"], found["manage_rule"]) == ("@request.auth.id != ''",) * 2
+    assert "access_rule" not in found
+    for bad in ({"access_rule": "true", "manage_rule": ""}, {"access_rule": "topic ="}):
+        assert (await api.patch("/api/settings", {"jobs": bad})).status_code == 400
+    assert (await api.get("/api/settings")).json()["jobs"] == found
 
 
 # -- null ------------------------------------------------------------------------------------------
@@ -201,7 +211,7 @@ async def test_a_worker_without_a_server_follows(
     url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "FOLLOW_SETTINGS_S", 0.05)
+    monkeypatch.setattr(assembly, "FOLLOW_SETTINGS_S", 0.05)
     job = await _done(api)
     async with Queue(url) as other:
 
@@ -234,7 +244,7 @@ async def test_a_pass_of_retention_keeps_what_the_settings_keep(api: Api, url: s
     job = await _done(api)
     await change(api, retention=_retention("1d", "1d"))
     async with Queue(url, stale_after="0s", delete_after="0s") as hasty:
-        site = Site(hasty.store, hasty.settings)
+        site = RuntimeSettings(hasty.store, hasty.settings)
         await Retention(hasty.store, site).prune()
         assert (await site.settings()).stale_after_ms == hasty.store.stale_after_ms == DAY_MS
     assert (await api.get(f"/api/jobs/{job['id']}")).status_code == 200
@@ -243,7 +253,7 @@ async def test_a_pass_of_retention_keeps_what_the_settings_keep(api: Api, url: s
 async def test_a_pass_of_retention_stops_when_its_setting_is_raised(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.maintenance.retention.BATCH", 1)
     monkeypatch.setattr("treadle.maintenance.retention.PAUSE_S", 0)
-    monkeypatch.setattr("treadle.site.READ_EVERY_S", -1)
+    monkeypatch.setattr("treadle.queue.runtime_settings.READ_EVERY_S", -1)
     for _ in range(3):
         await _done(api)
     await change(api, retention={"stale_after": "0s", "delete_after": "0s"})

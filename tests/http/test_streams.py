@@ -11,16 +11,17 @@ from typing import Any
 import httpx
 import pytest
 from argon2 import PasswordHasher
+from sse_starlette import ServerSentEvent
 
 from tests.contract.crew import crew
 from tests.http.live import Event, LiveServer, Reader, reading, server_process
 from tests.queue.hands import Hands
 from treadle import Queue
 from treadle.accounts import Accounts, Passwords
-from treadle.feed import Ring
-from treadle.http import streams
-from treadle.http.access import COOKIE
-from treadle.job import JSON_NAMES
+from treadle.http.front import COOKIE
+from treadle.http.streams import sse
+from treadle.insights.feed import Ring
+from treadle.model.fields import JSON_NAMES
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 PASSWORD = "correct horse"
@@ -49,7 +50,7 @@ async def calling(base_url: str, token: str | None = None) -> AsyncIterator[http
 
 async def superuser_token(queue: Queue) -> str:
     accounts = Accounts(queue.store, passwords=Passwords(QUICK))
-    return await accounts.token(await accounts.upsert_superuser("root@streams.example", PASSWORD))
+    return await accounts.token(await accounts.upsert_superuser("root@sse.example", PASSWORD))
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ async def test_what_another_process_does(client: httpx.AsyncClient, queue: Queue
 
 
 async def test_a_ping_keeps_the_line_alive(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PING_S", 0.05)
+    monkeypatch.setattr(sse, "PING_S", 0.05)
     async with reading(client, STREAM) as reader:
         for _ in range(3):
             event = await reader.next()
@@ -348,7 +349,7 @@ async def test_no_such_job(client: httpx.AsyncClient, id: str) -> None:
 async def users(queue: Queue, client: httpx.AsyncClient, rule: str) -> tuple[Accounts, dict[str, str], dict[str, str]]:
     """Ann and Bob: accounts, tokens, ids; the manage rule set."""
     accounts = Accounts(queue.store, passwords=Passwords(QUICK))
-    made = {name: await accounts.create_user(f"{name}@streams.example", PASSWORD) for name in ("ann", "bob")}
+    made = {name: await accounts.create_user(f"{name}@sse.example", PASSWORD) for name in ("ann", "bob")}
     answer = await client.patch("/api/settings", json={"jobs": {"manage_rule": rule}})
     assert answer.status_code == 200, answer.text
     tokens = {name: await accounts.token(account) for name, account in made.items()}
@@ -406,7 +407,7 @@ async def test_what_is_no_longer_known_of_a_deleted_job_lets_nobody_see_it(
 async def test_a_changed_password_ends_the_stream(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "CHECK_S", 0.1)
+    monkeypatch.setattr(sse, "CHECK_S", 0.1)
     accounts, tokens, ids = await users(queue, client, "@request.auth.id != ''")
     async with (
         calling(live.base_url, tokens["ann"]) as ann,
@@ -425,7 +426,7 @@ async def test_a_changed_password_ends_the_stream(
 async def test_a_changed_rule_is_obeyed(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "CHECK_S", 0.1)
+    monkeypatch.setattr(sse, "CHECK_S", 0.1)
     _, tokens, _ = await users(queue, client, "@request.auth.id != ''")
     async with calling(live.base_url, tokens["ann"]) as ann, reading(ann, STREAM) as reader:
         await queue.enqueue("mail")
@@ -517,6 +518,12 @@ async def test_a_server_that_is_told_to_stop_ends_its_streams_and_goes(sqlite_qu
                 assert await second.rest() == []
             await asyncio.wait_for(process.wait(), 10)
         assert time.monotonic() - began < 5
+
+
+def test_a_frame_is_what_the_library_writes() -> None:
+    for id in (None, 17):
+        theirs = ServerSentEvent('{"a": "ü\\n"}', event="job:completed", id=None if id is None else str(id)).encode()
+        assert sse.frame("job:completed", '{"a": "ü\\n"}'.encode(), id) == theirs
 
 
 # -- what only a real server shows -----------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 
 from tests.http.api import Api, failure, opened
 from tests.queue.hands import eventually
-from treadle.errors import StoreUnavailable
+from treadle.model.errors import StoreUnavailable
+from treadle.testing.workbench import LEASES_ONLY
 
 CLAIM = {"workerId": "rust-1", "topics": ["mail"]}
 
@@ -29,7 +30,7 @@ async def test_a_claimed_job_is_leased_to_its_worker(api: Api) -> None:
     (job,) = await claim(api)
     assert (job["id"], job["status"], job["lockedBy"], job["attempt"]) == (made["id"], "processing", "rust-1", 1)
     assert job["payload"] == {"a": 1}
-    assert isinstance(job["token"], int)
+    assert isinstance(job["token"], str)
     assert job["startedAt"] is not None
     assert await claim(api) == []
 
@@ -40,7 +41,35 @@ async def test_complete(api: Api) -> None:
     done = await report(api, job, "complete", result={"size": 3})
     assert (done.status_code, done.json()["status"], done.json()["result"]) == (200, "completed", {"size": 3})
     assert done.json()["progress"] == 100
+    assert failure(await report(api, job, "fail", error="late")) == (409, "lease_lost")
+
+
+async def test_a_completion_that_is_said_twice_is_done(api: Api) -> None:
+    await api.enqueue()
+    (job,) = await claim(api)
+    done = (await report(api, job, "complete", result={"size": 3})).json()
+    again = await report(api, job, "complete", result={"size": 3})
+    assert (again.status_code, again.json()) == (200, done)
+    other = {**job, "token": str(int(job["token"]) + 1)}
+    assert failure(await report(api, other, "complete")) == (409, "lease_lost")
+    await api.post(f"/api/jobs/{job['id']}/requeue?force=true")
     assert failure(await report(api, job, "complete")) == (409, "lease_lost")
+    lines = (await api.get("/metrics")).text.splitlines()
+    assert 'treadle_jobs_ended_total{status="completed",topic="mail"} 1.0' in lines
+
+
+async def test_a_worker_with_many_jobs_is_one_worker(api: Api) -> None:
+    for topic in ("mail", "mail", "video"):
+        await api.enqueue(topic)
+    await claim(api, limit=2)
+    await claim(api, topics=["video"], capabilities=["gpu"])
+    await api.enqueue()
+    await claim(api, workerId="go-1")
+    await api.hands.arrive("mail")
+    workers = (await api.get("/api/workers")).json()["items"]
+    assert [(one["name"], one["running"]) for one in workers] == [("go-1", 1), ("hands", 0), ("rust-1", 3)]
+    assert sorted(workers[2]["topics"]) == ["mail", "video"]
+    assert workers[2]["capabilities"] == ["gpu"]
 
 
 async def test_fail_tries_again_and_fatal_does_not(api: Api) -> None:
@@ -93,7 +122,7 @@ async def test_release_gives_the_attempt_back(api: Api) -> None:
     released = (await report(api, job, "release", reason="shutting down")).json()
     assert (released["status"], released["attempt"]) == ("pending", 0)
     (again,) = await claim(api)
-    assert again["token"] > job["token"]
+    assert int(again["token"]) > int(job["token"])
     assert failure(await report(api, job, "complete")) == (409, "lease_lost")
     assert (await report(api, again, "complete")).status_code == 200
     events = (await api.get(f"/api/jobs/{job['id']}/events")).json()["items"]
@@ -108,12 +137,12 @@ async def test_a_stale_token_changes_nothing(api: Api, verb: str) -> None:
     (job,) = await claim(api)
     bodies: dict[str, dict[str, Any]] = {"progress": {"percent": 1}, "fail": {"error": "x"}}
     more = bodies.get(verb, {})
-    stale = {**job, "token": job["token"] + 1}
+    stale = {**job, "token": str(int(job["token"]) + 1)}
     assert failure(await report(api, stale, verb, **more)) == (409, "lease_lost")
     assert (await api.queue.get(job["id"])).status == "processing"
     nobody = {**job, "id": "01890000-0000-7000-8000-000000000000"}
     assert failure(await report(api, nobody, verb, **more)) == (404, "not_found")
-    for token in (0, -1, "7", 1.5, None, 2**70):
+    for token in (0, -1, "0", "-7", "7.0", "x", "9" * 30, 1.5, None, 2**70):
         answer = await report(api, {**job, "token": token}, verb, **more)
         assert answer.status_code == 400, (token, answer.text)
 
@@ -122,7 +151,7 @@ async def test_a_lease_that_ran_out_is_lost(url: str) -> None:
     async with opened(url, lease="50ms") as api:
         await api.enqueue()
         (job,) = await claim(api)
-        while not await api.queue.store.reclaim():
+        while not (await api.queue.store.reap(LEASES_ONLY)).moved:
             await asyncio.sleep(0.01)
         assert failure(await report(api, job, "complete")) == (409, "lease_lost")
         assert (await api.queue.get(job["id"])).status == "pending"
@@ -133,7 +162,7 @@ async def test_the_heartbeat_of_one_job_keeps_no_other(url: str) -> None:
         await api.enqueue()
         await api.enqueue()
         kept, lost = await claim(api, limit=2)
-        while not (moved := await api.queue.store.reclaim()):
+        while not (moved := (await api.queue.store.reap(LEASES_ONLY)).moved):
             assert (await report(api, kept, "heartbeat")).status_code == 200
             await asyncio.sleep(0.02)
         assert [one.id for one in moved] == [lost["id"]]

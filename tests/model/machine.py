@@ -14,21 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.model.model import Model, ModelJob
 from tests.model.stores import Pair, Side
-from treadle.errors import Refused, TreadleError
-from treadle.job import Job
-from treadle.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed, Status, decide
-from treadle.store.base import (
-    FOREVER,
-    Claimed,
-    Gate,
-    Inserted,
-    NewJob,
-    Refusal,
-    RowState,
-    Settlement,
-    Store,
-    Touch,
-)
+from treadle.model.errors import Refused, TreadleError
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, Snoozed, decide
+from treadle.queue import steering
+from treadle.store.protocol import Store
+from treadle.store.values import FOREVER, Claimed, Graces, Inserted, Moved, NewJob, Refusal, Settlement, Touch, Wants
 
 # Time is counted in units that are far longer than a run takes, and everything is due in the middle of one: how fast
 # the machine runs never decides. Each step also takes a second, so that no two steps happen at the same time.
@@ -38,7 +31,7 @@ STEP = 1_000
 STALE_AFTER = 4 * UNIT + HALF
 
 TOPICS = ("mail", "video")
-GATES = {"g1": 1, "g2": 2}
+LIMITS = {"g1": 1, "g2": 2}
 POLICIES = ("queue_same_scope", "reject_same_scope", "replace_same_scope")
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
 OUTCOMES = {"completed": 3, "retry": 3, "fatal": 1, "snoozed": 1, "released": 1, "acknowledged": 1}
@@ -102,7 +95,7 @@ class Lockstep(RuleBasedStateMachine):
             "insert": 2 if places.count("ready") > 4 else 8,
             "insert_many": 2,
             "open_lease": 1 if working else 10,
-            "extend": 1,
+            "renew": 1,
             "close_lease": 1,
             "claim": 10 if working and ready else 1,
             "settle": bool(self.hands) * (8 if running else 1),
@@ -110,13 +103,10 @@ class Lockstep(RuleBasedStateMachine):
             "touch": 2 * bool(self.hands),
             "release_unknown": int(running),
             "time_passes": 4,
-            "promote": 4 if "later" in places else 0,
-            "reclaim": 8 if orphaned else 1,
-            "expire_overdue": 5 if overdue else 1,
-            "end_overdue_cancels": 4 if cancelling else 1,
+            "advance": 5 if overdue or "later" in places else 1,
+            "reap": 8 if orphaned else 4 if cancelling else 1,
             "prune": int(ended),
-            # Known: an empty gate that is tidied away has forgotten its limit when a job of it is requeued.
-            "tidy": int(not any(job.place == "ended" and job.gate for job in jobs)),
+            "tidy": 1,
             "cancel": 3 if places else 0,
             "release": int(running),
             "requeue": 3 if ended else 0,
@@ -177,12 +167,9 @@ class Lockstep(RuleBasedStateMachine):
         batch = [{"delay": 0} | self._plan(random) for _ in range(random.randint(2, 5))]
         policy = random.choice(POLICIES)
         for plan in batch:
-            # In one batch, a job whose two keys belong to two other jobs may get either answer …
-            if "idempotency_key" in plan:
-                plan.pop("dedupe_key", None)
-            # … and a key is under one policy, because a template has only one.
-            if gate := plan.get("gate"):
-                plan["gate"] = gate._replace(policy=policy)
+            # In one batch a key is under one policy, because a template has only one.
+            if limit := plan.get("limit"):
+                plan["limit"] = limit._replace(policy=policy)
         self._insert(batch, atomic=random.random() < 0.5)
 
     def _plan(self, random: Random) -> dict[str, Any]:
@@ -202,8 +189,8 @@ class Lockstep(RuleBasedStateMachine):
         if random.random() < 0.25:
             plan |= {"dedupe_key": random.choice(["d1", "d2"]), "repeatable": random.random() < 0.5}
         if random.random() < 0.4:
-            key = random.choice(list(GATES))
-            plan["gate"] = Gate(key, random.choice(POLICIES), GATES[key])
+            key = random.choice(list(LIMITS))
+            plan["limit"] = Limit(key, random.choice(POLICIES), LIMITS[key])
         return plan
 
     def _insert(self, batch: Sequence[dict[str, Any]], atomic: bool) -> None:
@@ -254,10 +241,20 @@ class Lockstep(RuleBasedStateMachine):
         self.model.leases[label] = self.model.now + ms
         self.leases[label] = self.pair.each(lambda side: side.store.open_lease(label, ms))
 
-    def extend(self, random: Random) -> None:
+    def renew(self, random: Random) -> None:
         label, ms = self._lease(random), random.randint(1, 5) * UNIT - HALF
-        expected = self.model.extend(label, ms)
-        self.ask(f"extend {label}", expected, lambda store, side: store.extend(self.leases[label][side], ms))
+        self.ask(
+            f"renew {label}",
+            self.model.renew(label, ms),
+            lambda store, side: self._renewed(store, side, label, ms),
+        )
+
+    async def _renewed(self, store: Store, side: Side, label: str, ms: int) -> set[str] | None:
+        renewed = await store.renew(self.leases[label][side], ms)
+        if renewed is None:
+            return None
+        claims = {(hand.claimed[side].n, hand.claimed[side].token): hand.id for hand in self.hands}
+        return {claims[one.n, one.token] for one in renewed.cancels}
 
     def close_lease(self, random: Random) -> None:
         label = self._lease(random)
@@ -272,14 +269,15 @@ class Lockstep(RuleBasedStateMachine):
         limit = random.randint(1, 6)
         free = max(limit - random.choice([0, 0, 0, 1, 2]), 0)
         expected = self.model.claim(label, topics, capabilities, limit, free)
+        wants = Wants(topics, capabilities, limit, free)
         answers = self.ask(
             f"claim {label} {topics} {capabilities} {limit=} {free=}",
             expected,
-            lambda store, side: store.claim(self.leases[label][side], topics, capabilities, limit, free),
-            lambda claim: ([(job.id, job.attempt) for job in claim.jobs], claim.overdue),
+            lambda store, side: store.claim(self.leases[label][side], wants),
+            lambda claim: [(job.id, job.attempt) for job in claim.jobs],
         )
         if not isinstance(expected, str):
-            for i, (id, _) in enumerate(expected[0]):
+            for i, (id, _) in enumerate(expected):
                 self._take(Hand(id, self.model.tokens, label, {side: answers[side].jobs[i] for side in answers}))
 
     def _take(self, hand: Hand) -> None:
@@ -307,10 +305,12 @@ class Lockstep(RuleBasedStateMachine):
 
     def _settle(self, chosen: set[int], random: Random) -> None:
         reports = {i: self._report(self.hands[i], random) for i in sorted(chosen)}
-        expected = {
-            i: self.model.settle(hand.id, hand.token, hand.lease, outcome, ran=ran)
-            for i, (hand, outcome, ran) in reports.items()
-        }
+        expected: dict[int, bool] = {}
+        for lease in self.leases:  # each has a transaction of its own
+            for i, (hand, outcome, ran) in reports.items():
+                if hand.lease == lease:
+                    expected[i] = self.model.settle(hand.id, hand.token, hand.lease, outcome, ran=ran)
+            self.model.settled()
 
         async def call(store: Store, side: Side) -> dict[int, bool]:
             batch = {i: self._settlement(report, side) for i, report in reports.items()}
@@ -380,21 +380,24 @@ class Lockstep(RuleBasedStateMachine):
         self.model.now += length * UNIT
         self.pair.pass_time(length * UNIT)
 
-    def promote(self, _: Random) -> None:
-        self.ask("promote", self.model.promote(), lambda store, _: store.promote(), lambda answer: answer[0])
-
-    def reclaim(self, _: Random) -> None:
-        self._moves("reclaim", self.model.reclaim(), lambda store, _: store.reclaim())
-
-    def expire_overdue(self, _: Random) -> None:
-        self._moves("expire_overdue", self.model.expire_overdue(), lambda store, _: store.expire_overdue())
-
-    def end_overdue_cancels(self, random: Random) -> None:
-        grace, default = {"mail": random.randint(1, 2) * UNIT - HALF}, HALF
-        expected = self.model.end_overdue_cancels(grace, default)
-        self._moves(
-            f"end_overdue_cancels {grace}", expected, lambda store, _: store.end_overdue_cancels(grace, default)
+    def advance(self, _: Random) -> None:
+        self.ask(
+            "advance",
+            self.model.advance(),
+            lambda store, _: store.advance(),
+            lambda answer: (answer.promoted, {(one.id, one.status) for one in answer.moved}),
         )
+
+    def reap(self, random: Random) -> None:
+        grace, default = {"mail": random.randint(1, 2) * UNIT - HALF}, random.choice([HALF, 100 * UNIT])
+        expected = self.model.reap(grace, default)
+
+        async def call(store: Store, _: Side) -> list[Moved]:
+            reaped = await store.reap(Graces(default, grace))
+            assert not reaped.more
+            return reaped.moved
+
+        self._moves(f"reap {grace} {default}", expected, call)
 
     def prune(self, random: Random) -> None:
         ms = random.randint(1, 3) * UNIT - HALF
@@ -402,6 +405,7 @@ class Lockstep(RuleBasedStateMachine):
 
     def tidy(self, _: Random) -> None:
         note("tidy")
+        self.model.tidy()
         self.pair.each(lambda side: side.store.tidy())
 
     def _moves(self, task: str, expected: Any, call: Callable[[Store, Side], Awaitable[Any]]) -> None:
@@ -417,23 +421,23 @@ class Lockstep(RuleBasedStateMachine):
         self.ask(
             f"cancel {[id[-4:] for id in ids]} {uncancelable=}",
             expected,
-            lambda store, _: store.cancel(ids, "by hand", uncancelable),
+            lambda store, _: steering.cancel(store, ids, "by hand", uncancelable),
             lambda answers: [name_of(answer) for answer in answers],
         )
 
     def requeue(self, random: Random) -> None:
         id, force = self._id(random, "ended"), random.random() < 0.7
         expected = self.model.requeue(id, force, STALE_AFTER)
-        self._steer(f"requeue {id[-4:]} {force=}", expected, lambda store, _: store.requeue([id], force))
+        self._steer(f"requeue {id[-4:]} {force=}", expected, lambda store, _: steering.requeue(store, [id], force))
 
     def release(self, random: Random) -> None:
         id = self._id(random, "running")
-        self._steer(f"release {id[-4:]}", self.model.release(id), lambda store, _: store.release([id]))
+        self._steer(f"release {id[-4:]}", self.model.release(id), lambda store, _: steering.release(store, [id]))
 
     def delete(self, random: Random) -> None:
         id, force = self._id(random, random.choice(["ended", "held", "ready"])), random.random() < 0.5
         expected = self.model.delete(id, force)
-        self._steer(f"delete {id[-4:]} {force=}", expected, lambda store, _: store.delete([id], force))
+        self._steer(f"delete {id[-4:]} {force=}", expected, lambda store, _: steering.delete(store, [id], force))
 
     def _steer(self, what: str, expected: str, call: Callable[[Store, Side], Awaitable[Any]]) -> None:
         self.ask(what, expected, call, lambda answers: name_of(answers[0]))
@@ -448,8 +452,8 @@ class Lockstep(RuleBasedStateMachine):
         self.ask(
             f"reschedule {id[-4:]} {delay=} {priority=} {most=}",
             expected,
-            lambda store, _: store.reschedule(id, run_at=run_at, priority=priority, max_attempts=most),
-            name_of,
+            lambda store, _: steering.reschedule(store, [id], run_at=run_at, priority=priority, max_attempts=most),
+            lambda answers: name_of(answers[0]),
         )
 
     def pause(self, random: Random) -> None:
@@ -489,7 +493,7 @@ class Lockstep(RuleBasedStateMachine):
             for id, job in self.model.jobs.items():
                 told = [tuple(row[1:]) for row in events if row[0] == id]
                 assert told == job.events, f"{side.dialect}: of job {id} it tells {told}, not {job.events}"
-        assert all(self.model.inside(gate) <= limit for gate, limit in GATES.items())
+        assert all(self.model.running(key) <= most for key, most in LIMITS.items())
         self.model.now += STEP
         self.pair.pass_time(STEP)
 

@@ -10,15 +10,9 @@ import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from treadle.lifecycle import (
-    CancelAcknowledged,
-    Completed,
-    Failed,
-    Outcome,
-    Released,
-    Snoozed,
-)
-from treadle.store.base import Gate, NewJob
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
+from treadle.store.values import NewJob
 
 LIVE_PLACES = ("ready", "later", "held", "running")
 
@@ -63,8 +57,12 @@ class ModelJob:
         return "pending"
 
     @property
-    def gate(self) -> Gate | None:
-        return self.new.gate
+    def limit(self) -> Limit | None:
+        return self.new.limit
+
+    @property
+    def turn(self) -> tuple[int, int, int]:
+        return -self.priority, self.run_at, self.number
 
 
 class Model:
@@ -77,6 +75,10 @@ class Model:
         self.tokens = 0
         self.leases: dict[str, int] = {}
         self.paused: dict[str, int] = {}
+        self.left: set[str] = set()
+        """Keys under which a job has stopped running in this step."""
+        self.wakes: set[str] = set()
+        """Keys under which a job left the queue without having run: `advance` and whoever steers a job look at them."""
 
     # -- making jobs ---------------------------------------------------------------------------
 
@@ -87,7 +89,6 @@ class Model:
         """
         before = copy.deepcopy(self.__dict__)
         answers = [self._insert(new) for new in batch]
-        self._open_gates()
         refusals = [answer for answer in answers if answer[0].isupper()]
         if atomic and refusals:
             self.__dict__.update(before)
@@ -97,13 +98,8 @@ class Model:
     def _insert(self, new: NewJob) -> str:
         if standing := self._same_key(new):
             return standing
-        if new.gate:
-            live = [job for job in self._oldest_first() if job.gate and job.gate.key == new.gate.key]
-            if new.gate.policy == "reject_same_scope" and len(live) >= new.gate.limit:
-                return "ConcurrencyRejected"
-            if new.gate.policy == "replace_same_scope":
-                surplus = live[: max(len(live) - new.gate.limit + 1, 0)]
-                self.cancel([job.id for job in surplus], f"replaced by job {new.id}", ())
+        if refusal := self._apply_policy(new):
+            return refusal
         self.made += 1
         run_at = self.now + new.delay_ms
         expires_at = None if new.expires_in_ms is None else self.now + new.expires_in_ms
@@ -111,6 +107,16 @@ class Model:
         self.jobs[job.id] = job
         self._queue(job)
         return "made"
+
+    def _apply_policy(self, new: NewJob) -> str:
+        limit = new.limit
+        live = [job for job in self._oldest_first() if limit and job.limit and job.limit.key == limit.key]
+        if limit and limit.policy == "reject_same_scope" and len(live) >= limit.most:
+            return "ConcurrencyRejected"
+        if limit and limit.policy == "replace_same_scope":
+            surplus = live[: max(len(live) - limit.most + 1, 0)]
+            self._cancel_all([job.id for job in surplus], f"replaced by job {new.id}", ())
+        return ""
 
     def _same_key(self, new: NewJob) -> str | None:
         for job in self.jobs.values():
@@ -139,29 +145,47 @@ class Model:
     # -- places --------------------------------------------------------------------------------
 
     def _queue(self, job: ModelJob) -> None:
-        """Where a pending job waits: for its time, at its gate, or for a worker."""
-        if job.run_at > self.now:
-            job.place = "later"
-        else:
-            job.place = "held" if job.gate else "ready"
+        """Where a pending job waits: for its time or for a worker."""
+        job.place = "later" if job.run_at > self.now else "ready"
 
-    def _open_gates(self) -> None:
-        """Whoever waits at a gate enters as far as there is room, the most urgent and oldest first."""
-        waiting = [job for job in self.jobs.values() if job.place == "held"]
-        for job in sorted(waiting, key=lambda job: (-job.priority, job.number)):
-            assert job.gate
-            if self.inside(job.gate.key) < job.gate.limit:
-                job.place = "ready"
+    def running(self, key: str) -> int:
+        return sum(job.place == "running" for job in self.jobs.values() if job.limit and job.limit.key == key)
 
-    def inside(self, gate: str) -> int:
-        places = [job.place for job in self.jobs.values() if job.gate and job.gate.key == gate]
-        return places.count("ready") + places.count("running")
+    def _wake(self, keys: Collection[str]) -> None:
+        """In each lane, the first of those held under a key come back into the queue, as many as have room."""
+        for key in keys:
+            lanes: dict[tuple[str, str], list[ModelJob]] = {}
+            for job in self.jobs.values():
+                if job.place == "held" and job.limit and job.limit.key == key:
+                    lanes.setdefault((job.new.topic, job.new.capability), []).append(job)
+            running = self.running(key)
+            for held in lanes.values():
+                able = sorted((job for job in held if job.limit and job.limit.most > running), key=lambda job: job.turn)
+                room = max((job.limit.most - running for job in able[:1] if job.limit), default=0)
+                for job in able[:room]:
+                    job.place = "ready"
+
+    def _wake_those_who_wait(self) -> None:
+        """At the end of a step: for jobs that stopped running."""
+        self._wake(self.left)
+        self.left.clear()
+
+    def _take_wakes(self) -> None:
+        self._wake_those_who_wait()
+        self._wake(self.wakes)
+        self.wakes.clear()
+
+    def _leave(self, job: ModelJob) -> None:
+        if job.limit and job.place == "running":
+            self.left.add(job.limit.key)
+        if job.limit and job.place == "ready":
+            self.wakes.add(job.limit.key)
 
     def _end(self, job: ModelJob, status: str, event: str | None = None, error: tuple[str, str] | None = None) -> None:
         self._tell(job, event, status)
+        self._leave(job)
         job.place, job.ended_as, job.ended_at, job.lease = "ended", status, self.now, None
         job.error = error or job.error
-        self._open_gates()
 
     def _cancelled(self, job: ModelJob, error: tuple[str, str] | None = None) -> None:
         self._end(job, "cancelled", "job:cancelled", error)
@@ -169,13 +193,13 @@ class Model:
     def _back(self, job: ModelJob, event: str, delay_ms: int = 0, *, spent: bool) -> None:
         """Pending again: at its old place in the queue, or set aside for a while."""
         self._tell(job, event, "pending")
+        self._leave(job)
         job.attempt -= 0 if spent else 1
         job.lease, job.started, job.progress, job.message = None, False, None, None
         if delay_ms:
             job.run_at, job.place = self.now + delay_ms, "later"
         else:
-            job.place = "ready"  # it keeps its room inside its gate
-        self._open_gates()
+            job.place = "ready"
 
     def _tell(self, job: ModelJob, event: str | None, to: str) -> None:
         if event:
@@ -186,11 +210,12 @@ class Model:
     def live(self, lease: str) -> bool:
         return self.leases.get(lease, 0) > self.now
 
-    def extend(self, lease: str, ms: int) -> bool:
-        if self.live(lease):
-            self.leases[lease] = self.now + ms
-            return True
-        return False
+    def renew(self, lease: str, ms: int) -> set[str] | None:
+        """What its owner was asked to stop. Late is not too late: only a lease that was taken back or given up is."""
+        if not self.leases.get(lease):
+            return None
+        self.leases[lease] = self.now + ms
+        return {job.id for job in self.jobs.values() if job.lease == lease and job.cancel_at is not None}
 
     def close_lease(self, lease: str) -> None:
         if lease in self.leases:
@@ -198,34 +223,45 @@ class Model:
 
     def claim(
         self, lease: str, topics: Collection[str], capabilities: Collection[str], limit: int, free: int
-    ) -> tuple[list[tuple[str, int]], bool] | str:
-        """(id, attempt) in order, and whether jobs past their deadline stood in the way."""
+    ) -> list[tuple[str, int]] | str:
+        """(id, attempt) in order. Jobs that have to be held or expire are not counted."""
         if not self.live(lease):
             return "LeaseLost"
-        lanes: dict[tuple[int, str, str], list[ModelJob]] = {}
-        for job in self.jobs.values():
-            new = job.new
-            paused = self.paused.get(new.topic, 0) > self.now
-            if job.place == "ready" and new.topic in topics and new.capability in ("", *capabilities) and not paused:
-                lanes.setdefault((job.priority, new.topic, new.capability), []).append(job)
-        for lane in lanes.values():
-            lane.sort(key=lambda job: (job.run_at, job.number))
-        order = sorted(lanes, key=lambda lane: (-lane[0], lanes[lane][0].run_at))
-        first = [job for lane in order for job in lanes[lane]][:limit]
-        # One on its last attempt is claimed only into a free slot.
-        fitting = [job for i, job in enumerate(first) if job.attempt + 1 < job.max_attempts or i < free]
-        overdue = [job for job in fitting if job.expires_at is not None and job.expires_at <= self.now]
-        taken = [job for job in fitting if job not in overdue]
+        found = [job for job in self.jobs.values() if job.place == "ready" and self._serves(job, topics, capabilities)]
+        taken: list[ModelJob] = []
+        left_alone = 0
         self.tokens += 1
-        for job in taken:
-            job.place, job.lease, job.token = "running", lease, self.tokens
-            job.attempt += 1
-        return [(job.id, job.attempt) for job in taken], bool(overdue)
+        for job in sorted(found, key=lambda job: job.turn):
+            if len(taken) + left_alone == limit:
+                break
+            if self._overdue(job):
+                self._expire(job)
+            elif job.attempt + 1 == job.max_attempts and len(taken) >= free:
+                left_alone += 1  # one on its last attempt is claimed only into a free slot
+            elif job.limit and self.running(job.limit.key) >= job.limit.most:
+                job.place = "held"
+            else:
+                job.place, job.lease, job.token = "running", lease, self.tokens
+                job.attempt += 1
+                taken.append(job)
+        return [(job.id, job.attempt) for job in taken]
+
+    def _serves(self, job: ModelJob, topics: Collection[str], capabilities: Collection[str]) -> bool:
+        new = job.new
+        paused = self.paused.get(new.topic, 0) > self.now
+        return new.topic in topics and new.capability in ("", *capabilities) and not paused
+
+    def _overdue(self, job: ModelJob) -> bool:
+        """Its deadline passed before it was ever tried."""
+        return job.expires_at is not None and job.expires_at <= self.now and job.attempt == 0
+
+    def _expire(self, job: ModelJob) -> None:
+        self._end(job, "expired", "job:expired", ("deadline passed", "DeadlinePassed"))
 
     def settle(self, id: str, token: int, lease: str, outcome: Outcome, *, ran: bool) -> bool:
-        """Whether it was accepted."""
+        """Whether it was accepted. `settled` says when all of a batch were."""
         job = self.jobs.get(id)
-        if not job or not self.live(lease) or not self._owns(job, token, lease):
+        if not job or not self._owns(job, token, lease):
             return bool(job and job.place == "ended" and job.settled_by == token)
         job.started = job.started or ran
         asked_to_stop = job.cancel_at is not None
@@ -251,31 +287,43 @@ class Model:
             job.settled_by = token
         return True
 
+    def settled(self) -> None:
+        self._wake_those_who_wait()
+
     def _owns(self, job: ModelJob, token: int, lease: str) -> bool:
         return job.place == "running" and job.token == token and job.lease == lease
 
     def touch(self, id: str, token: int, lease: str, progress: int | None, message: str | None) -> bool:
         job = self.jobs.get(id)
-        if not job or not self.live(lease) or not self._owns(job, token, lease):
+        if not job or not self._owns(job, token, lease):
             return False
         job.started = True
         job.progress = job.progress if progress is None else progress
         job.message = job.message if message is None else message
         return True
 
-    def cancel_requests(self, lease: str) -> set[str]:
-        return {job.id for job in self.jobs.values() if job.lease == lease and job.cancel_at is not None}
-
     # -- moving jobs ---------------------------------------------------------------------------
 
-    def promote(self) -> int:
+    def advance(self) -> tuple[int, set[tuple[str, str]]]:
+        """How many jobs are due now, and those that expired."""
         due = [job for job in self.jobs.values() if job.place == "later" and job.run_at <= self.now]
         for job in due:
-            self._queue(job)
-        self._open_gates()
-        return len(due)
+            job.place = "ready"
+        late = [job for job in self.jobs.values() if job.status == "pending" and self._overdue(job)]
+        for job in late:
+            self._expire(job)
+        self._take_wakes()
+        return len(due), self._moved(late)
 
-    def reclaim(self) -> set[tuple[str, str]]:
+    def tidy(self) -> None:
+        self._wake({job.limit.key for job in self.jobs.values() if job.place == "held" and job.limit})
+
+    def reap(self, grace_ms: dict[str, int], default_ms: int) -> set[tuple[str, str]]:
+        moved = self._reclaim() | self._end_overdue_cancels(grace_ms, default_ms)
+        self._wake_those_who_wait()
+        return moved
+
+    def _reclaim(self) -> set[tuple[str, str]]:
         dead = {lease for lease in self.leases if not self.live(lease)}
         lost = [job for job in self.jobs.values() if job.lease in dead]
         for job in lost:
@@ -289,7 +337,7 @@ class Model:
             del self.leases[lease]
         return self._moved(lost)
 
-    def end_overdue_cancels(self, grace_ms: dict[str, int], default_ms: int) -> set[tuple[str, str]]:
+    def _end_overdue_cancels(self, grace_ms: dict[str, int], default_ms: int) -> set[tuple[str, str]]:
         late = [
             job
             for job in self.jobs.values()
@@ -301,18 +349,6 @@ class Model:
             self._cancelled(job)
         return self._moved(late)
 
-    def expire_overdue(self) -> set[tuple[str, str]]:
-        late = [
-            job
-            for job in self.jobs.values()
-            if job.status == "pending" and job.expires_at is not None and job.expires_at <= self.now
-        ]
-        for job in late:
-            job.place = "later"  # out of its gate, all of them before anybody enters
-        for job in late:
-            self._end(job, "expired", "job:expired", ("deadline passed", "DeadlinePassed"))
-        return self._moved(late)
-
     @staticmethod
     def _moved(jobs: Iterable[ModelJob]) -> set[tuple[str, str]]:
         return {(job.id, job.status) for job in jobs}
@@ -321,6 +357,7 @@ class Model:
         unknown = [job for job in self.jobs.values() if job.lease == lease and job.token not in tokens]
         for job in unknown:
             self._released(job)
+        self._wake_those_who_wait()
         return len(unknown)
 
     def _released(self, job: ModelJob) -> None:
@@ -338,10 +375,13 @@ class Model:
     # -- what people ask for: each answer is "" or the name of the refusal -----------------------
 
     def cancel(self, ids: Sequence[str], reason: str, uncancelable: Collection[str]) -> list[str]:
+        answers = self._cancel_all(ids, reason, uncancelable)
+        self._take_wakes()
+        return answers
+
+    def _cancel_all(self, ids: Sequence[str], reason: str, uncancelable: Collection[str]) -> list[str]:
         pending = [job for id in ids if (job := self.jobs.get(id)) and job.status == "pending"]
         answers = [self._cancel(id, reason, uncancelable) for id in ids]
-        for job in pending:
-            job.place = "later"  # out of its gate, all of them before anybody enters
         for job in pending:
             self._cancelled(job)
             job.cancel_at, job.cancel_reason = self.now, reason
@@ -361,6 +401,11 @@ class Model:
         return ""
 
     def requeue(self, id: str, force: bool, stale_after_ms: int) -> str:
+        answer = self._requeue(id, force, stale_after_ms)
+        self._take_wakes()
+        return answer
+
+    def _requeue(self, id: str, force: bool, stale_after_ms: int) -> str:
         job = self.jobs.get(id)
         if job is None:
             return "JobNotFound"
@@ -374,12 +419,13 @@ class Model:
                 return "WrongState"
             if not job.new.repeatable and any(self._completed_once(other) for other in same if other is not job):
                 return "NotRepeatable"
+        if refusal := self._apply_policy(job.new):
+            return refusal
         self._tell(job, "job:requeued", "pending")
         job.attempt, job.run_at, job.expires_at = 0, self.now, None
         job.started, job.progress, job.message, job.result, job.error = False, None, None, None, None
         job.cancel_at, job.cancel_reason, job.ended_as, job.ended_at, job.settled_by = None, None, None, None, None
         self._queue(job)
-        self._open_gates()
         return ""
 
     def stale(self, job: ModelJob, stale_after_ms: int) -> bool:
@@ -387,36 +433,49 @@ class Model:
 
     def release(self, id: str) -> str:
         job = self.jobs.get(id)
-        if job is None:
-            return "JobNotFound"
-        if job.place != "running":
-            return "WrongState"
-        self._released(job)
-        return ""
+        answer = "JobNotFound" if job is None else "" if job.place == "running" else "WrongState"
+        if job and not answer:
+            self._released(job)
+        self._take_wakes()
+        return answer
 
     def reschedule(self, id: str, delay_ms: int | None, priority: int | None, max_attempts: int | None) -> str:
+        answer = self._reschedule(id, delay_ms, priority, max_attempts)
+        self._take_wakes()
+        return answer
+
+    def _reschedule(self, id: str, delay_ms: int | None, priority: int | None, max_attempts: int | None) -> str:
         job = self.jobs.get(id)
         if job is None:
             return "JobNotFound"
         if job.status != "pending":
             return "WrongState"
+        if max_attempts is not None and max_attempts <= job.attempt:
+            return "InvalidInput"
+        if (delay_ms, priority, max_attempts) == (None, None, None):
+            return ""
         if delay_ms is not None:
             job.run_at = self.now + delay_ms
         if priority is not None:
             job.priority = priority
         if max_attempts is not None:
-            job.max_attempts = max(max_attempts, job.attempt + 1)  # the next try at least
-        if job.place != "ready" or job.run_at > self.now:
-            self._queue(job)
-        self._open_gates()
+            job.max_attempts = max_attempts
+        if job.run_at > self.now:
+            self._leave(job)
+        self._queue(job)
         return ""
 
     def delete(self, id: str, force: bool) -> str:
+        answer = self._delete(id, force)
+        self._take_wakes()
+        return answer
+
+    def _delete(self, id: str, force: bool) -> str:
         job = self.jobs.get(id)
         if job is None:
             return "JobNotFound"
         if job.place == "running" or (job.ended_as == "completed" and not force):
             return "WrongState"
+        self._leave(job)
         del self.jobs[id]
-        self._open_gates()
         return ""

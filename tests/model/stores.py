@@ -11,10 +11,10 @@ from typing import Any, Self, TypeVar
 import psycopg
 
 from tests.contract.relational import PROBLEMS
-from treadle.store.base import Store
-from treadle.store.postgres import PostgresStore
-from treadle.store.queries import TABLES, load
-from treadle.store.sqlite import SqliteStore
+from treadle.store.postgres.store import PostgresStore
+from treadle.store.protocol import Store
+from treadle.store.sql.queries import TABLES, load
+from treadle.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ TIMES = {
     "jobs": "run_at created_at expires_at",
     "ready": "run_at",
     "later": "run_at",
+    "held": "run_at",
     "leases": "until renewed_at",
     "running": "claimed_at started_at cancel_at",
     "outcomes": "ended_at claimed_at started_at cancel_at",
@@ -54,7 +55,7 @@ class Side:
         queries = load(self.dialect)
         checks = [("misplaced", queries["misplaced"].sql), *PROBLEMS]
         self._problems = [(what, self.fill(sql)) for what, sql in checks]
-        self._drift = queries["gate_drift"].sql
+        self._drift = queries["limit_drift"].sql
         self._events = self.fill(EVENTS)
 
     def fill(self, sql: str) -> str:
@@ -78,7 +79,7 @@ class Side:
         """What is wrong in the database, and every stored event as (job, type, from, to)."""
         answers = self.run([self._events, self._drift, *(sql for _, sql in self._problems)])
         events, drift, *rest = answers
-        found = [f"a gate that counts wrong: {row}" for row in drift if row[1] != row[2]]
+        found = [f"a key that is counted wrong: {row}" for row in drift if row[1] != row[2]]
         for (what, _), rows in zip(self._problems, rest, strict=True):
             found += [f"{what}: {row}" for row in rows]
         return found, events

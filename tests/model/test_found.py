@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
-from treadle.connect import make_store
-from treadle.errors import KeyReused, NotRepeatable
-from treadle.job import Job
-from treadle.lifecycle import Completed, Failed, Outcome, Status, decide
-from treadle.store.base import Claimed, Gate, Inserted, NewJob, Refusal, Settlement, Store, Touch
+from treadle.model.errors import KeyReused, NotRepeatable
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import Completed, Failed, Outcome, decide
+from treadle.queue import steering
+from treadle.store.connect import make_store
+from treadle.store.protocol import Store
+from treadle.store.values import Claimed, Inserted, NewJob, Refusal, Settlement, Touch, Wants
 
 HOUR = 3_600_000
 FIRST, SECOND, THIRD, FOURTH = (f"00000000-0000-7000-8000-{number:012x}" for number in range(1, 5))
@@ -37,7 +41,7 @@ def settled(claimed: Claimed, outcome: Outcome) -> Settlement:
 
 
 async def claim(store: Store, lease: int, limit: int = 10, free: int = 10) -> list[Claimed]:
-    return (await store.claim(lease, ["mail"], [], limit, free)).jobs
+    return (await store.claim(lease, Wants(["mail"], [], limit, free))).jobs
 
 
 async def read(store: Store, id: str) -> Job:
@@ -46,11 +50,8 @@ async def read(store: Store, id: str) -> Job:
     return found
 
 
-async def test_an_overdue_job_counts_among_those_that_a_claim_looks_at(store: Store, lease: int) -> None:
+async def test_an_overdue_job_does_not_count_among_those_that_a_claim_asks_for(store: Store, lease: int) -> None:
     await store.insert([job(FIRST, priority=75, expires_at=1), job(SECOND)])
-    answer = await store.claim(lease, ["mail"], [], 1, 1)
-    assert (answer.jobs, answer.overdue) == ([], True)
-    await store.expire_overdue()
     assert [one.id for one in await claim(store, lease, 1)] == [SECOND]
 
 
@@ -61,8 +62,8 @@ async def test_a_job_on_its_last_attempt_takes_no_slot_from_those_behind_it(stor
 
 async def test_a_job_that_was_requeued_after_its_deadline_can_be_claimed(store: Store, lease: int) -> None:
     await store.insert([job(FIRST, expires_at=1)])
-    await store.expire_overdue()
-    await store.requeue([FIRST])
+    await store.advance()
+    await steering.requeue(store, [FIRST])
     assert [one.id for one in await claim(store, lease)] == [FIRST]
     assert (await read(store, FIRST)).status is Status.PROCESSING
 
@@ -78,9 +79,9 @@ async def test_one_callers_bad_payload_does_not_refuse_the_next_caller_with_the_
 
 
 async def test_behind_a_rejected_job_of_its_batch_a_job_stands_for_itself(store: Store) -> None:
-    gate = Gate("g", "reject_same_scope", 1)
-    await store.insert([job(FIRST, gate=gate)])
-    answers = await store.insert([job(SECOND, dedupe_key="d", gate=gate), job(THIRD, dedupe_key="d")], atomic=False)
+    gate = Limit("g", "reject_same_scope", 1)
+    await store.insert([job(FIRST, limit=gate)])
+    answers = await store.insert([job(SECOND, dedupe_key="d", limit=gate), job(THIRD, dedupe_key="d")], atomic=False)
     assert not isinstance(answers[0], Inserted)
     assert isinstance(answers[1], Inserted)
     assert answers[1].existing_id is None
@@ -92,16 +93,16 @@ async def test_a_lost_claim_and_a_newer_one_of_the_same_job_are_told_apart_in_on
 ) -> None:
     await store.insert([job(FIRST)])
     [lost] = await claim(store, lease)
-    await store.release([FIRST])
+    await steering.release(store, [FIRST])
     [newer] = await claim(store, lease)
     stale = settled(lost, Failed("Fail: stale", "Fail"))
     assert await store.settle([stale, settled(newer, outcome)]) == [stale]
     assert (await read(store, FIRST)).last_error != "Fail: stale"
 
 
-@pytest.mark.parametrize("gate", [None, Gate("g", "queue_same_scope", 1)])
-async def test_the_last_message_stays_when_a_job_completes(store: Store, lease: int, gate: Gate | None) -> None:
-    await store.insert([job(FIRST, gate=gate)])
+@pytest.mark.parametrize("gate", [None, Limit("g", "queue_same_scope", 1)])
+async def test_the_last_message_stays_when_a_job_completes(store: Store, lease: int, gate: Limit | None) -> None:
+    await store.insert([job(FIRST, limit=gate)])
     [mine] = await claim(store, lease)
     await store.touch(lease, [Touch(mine.n, mine.token, 0, 99, "sent")])
     await store.settle([settled(mine, Completed())])
@@ -113,9 +114,9 @@ async def test_a_requeued_job_shows_no_error_of_its_former_life(store: Store, le
     for error in ("first", "second"):
         [mine] = await claim(store, lease)
         await store.settle([settled(mine, Failed(error, "OSError", 0))])
-        await store.reschedule(FIRST, run_at=1, priority=None, max_attempts=None)
+        await steering.reschedule(store, [FIRST], run_at=1)
     assert (await read(store, FIRST)).last_error == "second"
-    await store.requeue([FIRST])
+    await steering.requeue(store, [FIRST])
     assert (await read(store, FIRST)).last_error is None
 
 
@@ -125,21 +126,15 @@ async def test_what_may_complete_once_is_not_requeued_beside_its_completed_twin(
         await store.insert([job(id, **once)])
         [mine] = await claim(store, lease)
         await store.settle([settled(mine, outcome)])
-    [answer] = await store.requeue([FIRST])
+    [answer] = await steering.requeue(store, [FIRST])
     assert isinstance(answer, Refusal)
     assert isinstance(answer.error, NotRepeatable)
 
 
-async def test_a_raised_limit_lets_those_who_wait_in_although_its_own_job_is_delayed(store: Store, lease: int) -> None:
-    await store.insert([job(id, gate=Gate("g", "queue_same_scope", 1)) for id in (FIRST, SECOND, THIRD)])
-    await store.insert([job(FOURTH, gate=Gate("g", "queue_same_scope", 3), delay_ms=HOUR)])
-    assert [one.id for one in await claim(store, lease)] == [FIRST, SECOND, THIRD]
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["owner_there_before", "owner_in_the_same_batch"])
 async def test_a_dedupe_key_whose_owner_was_replaced_in_the_same_batch_is_free(store: Store, together: bool) -> None:
-    gate = Gate("g", "replace_same_scope", 1)
-    owner, replacer = job(FIRST, dedupe_key="d", gate=gate), job(SECOND, gate=gate)
+    gate = Limit("g", "replace_same_scope", 1)
+    owner, replacer = job(FIRST, dedupe_key="d", limit=gate), job(SECOND, limit=gate)
     heir, repeat = job(THIRD, dedupe_key="d"), job(FOURTH, dedupe_key="d")
     if together:
         answers = (await store.insert([owner, replacer, heir, repeat]))[1:]

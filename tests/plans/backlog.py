@@ -64,18 +64,19 @@ def statements(dialect: str, size: int, now: int) -> list[str]:
     return [
         *sequences,
         "INSERT INTO {topics} (topic) VALUES ('mail'), ('other'), ('rare')",
-        "INSERT INTO {lanes} (lane, topic, capability, priority) VALUES "
-        "(1, 'mail', '', 50), (2, 'other', '', 50), (3, 'rare', '', 50), (4, 'mail', 'media', 90), (5, 'idle', '', 90)",
+        "INSERT INTO {lanes} (lane, topic, capability) VALUES "
+        "(1, 'mail', ''), (2, 'other', ''), (3, 'rare', ''), (4, 'mail', 'media'), (5, 'idle', '')",
         "INSERT INTO {jobs} "
-        "(n, id, lane, topic, run_at, created_at, max_attempts, flags, scope, scope_id, gate, payload) "
+        "(n, id, lane, topic, run_at, created_at, max_attempts, flags, scope, scope_id, limit_key, limit_policy, limit_most, payload) "
         f"SELECT i, {id_}, CASE WHEN {rare} THEN 3 WHEN {other} THEN 2 ELSE 1 END, "
         f"CASE WHEN {rare} THEN 'rare' WHEN {other} THEN 'other' ELSE 'mail' END, "
         f"CASE WHEN i % 100 BETWEEN 40 AND 59 THEN {now} + {DAY} + i ELSE {now} - {last} + i END, "
         f"{now} - {last} + i, 3, CASE WHEN {held} THEN 2 ELSE 0 END, "
         f"'user', CASE WHEN {rare} THEN 'rare' ELSE 'u' || (i % 1000) END, "
-        f"CASE WHEN {held} THEN 'g' END, '{{{{}}}}' FROM ({series}) x",
-        "INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags) "
-        f"SELECT lane, run_at, n, 0, 3, 0 FROM {{jobs}} WHERE n % 100 < 40 AND n <= {size} ORDER BY lane, run_at, n",
+        f"CASE WHEN {held} THEN 'g' END, CASE WHEN {held} THEN 'queue_same_scope' END, CASE WHEN {held} THEN 1 END, "
+        f"'{{{{}}}}' FROM ({series}) x",
+        "INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags) "
+        f"SELECT lane, ~priority, run_at, n, 0, 3, 0 FROM {{jobs}} WHERE n % 100 < 40 AND n <= {size} ORDER BY 1, 2, 3, 4",
         "INSERT INTO {later} (n, lane, run_at, attempt) "
         f"SELECT n, lane, run_at, 0 FROM {{jobs}} WHERE n % 100 BETWEEN 40 AND 59 AND n <= {size}",
         "INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at) "
@@ -83,11 +84,11 @@ def statements(dialect: str, size: int, now: int) -> list[str]:
         "CASE WHEN n % 10 = 5 THEN 'failed' WHEN n % 1000 = 66 THEN 'expired' ELSE 'completed' END, "
         f"1, CASE WHEN n <= 1000 THEN {now} - {8 * DAY} + n ELSE {now} - {last} + n END, run_at, run_at "
         f"FROM {{jobs}} WHERE n % 100 BETWEEN 60 AND 97 AND n <= {size}",
-        "INSERT INTO {held} (n, lane, gate, priority, attempt) "
-        f"SELECT n, lane, 'g', 50, 0 FROM {{jobs}} WHERE n % 100 >= 98 AND n <= {size}",
-        "INSERT INTO {members} (gate, n) SELECT gate, n FROM {held}",
-        "INSERT INTO {gates} (gate, used, max) VALUES ('g', 0, 1)",
-        f"INSERT INTO {{gates}} (gate, used, max) SELECT 'g' || n, 0, 1 FROM {{jobs}} WHERE n % 50 = 0 AND n <= {size}",
+        "INSERT INTO {held} (n, lane, key, rank, run_at, most, attempt) "
+        f"SELECT n, lane, 'g', ~priority, run_at, 1, 0 FROM {{jobs}} WHERE n % 100 >= 98 AND n <= {size}",
+        "INSERT INTO {members} (key, n) SELECT key, n FROM {held}",
+        "INSERT INTO {limits} (key, running) VALUES ('g', 0)",
+        f"INSERT INTO {{limits}} (key, running) SELECT 'g' || n, 0 FROM {{jobs}} WHERE n % 50 = 0 AND n <= {size}",
         "INSERT INTO {deadlines} (n, expires_at) SELECT n, run_at FROM {later} WHERE n % 50 = 0",
         "INSERT INTO {keys} (kind, key, n) SELECT 'idempotency', 'k' || n, n FROM {jobs} WHERE n % 50 = 0",
         "INSERT INTO {events} (n, type, message, metadata, created_at) "

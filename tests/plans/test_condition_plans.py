@@ -12,11 +12,11 @@ from tests.plans import test_postgres_plans as postgres
 from tests.plans import test_sqlite_plans as sqlite
 from tests.plans.backlog import job_id
 from tests.servers import PostgresServer
-from treadle import rules
-from treadle.store import listing
-from treadle.store.base import Listing
-from treadle.store.postgres_link import READ_SETTINGS
-from treadle.store.queries import load
+from treadle.policy import rules
+from treadle.store.postgres.pools import READ_SETTINGS
+from treadle.store.sql import lists
+from treadle.store.sql.queries import load
+from treadle.store.values import Listing
 from treadle.testing.workbench import DAY
 
 SIZE = 20_000
@@ -63,8 +63,8 @@ def world(postgres_server: PostgresServer) -> Iterator[postgres.World]:
 def test_in_sqlite(file: Path, text: str) -> None:
     wanted = Listing(condition=rules.parse_filter(text))
     for query, values in (
-        listing.page(load("sqlite"), "sqlite", wanted, 7 * DAY),
-        listing.count(load("sqlite"), "sqlite", wanted, 7 * DAY, 1_000),
+        lists.page(load("sqlite"), "sqlite", wanted, 7 * DAY),
+        lists.count(load("sqlite"), "sqlite", wanted, 7 * DAY, 1_000),
     ):
         with closing(sqlite3.connect(file)) as connection:
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
@@ -76,7 +76,7 @@ def test_in_sqlite(file: Path, text: str) -> None:
 @pytest.mark.parametrize("text", WANTED)
 def test_in_postgres(world: postgres.World, text: str) -> None:
     wanted = Listing(condition=rules.parse_filter(text))
-    query, values = listing.page(load("postgres"), "postgres", wanted, 7 * DAY)
+    query, values = lists.page(load("postgres"), "postgres", wanted, 7 * DAY)
     plan = postgres.explain(world, query, list(values), READ_SETTINGS)
     if WANTED[text] is not None:
         # For a scope and its id either index will do.

@@ -15,17 +15,29 @@ from psycopg import sql
 
 from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
 from tests.servers import PostgresServer
-from treadle.lifecycle import ENDED, Completed, Failed, Outcome, Status
-from treadle.store import listing, scripts
-from treadle.store.base import Claimed, Gate, Listing, NewJob, Settlement
-from treadle.store.changes import Cursor, Gap, Mark, Reader
-from treadle.store.postgres import PostgresStore, read_on
-from treadle.store.postgres_link import PLAN_SETTINGS, READ_SETTINGS
-from treadle.store.queries import TABLES
+from treadle.model.status import ENDED, Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import (
+    CancelRequested,
+    Completed,
+    Deleted,
+    Failed,
+    Outcome,
+    Patch,
+    ReleasedByHand,
+    Requeued,
+    Rescheduled,
+)
+from treadle.store.postgres.pools import PLAN_SETTINGS, READ_SETTINGS
+from treadle.store.postgres.store import PostgresStore, read_on
+from treadle.store.sql import lists, scripts
+from treadle.store.sql.changes import Cursor, Gap, Mark, Reader
+from treadle.store.sql.queries import TABLES
+from treadle.store.values import Claimed, Graces, Listing, NewJob, Settlement, Wants
 from treadle.testing.workbench import DAY, new_job, settlement
 
 SIZES = [0, 1_000, 1_000_000]
-BIG = frozenset("jobs ready later held outcomes keys events deadlines members gates".split())
+BIG = frozenset("jobs ready later held outcomes keys events deadlines members limits".split())
 
 
 class World(NamedTuple):
@@ -108,8 +120,8 @@ async def touched(world: World, act: Act, *, reading: bool = False) -> Touched:
     store = PostgresStore(world.url, stale_after_ms=7 * DAY)
     await store.open(migrate=False)
     try:
-        link = store.link.reader() if reading else store.link.acquire()
-        async with link as connection:
+        pool = store.pools.reader() if reading else store.pools.acquire()
+        async with pool as connection:
             try:
                 async with connection.transaction():
                     await act(store, connection, world.backlog)
@@ -147,16 +159,15 @@ def script(make: Callable[[Backlog], Any]) -> Act:
 
 
 async def claim(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
-    arguments: list[Any] = [LIVE_LEASE, ["mail", "other", "idle"], ["media"], 20, 20, [], [], []]
+    arguments: list[Any] = [LIVE_LEASE, ["mail", "other", "idle"], ["", "media"], [""], 20, 20, 10**7, *[[]] * 4]
     rows = await connection.fetch(store.queries["claim"].sql, *arguments)
     assert len(rows) == (20 if backlog.size else 1)
 
 
 async def settle_completed(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = running_jobs(backlog)
-    arguments: tuple[Any, ...] = ([job.n for job in jobs], [TOKEN] * 4, [5] * 4, ["mail"] * 4, [None] * 4)
-    done = await connection.fetchval(store.queries["settle_completed"].sql, LIVE_LEASE, *arguments)
-    assert len(done) == 4
+    endings = [settlement(job, Completed()) for job in jobs]
+    assert len(await store._settle_group(connection.fetch, LIVE_LEASE, endings)) == 4
 
 
 async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
@@ -168,30 +179,30 @@ async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) 
 
 def keyed_jobs() -> list[NewJob]:
     """One at the gate where a fiftieth of the backlog waits, one at a new one."""
-    busy, new = Gate("g", "queue_same_scope", 1), Gate("of its own", "reject_same_scope", 1)
+    busy, new = Limit("g", "queue_same_scope", 1), Limit("of its own", "reject_same_scope", 1)
     return [
-        new_job(idempotency_key="a", dedupe_key="b", gate=new, expires_in_ms=1000),
-        new_job(idempotency_key="c", gate=busy),
+        new_job(idempotency_key="a", dedupe_key="b", limit=new, expires_in_ms=1000),
+        new_job(idempotency_key="c", limit=busy),
     ]
 
 
 WRITES: dict[str, Act] = {
     "claim": claim,
-    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, ["mail", "other"], ["media"], 20, 20)),
+    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, Wants(["mail", "other"], ["media"], 20, 20))),
     "settle_completed": settle_completed,
     "settle": script(lambda backlog: scripts.settle(any_endings(backlog))),
     "insert_alike": insert_alike,
     "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
-    "promote": script(lambda _: scripts.promote(100)),
-    "reclaim": script(lambda _: scripts.reclaim()),
-    "expire": script(lambda _: scripts.expire_overdue(100)),
-    "end_overdue_cancels": script(lambda _: scripts.end_overdue_cancels({}, 0)),
-    "cancel": script(lambda b: scripts.cancel([job_id(1), job_id(45), job_id(65), job_id(b.last)], "", ())),
-    "requeue": script(lambda _: scripts.requeue([job_id(65), job_id(75)], True, DAY)),
-    "reschedule": script(lambda b: scripts.reschedule(job_id(1), b.now + DAY, 60, 5)),
-    "delete": script(lambda _: scripts.delete([job_id(1), job_id(45), job_id(65)], True)),
-    "release": script(lambda b: scripts.release([job_id(b.first_running)])),
-    "leave a gate": script(lambda _: scripts.delete([job_id(98)], True)),
+    "advance": script(lambda _: scripts.advance(100)),
+    "reap": script(lambda _: scripts.reap(Graces(0), 1000)),
+    "cancel": script(
+        lambda b: scripts.steer([job_id(1), job_id(45), job_id(65), job_id(b.last)], lambda _: CancelRequested(), DAY)
+    ),
+    "requeue": script(lambda _: scripts.steer([job_id(65), job_id(75)], lambda _: Requeued(force=True), DAY)),
+    "reschedule": script(lambda b: scripts.steer([job_id(1)], lambda _: Rescheduled(Patch(b.now + DAY, 60, 5)), DAY)),
+    "delete": script(lambda _: scripts.steer([job_id(1), job_id(45), job_id(65)], lambda _: Deleted(force=True), DAY)),
+    "release": script(lambda b: scripts.steer([job_id(b.first_running)], lambda _: ReleasedByHand(), DAY)),
+    "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), DAY)),
 }
 
 
@@ -216,7 +227,7 @@ async def test_the_claim_touches_as_many_pages_whatever_waits(worlds: dict[int, 
 
 async def _pages(world: World) -> int:
     query = PostgresStore(world.url, stale_after_ms=DAY).queries["claim"].sql
-    arguments = [LIVE_LEASE, ["mail", "other"], ["media"], 20, 20, [], [], []]
+    arguments = [LIVE_LEASE, ["mail", "other"], ["", "media"], [""], 20, 20, 10**7, *[[]] * 4]
     plan = explain(world, query, arguments, PLAN_SETTINGS, analyze=True)
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
@@ -264,19 +275,22 @@ def rows(*objects: dict[str, Any]) -> list[Any]:
 # The hot statements by name: their parameters, and the indexes that they are made for.
 HOT: dict[str, tuple[list[Any], set[str]]] = {
     "claim": (
-        [LIVE_LEASE, ["mail", "other"], ["media"], 20, 20, [], [], []],
+        [LIVE_LEASE, ["mail", "other"], ["", "media"], [""], 20, 20, 10**7, *[[]] * 4],
         {"ready_pkey", "jobs_pkey", "leases_pkey"},
     ),
     "settle_completed": (
-        [LIVE_LEASE, [1], [1], [1], ["mail"], [None]],
+        [LIVE_LEASE, "{1}", "{1}", "{1}", ["mail"], None, None],
         {"running_pkey", "leases_pkey"},
     ),
     "take_due": (rows({"top": 100}), {"later_due", "later_pkey"}),
     "next_due": ([], {"later_due"}),
-    "lane_heads": (rows({"topic": "mail"}, {"capability": "media"}), {"ready_pkey"}),
+    "lane_heads": (
+        rows({"topic": "mail", "capability": "", "worker_type": ""}),
+        {"ready_pkey", "lanes_topic_capability_worker_type_key"},
+    ),
     "peek_lane": (rows({"lane": 1, "top": 20}), {"ready_pkey", "jobs_pkey"}),
     "due_deadlines": (rows({"top": 100}), {"deadlines_due"}),
-    "cancel_requests": (rows({"lease": 1}), {"running_cancelling"}),
+    "renew_lease": (rows({"lease": 1, "ms": 1}), {"leases_pkey", "running_cancelling"}),
     "cancelling": ([], {"running_cancelling", "jobs_pkey"}),
     "take_ready": (rows({"n": 1}), {"ready_n_key"}),
     "take_running": (rows({"n": 1, "token": 1, "lease": 1}), {"running_pkey"}),
@@ -287,8 +301,9 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
     "take_keys": (rows({"kind": "x", "key": "y", "n": 1, "hash": None}), set()),
     "find_keys": (rows({"kind": "x", "key": "y"}), {"jobs_pkey"}),
     "drop_all_keys": (rows({"n": 1}), {"keys_job"}),
-    "next_held": (rows({"gate": "g", "room": 1}), {"held_next"}),
-    "members": (rows({"gate": "g"}), {"members_pkey", "jobs_pkey"}),
+    "next_held": (rows({"key": "g", "lane": 1, "running": 0, "room": 1}), {"held_next"}),
+    "held_lanes": (rows({"key": "g"}), {"held_next"}),
+    "members": (rows({"key": "g"}), {"members_pkey", "jobs_pkey"}),
     "job_events": (rows({"id": job_id(1)}), {"jobs_id_key", "events_job"}),
     "drop_events": (rows({"n": 1}), {"events_job"}),
 }
@@ -332,7 +347,7 @@ A_PAGE = 2_000
 @pytest.mark.parametrize("name", LISTINGS)
 async def test_a_page_of_a_million_reads_little(worlds: dict[int, World], name: str) -> None:
     async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
-        query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+        query, values = lists.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
         await connection.fetch(query, *values)
 
     seen = await touched(worlds[1_000_000], act, reading=True)
@@ -343,7 +358,7 @@ async def test_a_page_of_a_million_reads_little(worlds: dict[int, World], name: 
 @pytest.mark.parametrize("name", LISTINGS)
 async def test_a_count_stops_at_its_cap(worlds: dict[int, World], name: str) -> None:
     async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
-        query, values = listing.count(store.queries, "postgres", LISTINGS[name], store.stale_after_ms, 1_000)
+        query, values = lists.count(store.queries, "postgres", LISTINGS[name], store.stale_after_ms, 1_000)
         await connection.fetch(query, *values)
 
     seen = await touched(worlds[1_000_000], act, reading=True)
@@ -353,7 +368,7 @@ async def test_a_count_stops_at_its_cap(worlds: dict[int, World], name: str) -> 
 async def test_a_job_is_found_by_its_id(worlds: dict[int, World]) -> None:
     async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
         document = json.dumps([{"id": job_id(n)} for n in (1, 45, 65, 98)])
-        assert len(await connection.fetch(listing.by_id(store.queries), document)) == 4
+        assert len(await connection.fetch(lists.by_id(store.queries), document)) == 4
 
     seen = await touched(worlds[1_000_000], act, reading=True)
     assert seen.scans == {}
@@ -389,7 +404,7 @@ def test_the_plan_of_a_page_names_its_indexes(worlds: dict[int, World]) -> None:
         "the newest": "jobs_pkey",
     }
     for name, index in wanted.items():
-        query, values = listing.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+        query, values = lists.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
         plan = explain(world, query, list(values), READ_SETTINGS)
         assert index in indexes(plan), name
         assert scanned(plan) == set(), name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.store.queries import TABLES, load
+from treadle.store.sql.queries import TABLES, load
 
 SOURCES = Path(str(files("treadle")))
 FILES = {name: (SOURCES / "store" / "sql" / f"{name}.sql").read_text() for name in ("common", "postgres", "sqlite")}
@@ -28,7 +28,9 @@ def words_of(path: Path) -> set[str]:
 
 def used(name: str, words: set[str]) -> bool:
     patterns = [re.escape(word).replace(r"\*", r"\w+") for word in words if "*" in word and word.strip("*")]
-    return name in words or any(re.fullmatch(pattern, name) for pattern in patterns if pattern.startswith("take_"))
+    return name in words or any(
+        re.fullmatch(pattern, name) for pattern in patterns if pattern.startswith(("take_", "lock_"))
+    )
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -38,8 +40,8 @@ def test_every_query_is_used(file: str) -> None:
 
 
 def test_what_the_scripts_use_is_there_in_both_dialects() -> None:
-    scripts = set().union(*(words_of(path) for path in (SOURCES / "store" / "scripts").glob("[a-z]*.py")))
-    scripts |= words_of(SOURCES / "store" / "relational.py") | words_of(SOURCES / "store" / "listing.py")
+    scripts = set().union(*(words_of(path) for path in (SOURCES / "store" / "sql" / "scripts").glob("[a-z]*.py")))
+    scripts |= words_of(SOURCES / "store" / "sql" / "store.py") | words_of(SOURCES / "store" / "sql" / "lists.py")
     known = {name for names in NAMES.values() for name in names}
     asked = {name for name in known if used(name, scripts)}
     assert asked
@@ -48,7 +50,7 @@ def test_what_the_scripts_use_is_there_in_both_dialects() -> None:
 
 
 def test_no_script_asks_for_a_query_that_is_not_there() -> None:
-    for path in (SOURCES / "store" / "scripts").glob("*.py"):
+    for path in (SOURCES / "store" / "sql" / "scripts").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple):
                 first = node.value.elts[0]

@@ -18,16 +18,18 @@ import pytest
 
 from tests.plans.backlog import LIVE_LEASE, Backlog, job_id, statements
 from tests.plans.test_postgres_plans import LISTINGS, any_endings, keyed_jobs, lately, running_jobs
-from treadle.lifecycle import Completed
-from treadle.store import listing, scripts, sqlite_hot
-from treadle.store.changes import Reader
-from treadle.store.queries import TABLES, load
-from treadle.store.sqlite import SqliteStore, read_on, run_script
+from treadle.policy.lifecycle import CancelRequested, Completed, Deleted, Patch, ReleasedByHand, Requeued, Rescheduled
+from treadle.store.sql import lists, scripts
+from treadle.store.sql.changes import Reader
+from treadle.store.sql.queries import TABLES, load
+from treadle.store.sqlite import hot
+from treadle.store.sqlite.store import SqliteStore, read_on, run_script
+from treadle.store.values import Graces, Wants
 from treadle.testing.workbench import DAY, new_job, settlement
 
 SIZES = [0, 1_000, 1_000_000]
 QUERIES = load("sqlite")
-BIG = {f"treadle_{table}" for table in "jobs ready later held outcomes keys events deadlines members gates".split()}
+BIG = {f"treadle_{table}" for table in "jobs ready later held outcomes keys events deadlines members limits".split()}
 
 
 class World(NamedTuple):
@@ -124,41 +126,41 @@ def script(make: Callable[[Backlog], Any]) -> Act:
 
 
 def claim(connection: sqlite3.Connection, backlog: Backlog) -> None:
-    found = sqlite_hot.claim(connection, QUERIES, LIVE_LEASE, ["mail", "other", "idle"], ["media"], 20, 20)
+    found = hot.claim(connection, QUERIES, LIVE_LEASE, Wants(["mail", "other", "idle"], ["media"], 20, 20), hot.Sizes())
     assert found is not None
     assert len(found.jobs) == (20 if backlog.size else 0)
 
 
 def look(connection: sqlite3.Connection, _: Backlog) -> None:
-    assert sqlite_hot.nothing_to_claim(connection, QUERIES, LIVE_LEASE, ["idle"], [])
+    assert hot.nothing_to_claim(connection, QUERIES, LIVE_LEASE, Wants(["idle"]))
 
 
 def settle_completed(connection: sqlite3.Connection, backlog: Backlog) -> None:
     endings = [settlement(job, Completed()) for job in running_jobs(backlog)]
-    assert sqlite_hot.settle(connection, QUERIES, LIVE_LEASE, endings) == []
+    assert hot.settle(connection, QUERIES, LIVE_LEASE, endings) == []
 
 
 def insert_alike(connection: sqlite3.Connection, _: Backlog) -> None:
-    sqlite_hot.insert(connection, QUERIES, [new_job() for _ in range(10)], {("mail", "", 50): 1})
+    hot.insert(connection, QUERIES, [new_job() for _ in range(10)], {("mail", ""): 1})
 
 
 VERBS: dict[str, Act] = {
     "claim": claim,
     "claim in vain": look,
-    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, ["mail", "other"], ["media"], 20, 20)),
+    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, Wants(["mail", "other"], ["media"], 20, 20))),
     "settle_completed": settle_completed,
     "settle": script(lambda backlog: scripts.settle(any_endings(backlog))),
     "insert_alike": insert_alike,
     "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
-    "promote": script(lambda _: scripts.promote(100)),
-    "reclaim": script(lambda _: scripts.reclaim()),
-    "expire": script(lambda _: scripts.expire_overdue(100)),
-    "end_overdue_cancels": script(lambda _: scripts.end_overdue_cancels({}, 0)),
-    "cancel": script(lambda b: scripts.cancel([job_id(1), job_id(45), job_id(65), job_id(b.last)], "", ())),
-    "requeue": script(lambda _: scripts.requeue([job_id(65), job_id(75)], True, DAY)),
-    "reschedule": script(lambda b: scripts.reschedule(job_id(1), b.now + DAY, 60, 5)),
-    "delete": script(lambda _: scripts.delete([job_id(1), job_id(45), job_id(65)], True)),
-    "release": script(lambda b: scripts.release([job_id(b.first_running)])),
+    "advance": script(lambda _: scripts.advance(100)),
+    "reap": script(lambda _: scripts.reap(Graces(0), 1000)),
+    "cancel": script(
+        lambda b: scripts.steer([job_id(1), job_id(45), job_id(65), job_id(b.last)], lambda _: CancelRequested(), DAY)
+    ),
+    "requeue": script(lambda _: scripts.steer([job_id(65), job_id(75)], lambda _: Requeued(force=True), DAY)),
+    "reschedule": script(lambda b: scripts.steer([job_id(1)], lambda _: Rescheduled(Patch(b.now + DAY, 60, 5)), DAY)),
+    "delete": script(lambda _: scripts.steer([job_id(1), job_id(45), job_id(65)], lambda _: Deleted(force=True), DAY)),
+    "release": script(lambda b: scripts.steer([job_id(b.first_running)], lambda _: ReleasedByHand(), DAY)),
     "prune": script(lambda _: scripts.prune(7 * DAY, 100)),
 }
 
@@ -199,19 +201,28 @@ def _tables(line: str, statement: str) -> set[str]:
 HOT: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "peek_heads": ((1, 20, 1, 1), ["USING PRIMARY KEY (lane=?)", "INTEGER PRIMARY KEY"]),
     "peek_lane": ((json.dumps([{"lane": 1, "top": 20}]),), ["USING PRIMARY KEY (lane=?)", "INTEGER PRIMARY KEY"]),
-    "start_heads": ((1, 1, 1, 1, 1, 1), ["PRIMARY KEY (lane=? AND (run_at,n)<(?,?))"]),
-    "drop_heads": ((1, 1, 1), ["PRIMARY KEY (lane=? AND (run_at,n)<(?,?))"]),
-    "lane_heads": ((json.dumps([{"topic": "mail"}]),), ["USING PRIMARY KEY (lane=?)"]),
+    "start_heads": ((1, 1, 1, 1, 1, 1, 1), ["PRIMARY KEY (lane=? AND (rank,run_at,n)<(?,?,?))"]),
+    "drop_heads": ((1, 1, 1, 1), ["PRIMARY KEY (lane=? AND (rank,run_at,n)<(?,?,?))"]),
+    "peek_places": ((1, 20), ["USING PRIMARY KEY (lane=?)"]),
+    "peek_sizes": ((1, 20), ["USING PRIMARY KEY (lane=?)", "INTEGER PRIMARY KEY"]),
+    "lane_heads": (
+        (json.dumps([{"topic": "mail", "capability": "", "worker_type": ""}]),),
+        ["USING PRIMARY KEY (lane=?)", "(topic=? AND capability=? AND worker_type=?)"],
+    ),
     "take_due": ((json.dumps([{"top": 100}]),), ["treadle_later_due (run_at<?)"]),
     "next_due": ((), ["treadle_later_due"]),
     "due_deadlines": ((json.dumps([{"top": 100}]),), ["treadle_deadlines_due (expires_at<?)"]),
-    "cancel_requests": ((json.dumps([{"lease": 1}]),), ["treadle_running_cancelling"]),
+    "renew_lease": ((json.dumps([{"lease": 1, "ms": 1}]),), ["INTEGER PRIMARY KEY"]),
     "take_ready": ((json.dumps([{"n": 1}]),), ["treadle_ready USING"]),
     "find_jobs": ((json.dumps([{"id": job_id(1)}]),), ["sqlite_autoindex_treadle_jobs_1 (id=?)"]),
     "find_outcomes": ((json.dumps([{"n": 1}]),), ["INTEGER PRIMARY KEY"]),
     "find_keys": ((json.dumps([{"kind": "x", "key": "y"}]),), ["PRIMARY KEY (kind=? AND key=?)"]),
-    "next_held": ((json.dumps([{"gate": "g", "room": 1}]),), ["treadle_held_next (gate=?)"]),
-    "members": ((json.dumps([{"gate": "g"}]),), ["PRIMARY KEY (gate=?)"]),
+    "next_held": (
+        (json.dumps([{"key": "g", "lane": 1, "running": 0, "room": 1}]),),
+        ["treadle_held_next (key=? AND lane=?)"],
+    ),
+    "held_lanes": ((json.dumps([{"key": "g"}]),), ["treadle_held_next (key=? AND lane>?)"]),
+    "members": ((json.dumps([{"key": "g"}]),), ["PRIMARY KEY (key=?)"]),
     "old_outcomes": ((json.dumps([{"age": 1, "top": 1}]),), ["treadle_outcomes_ended (ended_at<?)"]),
     "job_events": ((json.dumps([{"id": job_id(1)}]),), ["treadle_events_job (n=?)"]),
 }
@@ -235,7 +246,7 @@ WALK = 6_000_000
 @pytest.mark.parametrize("name", LISTINGS)
 def test_a_page_of_a_million_costs_little(worlds: Worlds, name: str, kind: str) -> None:
     def act(connection: sqlite3.Connection, _: Backlog) -> None:
-        query, values = listing.page(QUERIES, "sqlite", LISTINGS[name], 7 * DAY)
+        query, values = lists.page(QUERIES, "sqlite", LISTINGS[name], 7 * DAY)
         connection.execute(query, values).fetchall()
 
     assert watched(getattr(worlds, kind)[1_000_000], act).steps < (WALK if name in WALKS else 60_000)
@@ -245,7 +256,7 @@ def test_a_page_of_a_million_costs_little(worlds: Worlds, name: str, kind: str) 
 @pytest.mark.parametrize("name", LISTINGS)
 def test_a_count_stops_at_its_cap(worlds: Worlds, name: str, kind: str) -> None:
     def act(connection: sqlite3.Connection, _: Backlog) -> None:
-        query, values = listing.count(QUERIES, "sqlite", LISTINGS[name], 7 * DAY, 1_000)
+        query, values = lists.count(QUERIES, "sqlite", LISTINGS[name], 7 * DAY, 1_000)
         connection.execute(query, values).fetchall()
 
     assert watched(getattr(worlds, kind)[1_000_000], act).steps < (WALK if name in WALKS else 100_000)
@@ -254,7 +265,7 @@ def test_a_count_stops_at_its_cap(worlds: Worlds, name: str, kind: str) -> None:
 def test_a_job_is_found_by_its_id(world: World) -> None:
     def act(connection: sqlite3.Connection, backlog: Backlog) -> None:
         document = json.dumps([{"id": job_id(n)} for n in (1, 45, 65, 98)])
-        found = connection.execute(listing.by_id(QUERIES), (document,)).fetchall()
+        found = connection.execute(lists.by_id(QUERIES), (document,)).fetchall()
         assert len(found) == sum(n <= backlog.last for n in (1, 45, 65, 98))
 
     assert watched(world, act).steps < 2_000

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic_core import to_json
 
+from tests.waiting import until as eventually
 from treadle import Job, Queue
-from treadle.lifecycle import Completed, Failed, Outcome, Status, decide
-from treadle.store.base import Claimed, RowState, Settlement
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Completed, Failed, Outcome, RowState, decide
+from treadle.queue import steering
+from treadle.store.values import Claimed, Settlement, Wants
+
+__all__ = ["HOUR_MS", "Hands", "eventually"]
 
 HOUR_MS = 3_600_000
 
@@ -24,7 +27,7 @@ class Hands:
 
     async def claim(self, *topics: str, limit: int = 100, capabilities: tuple[str, ...] = ()) -> list[Claimed]:
         lease = self._lease or await self.arrive(*topics, capabilities=capabilities)
-        jobs = (await self.queue.store.claim(lease, topics, capabilities, limit, limit)).jobs
+        jobs = (await self.queue.store.claim(lease, Wants(topics, capabilities, limit, limit))).jobs
         self._claimed_at = time.monotonic()
         return jobs
 
@@ -41,7 +44,7 @@ class Hands:
     async def claimable(self, *topics: str) -> list[str]:
         """The ids that a worker would get, in its order; nothing stays claimed."""
         jobs = await self.claim(*topics)
-        await self.queue.store.release([job.id for job in jobs])
+        await steering.release(self.queue.store, [job.id for job in jobs])
         return [job.id for job in jobs]
 
     async def settle(self, job: Claimed, outcome: Outcome) -> bool:
@@ -60,21 +63,10 @@ class Hands:
 
     async def promoted(self) -> bool:
         """Whether a job's time has come just now."""
-        return (await self.queue.store.promote())[0] > 0
+        return (await self.queue.store.advance()).promoted > 0
 
     async def do(self, job: Job, result: Any = None) -> None:
         """Claim and complete this very job, which must be the first of its topic."""
         claimed = await self.claim_one(job.topic)
         assert claimed.id == job.id
         await self.complete(claimed, result)
-
-
-async def eventually(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 20) -> None:
-    """Wait until it holds; time only runs out when something is wrong."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = condition()
-        if await answer if isinstance(answer, Awaitable) else answer:
-            return
-        assert time.monotonic() < deadline, f"waited for {seconds} s"
-        await asyncio.sleep(0.002)

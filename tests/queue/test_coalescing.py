@@ -8,7 +8,7 @@ import pytest
 
 from tests.queue.hands import Hands, eventually
 from treadle import Job, KeyReused, Queue, StoreUnavailable
-from treadle.store.base import NewJob
+from treadle.store.values import NewJob
 
 
 class Watched:

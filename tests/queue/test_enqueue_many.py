@@ -72,7 +72,7 @@ async def test_one_bad_payload_and_nothing_is_stored(queue: Queue) -> None:
 
 async def test_an_option_that_does_not_exist_is_named(queue: Queue) -> None:
     with pytest.raises(InvalidInput, match="run_on: enqueue has no such option") as refused:
-        await queue.enqueue_many("mail", [{}], run_on="sunday")
+        await queue.enqueue_many("mail", [{}], run_on="sunday")  # type: ignore[call-arg]
     assert refused.value.data["field"] == "run_on"
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.queue.hands import Hands, eventually
-from treadle import Queue, StoreUnavailable, feed
-from treadle.feed import Feed, FeedStopped, Listener, Ring
-from treadle.job import JSON_NAMES
-from treadle.store.base import Listing
+from treadle import Queue, StoreUnavailable
+from treadle.insights import feed
+from treadle.insights.feed import Feed, FeedStopped, Listener, Ring
+from treadle.model.fields import JSON_NAMES
+from treadle.store.values import Listing
 
 
 @pytest.fixture

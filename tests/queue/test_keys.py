@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from tests.queue.hands import Hands
 from treadle import InvalidInput, JobNotFound, JobRequest, KeyReused, NotRepeatable, Queue, Status, WrongState
+from treadle.queue import steering
 
 
 class Payment(BaseModel):
@@ -97,7 +98,7 @@ async def test_a_job_that_is_deleted_while_it_is_found_is_not_made_up(
 
     async def delete_first(ids: list[str], **options: Any) -> Any:
         monkeypatch.undo()
-        await queue.store.delete(ids)
+        await steering.delete(queue.store, ids)
         return await queue.store.get(ids, **options)
 
     monkeypatch.setattr(queue.store, "get", delete_first)
@@ -210,3 +211,10 @@ async def test_a_deleted_job_may_be_repeated(queue: Queue, hands: Hands) -> None
     await hands.do(job)
     await queue.delete(job.id, force=True)
     assert not (await queue.enqueue("welcome", {"user": 1})).deduplicated
+
+
+async def test_a_null_is_a_key_of_its_own(queue: Queue) -> None:
+    queue.register("mail", lambda: None, idempotency_key="input.to", dedupe_keys=["input.to"])
+    null, text = await queue.enqueue("mail", {"to": None}), await queue.enqueue("mail", {"to": "null"})
+    assert null.id != text.id
+    assert (await queue.enqueue("mail", {"to": None})).id == null.id

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-import treadle.worker.cancels
+import treadle.worker.interrupts
 from tests.queue.hands import Hands, eventually
 from treadle import Concurrency, ConcurrencyRejected, Job, JobRequest, Queue, Rate, Status, Worker
+from treadle.testing.workbench import LEASES_ONLY
 
 USER_A: dict[str, Any] = {"scope": "user", "scope_id": "a"}
 USER_B: dict[str, Any] = {"scope": "user", "scope_id": "b"}
@@ -104,11 +105,13 @@ async def test_queue_with_a_limit_by_key(queue: Queue, hands: Hands) -> None:
 
 async def test_a_waiting_job_goes_by_priority_and_can_be_cancelled_or_deleted(queue: Queue, hands: Hands) -> None:
     register(queue, "queue_same_scope")
-    first = await queue.enqueue("sync")
+    await queue.enqueue("sync")
+    running = await hands.claim_one("sync")
     low, high, gone, away = [await queue.enqueue("sync", priority=p) for p in ("low", "high", "critical", "critical")]
+    assert await hands.claim("sync") == []
     await queue.cancel(gone.id)
     await queue.delete(away.id)
-    await hands.do(first)
+    await hands.complete(running)
     await hands.do(high)
     await hands.do(low)
 
@@ -130,7 +133,7 @@ async def test_a_job_that_leaves_makes_room_for_the_next(queue: Queue, hands: Ha
         await queue.release(first.id)
     else:
         await queue.store.close_lease(claimed.lease)
-        await queue.store.reclaim()
+        await queue.store.reap(LEASES_ONLY)
     # It keeps its turn: exactly one of the two is there to be claimed.
     assert await Hands(queue).claimable("sync") == [first.id]
 
@@ -175,7 +178,7 @@ async def test_replace_asks_the_one_that_runs_to_stop_and_waits_for_it(queue: Qu
 
 async def test_replace_reaches_a_running_handler_at_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker looks for cancels once an hour here: only a hint can have told it."""
-    monkeypatch.setattr(treadle.worker.cancels, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(treadle.worker.interrupts, "LOOK_EVERY_S", 3600.0)
     started: list[int] = []
 
     async def handler(payload: dict[str, int]) -> int:
@@ -249,7 +252,7 @@ async def test_a_job_that_was_not_started_in_time_expires(queue: Queue, hands: H
     job = await queue.enqueue("mail", expires="0s")
     kept = await queue.enqueue("mail", expires="1h")
     assert [one.id for one in await hands.claim("mail")] == [kept.id]
-    await queue.store.expire_overdue()
+    await queue.store.advance()
     expired = await queue.get(job.id)
     assert (expired.status, expired.last_error, expired.error_type) == (
         Status.EXPIRED,
@@ -269,5 +272,5 @@ async def test_an_expired_job_gives_up_its_place_under_a_limit(queue: Queue, han
     register(queue, "queue_same_scope")
     await queue.enqueue("sync", expires="0s")
     second = await queue.enqueue("sync")
-    await queue.store.expire_overdue()
+    await queue.store.advance()
     assert await hands.claimable("sync") == [second.id]

@@ -10,10 +10,12 @@ from pydantic import BaseModel
 
 from tests.queue.hands import HOUR_MS, Hands, eventually
 from treadle import InvalidInput, JobFailed, JobNotFound, Queue, ResultTimeout, Status
-from treadle.events import Event
-from treadle.job import JSON_NAMES, from_ms, rfc3339
-from treadle.lifecycle import Failed, Released, Snoozed, decide
-from treadle.store.base import Claimed, RowState, Settlement, Touch
+from treadle.model.events import Event
+from treadle.model.fields import JSON_NAMES
+from treadle.model.job import from_ms, rfc3339
+from treadle.policy.lifecycle import Failed, Released, RowState, Snoozed, decide
+from treadle.store.values import Claimed, Settlement, Touch
+from treadle.testing.workbench import LEASES_ONLY
 
 A_UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 NOBODY = ["", "x", "..", A_UUID, A_UUID.upper(), "%", "' OR 1=1--", "\x00", 5, None]
@@ -88,7 +90,7 @@ async def make_one_of_each(queue: Queue, hands: Hands) -> dict[str, str]:
     made["cancelled"] = (await queue.enqueue("t_cancelled")).id
     await queue.cancel(made["cancelled"])
     made["expired"] = (await queue.enqueue("t_expired", expires="0s")).id
-    await queue.store.expire_overdue()
+    await queue.store.advance()
     return made
 
 
@@ -152,6 +154,8 @@ async def test_a_senseless_filter_is_refused_by_name(queue: Queue, field: str, w
 async def test_a_count_is_exact_to_ten_thousand(queue: Queue) -> None:
     await queue.enqueue_many("mail", [{}] * 10_002)
     assert await queue.count() == 10_001
+    assert (await queue.count()).capped
+    assert not (await queue.count(topic="none")).capped
 
 
 async def test_stale_jobs_are_marked_listed_and_still_what_they_were(url: str) -> None:
@@ -255,7 +259,7 @@ async def test_the_plain_path_is_read_from_the_jobs_own_timestamps(queue: Queue,
 async def test_everything_else_is_stored(queue: Queue, hands: Hands) -> None:
     job = await queue.enqueue("mail")
     await hands.fail(await hands.claim_one("mail"), "Traceback …\nBoom: first", retry_in_ms=1)
-    await queue.store.promote()
+    await queue.store.advance()
     await queue.cancel(job.id, "enough")
     await queue.requeue(job.id)
     assert await history(queue, job.id) == ["enqueued", "started", "retrying", "cancelled", "requeued"]
@@ -283,7 +287,7 @@ async def start(queue: Queue, job: Claimed) -> None:
 
 async def lose(queue: Queue, hands: Hands, job: Claimed) -> None:
     await queue.store.close_lease(job.lease)
-    await queue.store.reclaim()
+    await queue.store.reap(LEASES_ONLY)
     await hands.arrive("mail")
 
 
@@ -431,7 +435,9 @@ async def test_times_and_results_in_the_timeline_are_as_in_json(queue: Queue, ha
         "attempt": 1,
         "startedAt": rfc3339(from_ms(started.created_at)),
         "delayMs": 1,
+        "worker": "hands",
         "errorType": "Boom",
+        "error": "Boom: no more",
     }
     assert requeued.metadata["outcome"] == {
         "status": "completed",
@@ -441,6 +447,7 @@ async def test_times_and_results_in_the_timeline_are_as_in_json(queue: Queue, ha
         "result": {"ok": [True, "ü"]},
         "error": None,
         "errorType": None,
+        "worker": "hands",
     }
 
 

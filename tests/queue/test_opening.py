@@ -1,6 +1,7 @@
 """Opening and closing, several event loops, several threads, several processes."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from asgiref.sync import async_to_sync
 
 from tests.contract.relational import RelationalDatabase
 from tests.queue.hands import Hands
 from treadle import InvalidInput, Job, Queue, SchemaMismatch, Status, StoreUnavailable
-from treadle.store.migration import migrations
+from treadle.store.protocol import Store
+from treadle.store.sql.migrate import migrations
 
 
 @pytest.mark.empty_database
@@ -79,6 +82,11 @@ async def test_what_is_under_way_when_the_queue_closes_is_told(url: str) -> None
 def test_a_bad_url_shows_at_once(url: str) -> None:
     with pytest.raises(InvalidInput):
         Queue(url)
+
+
+def test_a_database_in_memory_is_refused_with_a_way_out() -> None:
+    with pytest.raises(InvalidInput, match="a file in a temporary folder, or the fixture treadle_queue"):
+        Queue("sqlite:///:memory:")
 
 
 def test_a_bad_setting_shows_at_once() -> None:
@@ -163,21 +171,104 @@ def test_one_queue_in_several_event_loops_one_after_the_other(url: str) -> None:
     assert asyncio.run(look()) == ids[::-1]
 
 
-def test_what_a_loop_left_open_is_closed_by_the_next(sqlite_url: str) -> None:
-    queue = Queue(sqlite_url)
+def test_asyncio_run_again_and_again_on_one_queue(url: str) -> None:
+    queue = Queue(url)
+    ids = [asyncio.run(queue.enqueue("mail", {"n": n})).id for n in range(6)]
+    assert [job.id for job in asyncio.run(queue.list())] == ids[::-1]
+
+
+def test_a_blocking_web_view_that_calls_async_code(url: str) -> None:
+    """As Flask and Django do it: a loop for each request."""
+    queue = Queue(url)
+    ids = [async_to_sync(queue.enqueue)("mail", {"n": n}).id for n in range(4)]
+    assert [job.id for job in async_to_sync(queue.list)()] == ids[::-1]
+
+
+def test_a_notebook_whose_loop_goes_on_between_cells(url: str) -> None:
+    queue = Queue(url)
+    with asyncio.Runner() as notebook:
+        ids = [notebook.run(queue.enqueue("mail")).id]
+        store = notebook.run(store_of(queue))
+        ids.append(notebook.run(queue.enqueue("mail")).id)
+        ids.append(queue.sync.enqueue("mail").id)
+        with ThreadPoolExecutor(1) as thread:
+            ids.append(thread.submit(lambda: asyncio.run(queue.enqueue("mail"))).result().id)
+        ids.append(notebook.run(queue.enqueue("mail")).id)
+        assert notebook.run(store_of(queue)) is store
+        assert [job.id for job in notebook.run(queue.list())] == ids[::-1]
+    queue.sync.close()
+
+
+async def store_of(queue: Queue) -> Store:
+    return queue.store
+
+
+def test_what_is_open_on_a_loop_is_closed_when_the_loop_ends(url: str) -> None:
+    queue = Queue(marked(url))
 
     async def forget_to_close() -> None:
         await queue.enqueue("mail")
         await queue.count()
 
-    def threads(name: str) -> int:
-        return sum(thread.name.startswith(name) for thread in threading.enumerate())
-
     for _ in range(3):
         asyncio.run(forget_to_close())
-        assert threads("treadle-write") == 1
+        assert open_things(url) == 0
     asyncio.run(queue.close())
-    assert threads("treadle") == 0
+    assert open_things(url) == 0
+
+
+def test_a_loop_that_ends_without_closing_anything_is_tidied_up_after_by_the_next(sqlite_url: str) -> None:
+    queue = Queue(sqlite_url)
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(queue.enqueue("mail"))
+        loop.close()
+        assert sum(thread.name == "treadle-write" for thread in threading.enumerate()) == 1
+    asyncio.run(queue.close())
+    assert open_things(sqlite_url) == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_queue_outlives_loops_that_end_without_closing_anything(url: str) -> None:
+    queue = Queue(url)
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(queue.enqueue("mail"))
+        loop.close()
+    assert asyncio.run(queue.count()) == 3
+    gc.collect()
+
+
+def marked(url: str) -> str:
+    return url if url.startswith("sqlite") else f"{url}?application_name=marked"
+
+
+def open_things(url: str) -> int:
+    """Threads on SQLite, connections on PostgreSQL."""
+    if url.startswith("sqlite"):
+        return sum(thread.name.startswith("treadle") for thread in threading.enumerate())
+    with psycopg.connect(url) as connection:
+        return len(connection.execute("SELECT FROM pg_stat_activity WHERE application_name = 'marked'").fetchall())
+
+
+def test_a_script_that_enqueues_and_ends_still_wakes_the_workers(postgres_url: str) -> None:
+    queue = Queue(postgres_url)
+    with psycopg.connect(postgres_url, autocommit=True) as listener:
+        listener.execute("LISTEN treadle")
+        asyncio.run(queue.enqueue("mail"))
+        assert "ready" in next(listener.notifies(timeout=10)).payload
+
+
+def test_loops_that_come_and_go_in_several_threads(url: str) -> None:
+    queue = Queue(url)
+
+    def scripts(n: int) -> list[str]:
+        return [asyncio.run(queue.enqueue("mail", {"n": n})).id for _ in range(4)]
+
+    with ThreadPoolExecutor(4) as threads:
+        ids = [id for some in threads.map(scripts, range(6)) for id in some]
+    assert len(set(ids)) == asyncio.run(queue.count()) == 24
 
 
 def test_one_queue_in_several_threads_each_with_its_loop(url: str) -> None:

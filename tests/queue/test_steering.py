@@ -8,8 +8,9 @@ import pytest
 from tests.queue.hands import Hands
 from tests.queue.test_looking import history
 from treadle import CancelPolicy, InvalidInput, Job, JobNotFound, NotCancelable, Queue, Status, WrongState
-from treadle.lifecycle import CancelAcknowledged, Completed, Failed, decide
-from treadle.store.base import RowState, Settlement
+from treadle.model.errors import TemplateDisabled
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, RowState, decide
+from treadle.store.values import Settlement
 
 
 async def running(queue: Queue, hands: Hands) -> tuple[Job, Any]:
@@ -20,7 +21,7 @@ async def running(queue: Queue, hands: Hands) -> tuple[Job, Any]:
 async def ended(queue: Queue, hands: Hands, status: str) -> Job:
     if status == "expired":
         job = await queue.enqueue("mail", expires="0s")
-        await queue.store.expire_overdue()
+        await queue.store.advance()
         return job
     if status == "cancelled":
         return await (await queue.enqueue("mail")).cancel()
@@ -47,7 +48,7 @@ async def test_a_running_job_is_asked_to_stop(queue: Queue, hands: Hands) -> Non
     asked = await queue.cancel(job.id, "not wanted")
     assert (asked.status, asked.cancel_reason) == (Status.CANCELLING, "not wanted")
     assert asked.cancel_requested_at is not None
-    assert [one.reason for one in await queue.store.cancel_requests(claimed.lease)] == ["not wanted"]
+    assert [one.reason for one in (await queue.store.renew(claimed.lease, 60_000)).cancels] == ["not wanted"]  # type: ignore[union-attr]
     state = RowState(Status.CANCELLING, claimed.attempt, claimed.max_attempts)
     assert not await queue.store.settle([Settlement(claimed, decide(state, CancelAcknowledged()), hands.ran_ms())])
     assert (await job.refresh()).status is Status.CANCELLED
@@ -143,7 +144,7 @@ async def test_a_live_job_can_not_be_requeued(queue: Queue, hands: Hands) -> Non
             await hands.claim_one("mail")
         if status == "cancelling":
             await queue.cancel(job.id)
-        with pytest.raises(WrongState, match="has not ended") as refused:
+        with pytest.raises(WrongState, match="requeue is not possible") as refused:
             await queue.requeue(job.id)
         assert refused.value.data["status"] == status
 
@@ -167,7 +168,7 @@ async def test_only_a_running_job_can_be_released(queue: Queue, hands: Hands) ->
     for status in ("pending", "cancelled"):
         if status == "cancelled":
             await queue.cancel(job.id)
-        with pytest.raises(WrongState, match="not running") as refused:
+        with pytest.raises(WrongState, match="release is not possible") as refused:
             await queue.release(job.id)
         assert refused.value.data["status"] == status
 
@@ -191,12 +192,26 @@ async def test_a_pending_job_gets_another_priority_and_more_attempts(queue: Queu
     assert await hands.claimable("mail") == [second.id, first.id]
 
 
-async def test_attempts_that_were_made_are_not_undone_by_a_smaller_maximum(queue: Queue, hands: Hands) -> None:
+async def test_fewer_attempts_than_were_made_are_refused(queue: Queue, hands: Hands) -> None:
     job, claimed = await running(queue, hands)
     await hands.fail(claimed, retry_in_ms=60_000)
-    changed = await queue.reschedule(job.id, max_attempts=1, run_at=datetime.now(UTC) - timedelta(seconds=1))
+    with pytest.raises(InvalidInput, match="has used 1 attempts"):
+        await queue.reschedule(job.id, max_attempts=1)
+    changed = await queue.reschedule(job.id, max_attempts=2, run_at=datetime.now(UTC) - timedelta(seconds=1))
     assert (changed.attempt, changed.max_attempts) == (1, 2)
     assert (await hands.claim_one("mail")).attempt == 2
+
+
+async def test_a_disabled_template_refuses_requeue(queue: Queue, hands: Hands) -> None:
+    job, claimed = await running(queue, hands)
+    await hands.fail(claimed)
+    queue.register("mail", lambda ctx: None, enabled=False)
+    with pytest.raises(TemplateDisabled) as refusal:
+        await queue.requeue(job.id)
+    assert refusal.value.code == "template_disabled"
+    (error,) = await queue.requeue_many([job.id])
+    assert isinstance(error, TemplateDisabled)
+    assert (await job.refresh()).status == "failed"
 
 
 async def test_only_a_pending_job_can_be_changed(queue: Queue, hands: Hands) -> None:
@@ -204,7 +219,7 @@ async def test_only_a_pending_job_can_be_changed(queue: Queue, hands: Hands) -> 
     for status in ("processing", "completed"):
         if status == "completed":
             await hands.complete(claimed)
-        with pytest.raises(WrongState, match="not pending") as refused:
+        with pytest.raises(WrongState, match="reschedule is not possible") as refused:
             await queue.reschedule(job.id, priority=1)
         assert refused.value.data["status"] == status
 

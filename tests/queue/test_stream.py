@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.queue.hands import Hands, eventually
-from treadle import Queue
+from treadle import JobNotFound, Queue
 
 
 @pytest.fixture
@@ -77,3 +77,68 @@ async def test_who_stops_listening_leaves(queue: Queue) -> None:
     assert event["job"]["id"] == job.id
     assert queue.feed._listeners == 0
     assert (await queue.get(job.id)).payload == {}
+
+
+# -- snapshots -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_comes_first_and_nothing_after_it_is_missed(queue: Queue) -> None:
+    """While others enqueue as fast as they can: each job is in the snapshot or told after it, none twice."""
+    made: list[str] = []
+
+    async def enqueue() -> None:
+        for n in range(60):
+            made.append((await queue.enqueue("mail", {"n": n})).id)
+
+    await queue.enqueue("other")
+    enqueuing = asyncio.create_task(enqueue())
+    await eventually(lambda: len(made) > 5)
+    seen: list[str] = []
+    async with contextlib.aclosing(queue.stream(topic="mail", snapshot=True)) as events:
+        first = await anext(events)
+        assert first["event"] == "snapshot"
+        seen += [job["id"] for job in first["jobs"]]
+        while len(seen) < 60:
+            event = await anext(events)
+            assert event["event"] == "job:enqueued"
+            seen.append(event["job"]["id"])
+    await enqueuing
+    assert sorted(seen) == sorted(made)
+
+
+async def test_after_a_resync_there_is_a_snapshot(queue: Queue) -> None:
+    async with contextlib.aclosing(queue.stream(snapshot=True)) as events:
+        assert await anext(events) == {"event": "snapshot", "jobs": []}
+        queue.feed._forget()
+        job = await queue.enqueue("mail")
+        assert (await anext(events))["event"] == "resync"
+        assert [one["id"] for one in (await anext(events))["jobs"]] == [job.id]
+
+
+async def test_a_job_is_watched_from_now_until_it_has_ended(queue: Queue) -> None:
+    job = await queue.enqueue("mail", {"n": 1})
+    statuses: list[str] = []
+
+    async def watch() -> None:
+        async for one in job.watch():
+            assert (one.id, one.payload, one.queue) == (job.id, {"n": 1}, queue)
+            statuses.append(one.status)
+
+    watching = asyncio.create_task(watch())
+    await eventually(lambda: statuses == ["pending"])
+    await Hands(queue).do(job, 5)
+    await watching
+    assert statuses == ["pending", "processing", "completed"]
+    assert [one.result_value async for one in job.watch()] == [5]
+    assert queue.feed._listeners == 0
+
+
+async def test_a_watch_ends_with_a_deleted_job(queue: Queue) -> None:
+    job = await queue.enqueue("mail")
+    states = job.watch()
+    assert (await anext(states)).status == "pending"
+    await job.delete()
+    with pytest.raises(StopAsyncIteration):
+        await anext(states)
+    with pytest.raises(JobNotFound):
+        await anext(job.watch())

@@ -25,8 +25,8 @@ from treadle import (
     StoreUnavailable,
     WrongState,
 )
-from treadle.store.migration import migrations
-from treadle.sync import FORWARDED, SyncQueue
+from treadle.queue.sync import FORWARDED, SyncJob, SyncQueue
+from treadle.store.sql.migrate import migrations
 
 NOT_FORWARDED = {"close"}  # ends the thread too, so it is written by hand
 
@@ -132,7 +132,7 @@ def test_errors_are_the_same(queue: Queue) -> None:
     with pytest.raises(InvalidInput, match="topic"):
         queue.sync.enqueue("No Topic")
     with pytest.raises(TypeError):
-        queue.sync.enqueue()  # type: ignore[call-arg]
+        queue.sync.enqueue()  # type: ignore[call-overload]
 
 
 # -- threads, loops, closing -----------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ async def test_beside_an_event_loop(url: str) -> None:
         first = await asyncio.to_thread(queue.sync.enqueue, "mail", {"n": 1})
         second = queue.sync.enqueue("mail", {"n": 2})
         assert [job.id for job in await queue.list()] == [second.id, first.id]
-        assert (await second.refresh()).payload == {"n": 2}
+        assert (await queue.get(second.id)).payload == {"n": 2}
         queue.sync.close()
 
 
@@ -210,17 +210,142 @@ def test_not_on_its_own_loop(queue: Queue) -> None:
         queue.sync._run(inside())
 
 
-def test_a_job_from_the_sync_face_can_be_awaited_on(url: str) -> None:
-    queue = Queue(url)
+# -- its jobs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_from_here_has_blocking_methods(queue: Queue) -> None:
+    job = queue.sync.enqueue("mail", {"n": 1})
+    assert isinstance(job, SyncJob)
+    assert job.why() == ["no live worker serves topic mail"]
+    assert job.cancel("enough").status is Status.CANCELLED
+    assert job.refresh().cancel_reason == "enough"
+    assert [event.type for event in job.events()] == ["job:enqueued", "job:cancelled"]
+    assert job.requeue().status is Status.PENDING
+    work_one(queue, {"sent": 1})
+    assert job.result("20s") == {"sent": 1}
+    job.delete(force=True)
+    with pytest.raises(JobNotFound):
+        job.refresh()
+
+
+def test_every_job_from_here_is_one(queue: Queue) -> None:
+    made = queue.sync.enqueue_many("mail", [{"n": n} for n in range(3)])
+    found = [*made, *queue.sync.list(), queue.sync.get(made[0].id), queue.sync.cancel(made[0].id)]
+    assert {type(job) for job in found} == {SyncJob}
+    assert {type(job.refresh()) for job in found} == {SyncJob}
+    assert made[2].payload == {"n": 2}
+
+
+async def test_every_method_of_a_job_is_there() -> None:
+    methods = {name for name, one in vars(Job).items() if inspect.iscoroutinefunction(one)} | {"watch"}
+    assert methods <= set(vars(SyncJob))
+    for name in methods:
+        assert not inspect.iscoroutinefunction(getattr(SyncJob, name))
+        expected, actual = (inspect.signature(getattr(kind, name)) for kind in (Job, SyncJob))
+        assert list(actual.parameters.values()) == list(expected.parameters.values())
+
+
+def test_a_job_is_watched_until_it_has_ended(queue: Queue) -> None:
     job = queue.sync.enqueue("mail")
+    seen = job.watch()
+    assert next(seen).status is Status.PENDING
+    work_one(queue, 5)
+    last = list(seen)[-1]
+    assert (type(last), last.status, last.result_value) == (SyncJob, Status.COMPLETED, 5)
 
-    async def look() -> Job:
-        try:
-            return await job.refresh()
-        finally:
-            await queue.close()
 
-    assert asyncio.run(look()).id == job.id
+def test_events_are_streamed_until_the_reader_leaves(queue: Queue) -> None:
+    queue.sync.enqueue("mail", {"n": 1})
+    events = queue.sync.stream(snapshot=True)
+    assert [job["payload"] for job in next(events)["jobs"]] == [{"n": 1}]
+    queue.sync.enqueue("mail", {"n": 2})
+    told = next(events)
+    assert (told["event"], told["job"]["payload"]) == ("job:enqueued", {"n": 2})
+    events.close()
+    assert queue.sync._run(listeners(queue)) == 0
+
+
+async def listeners(queue: Queue) -> int:
+    return queue.feed._listeners
+
+
+# -- enqueue in the caller's own thread ------------------------------------------------------------------------
+
+
+def test_a_second_enqueue_on_sqlite_needs_no_other_thread(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(sqlite_url)
+
+    @queue.job(dedupe_keys=["n"])
+    def once(n: int) -> None: ...
+
+    queue.sync.enqueue("mail", {"n": 1})
+    writer = queue.sync._run(opened(queue)).engine
+    while writer._in_use.locked():
+        pass  # it answers a moment before it is free
+
+    def refused(work: Any) -> None:
+        work.close()
+        raise AssertionError("handed over to the loop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.sync, "_run", refused)
+        job = queue.sync.enqueue("mail", {"n": 2}, delay="1h", priority="high")
+        first = once.sync.enqueue(1)
+        with pytest.raises(InvalidPayload):
+            queue.sync.enqueue("mail", [1])
+        with pytest.raises(InvalidInput, match="use delay="):
+            queue.sync.enqueue("mail", countdown=5)  # type: ignore[call-overload]
+    assert job.as_json() == queue.sync.get(job.id).as_json()
+    assert (job.priority, queue.sync.stats().pending) == (75, 3)
+    again = once.sync.enqueue(1)
+    assert (again.id, again.deduplicated) == (first.id, True)
+    queue.sync.close()
+
+
+def test_while_others_write_an_enqueue_joins_their_commit(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(sqlite_url)
+    queue.sync.enqueue("mail")
+    writer, run = queue.sync._run(opened(queue)).engine, queue.sync._run
+    handed_over = threading.Event()
+
+    def noted(work: Any) -> Any:
+        handed_over.set()
+        return run(work)
+
+    monkeypatch.setattr(queue.sync, "_run", noted)
+    with ThreadPoolExecutor(1) as threads:
+        with writer._in_use:
+            waiting = threads.submit(queue.sync.enqueue, "mail")
+            assert handed_over.wait(20)
+        assert waiting.result(timeout=20).status is Status.PENDING
+    assert queue.sync.count() == 2
+    queue.sync.close()
+
+
+async def opened(queue: Queue) -> Any:
+    return queue.store
+
+
+def test_a_worker_in_this_process_is_told_of_it(sqlite_url: str) -> None:
+    queue = Queue(sqlite_url)
+    queue.register("mail", lambda: "sent")
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(queue.sync.work, poll_interval="1h")
+        queue.sync.enqueue("mail").result("20s")
+        for _ in range(3):
+            assert queue.sync.enqueue("mail").result("20s") == "sent"
+        queue.sync.close()
+        with pytest.raises(StoreUnavailable):
+            working.result(timeout=20)
+
+
+def test_after_closing_it_opens_again(sqlite_url: str) -> None:
+    queue = Queue(sqlite_url)
+    for _ in range(2):
+        for _ in range(3):
+            queue.sync.enqueue("mail")
+        queue.sync.close()
+    assert queue.sync.count() == 6
     queue.sync.close()
 
 
@@ -266,10 +391,5 @@ def test_a_job_made_there_belongs_to_the_queue(sqlite_url: str) -> None:
     with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as connection:
         job = queue.sync.enqueue("mail", connection=connection)
     connection.close()
-
-    async def look() -> Job:
-        async with queue:
-            return await job.refresh()
-
-    assert asyncio.run(look()).id == job.id
+    assert job.refresh().id == job.id
     queue.sync.close()

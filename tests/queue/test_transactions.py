@@ -19,7 +19,7 @@ from tests.queue.hands import Hands, eventually
 from treadle import Concurrency, ConcurrencyRejected, InvalidInput, JobRequest, KeyReused, Queue, Status, Worker
 
 # Rows that an enqueue leaves. Lanes are only names: PostgreSQL registers them outside, or others would have to wait.
-ENQUEUE_TABLES = "jobs ready later held keys gates members deadlines notes events".split()
+ENQUEUE_TABLES = "jobs ready later held keys limits wakes replaced members deadlines notes events".split()
 
 
 def read(url: str, sql: str) -> list[tuple[Any, ...]]:
@@ -109,13 +109,13 @@ async def test_committed_it_wakes_a_worker_that_was_idle(way: Way, url: str, que
         loop.call_soon_threadsafe(ran.set)
 
     loop = asyncio.get_running_loop()
-    queue.register("mail", handler)
+    queue.register("waking", handler)
     worker = Worker(queue, poll_interval="1h", maintenance=False)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: is_listening(queue))
     await worker_has_slept(queue)
     async with transaction(way, url, queue) as begun:
-        await begun.enqueue("mail")
+        await begun.enqueue("waking")
         await begun.commit()
         async with asyncio.timeout(20):
             await ran.wait()
@@ -125,7 +125,7 @@ async def test_committed_it_wakes_a_worker_that_was_idle(way: Way, url: str, que
 
 def is_listening(queue: Queue) -> bool:
     store: Any = queue.store
-    return store.link.listening if store.dialect == "postgres" else store.engine._watch is not None
+    return store.notifier.listening if store.dialect == "postgres" else store.engine._watch is not None
 
 
 async def worker_has_slept(queue: Queue) -> None:
@@ -203,7 +203,7 @@ async def test_refused_it_leaves_nothing_even_if_the_caller_goes_on_and_commits(
     assert orders(url) == ["after", "before"]
     assert await queue.count() == 3
     assert (await queue.get(kept.id)).status is Status.PENDING
-    assert leftovers(url) == {"jobs": 3, "ready": 3, "keys": 1, "gates": 1, "members": 1}
+    assert leftovers(url) == {"jobs": 3, "ready": 3, "keys": 2, "members": 1}
     assert not (await queue.enqueue("mail", {"n": 9}, idempotency_key="free")).deduplicated
     assert not (await queue.enqueue("once", {"user": 5})).deduplicated
 

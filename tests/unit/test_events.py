@@ -1,7 +1,7 @@
 """Names of events."""
 
-from treadle import events
-from treadle.events import Event
+from treadle.model import events
+from treadle.model.events import Event
 
 # Word for word from the design, §7: `job:enqueued started progress …`.
 DESIGN = (

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from treadle.feed import Ring, job_after
-from treadle.job import JSON_NAMES, Job
-from treadle.lifecycle import Status
-from treadle.store.base import Change
+from treadle.insights.feed import Ring, job_after
+from treadle.model.fields import JSON_NAMES
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.store.values import Change
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AT = 1_767_225_600_500

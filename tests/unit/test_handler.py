@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from uuid import UUID
 
 import pytest
@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 from typing_extensions import TypedDict
 
 from treadle import Context
-from treadle.errors import InvalidInput, InvalidPayload, PayloadTooLarge
-from treadle.handler import Handler
-from treadle.template import Template
+from treadle.model.errors import InvalidInput, InvalidPayload, PayloadTooLarge
+from treadle.model.handler import Handler
+from treadle.model.template import Template
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTheTypeChecker
@@ -86,7 +86,7 @@ def both(ctx, payload) -> None: ...
 def by_annotation(c: Context, payload: dict[str, Any]) -> None: ...
 def by_annotation_text(c: "Context") -> None: ...
 def positional_only(ctx, payload, /) -> None: ...
-def with_default(ctx, payload=None, extra=5) -> None: ...
+def with_default(ctx, payload=None) -> None: ...
 
 
 class Special(Context):
@@ -154,11 +154,9 @@ def test_only_treadles_own_context_is_one() -> None:
 
 
 def starred(ctx, *payloads) -> None: ...
-def double_starred(ctx, **payload) -> None: ...
-def keyword_only(ctx, *, payload) -> None: ...
-def too_many(ctx, payload, more) -> None: ...
 def ctx_last(payload, ctx) -> None: ...
 def context_last(payload, c: Context) -> None: ...
+def ctx_by_name(*, ctx) -> None: ...
 def two_contexts(ctx, c: Context) -> None: ...
 def yields(ctx):
     yield 1
@@ -178,13 +176,11 @@ def returns_an_opaque() -> Opaque: ...  # type: ignore[empty-body]
 @pytest.mark.parametrize(
     ("function", "complaint"),
     [
-        (starred, r"takes \(ctx, payload\), not \*payloads"),
-        (double_starred, r"takes \(ctx, payload\), not \*payload"),
-        (keyword_only, r"takes \(ctx, payload\), not \*payload"),
-        (too_many, "nothing more"),
-        (ctx_last, "the context comes once, before the payload"),
-        (context_last, "the context comes once, before the payload"),
-        (two_contexts, "the context comes once, before the payload"),
+        (starred, r"arguments are stored by name, and \*payloads has none"),
+        (ctx_last, "the context comes once, before all other parameters"),
+        (context_last, "the context comes once, before all other parameters"),
+        (ctx_by_name, "the context comes once, before all other parameters"),
+        (two_contexts, "the context comes once, before all other parameters"),
         (yields, "does not yield"),
         (yields_too, "does not yield"),
         (annotated_with_nothing, "'Missing' is not defined; its annotations must be importable"),
@@ -346,9 +342,125 @@ def takes_tuple(items: tuple[int, int]) -> None: ...
 
 
 @pytest.mark.parametrize("function", [takes_int, takes_text, takes_list, takes_tuple])
-def test_a_type_that_is_no_object_cannot_be_a_payload(function: Callable[..., Any]) -> None:
-    with pytest.raises(InvalidInput, match="a payload is a JSON object"):
-        handler(function)
+def test_a_type_that_is_no_object_is_an_argument_with_a_name(function: Callable[..., Any]) -> None:
+    assert handler(function).takes_arguments
+    assert not handler(function).wants_payload
+
+
+# -- ordinary arguments ------------------------------------------------------------------------------
+
+
+def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+def scale(ctx, by: float, /, image: Mail, *, sharp: bool = False) -> list[Any]:
+    return [ctx, by, image, sharp]
+
+
+async def gather(ctx: Context, first: str, **more: Any) -> dict[str, Any]:
+    return {"first": first, **more}
+
+
+def perhaps(at: datetime | None = None) -> datetime | None:
+    return at
+
+
+def named_like_a_model(copy: str, json: list[int], _private: int) -> None: ...
+
+
+def only_by_name(*, user: dict) -> dict:
+    return user
+
+
+def mixed(kind: Literal[1, "a"]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "text"),
+    [
+        (add, (1,), {"b": 3}, '{"a":1,"b":3}'),
+        (add, (), {"a": 1}, '{"a":1}'),
+        (add, ("5",), {}, '{"a":5}'),
+        (scale, (0.5, Mail("ann")), {"sharp": True}, '{"by":0.5,"image":{"to":"ann","tries":0},"sharp":true}'),
+        (gather, ("x",), {"n": 1}, '{"first":"x","n":1}'),
+        (perhaps, (NOON,), {}, '{"at":"2026-01-08T12:00:00Z"}'),
+        (perhaps, (), {}, "{}"),
+        (named_like_a_model, ("c", [1], 2), {}, '{"copy":"c","json":[1],"_private":2}'),
+        (only_by_name, (), {"user": {"id": 1}}, '{"user":{"id":1}}'),
+        (mixed, ("a",), {}, '{"kind":"a"}'),
+    ],
+)
+def test_arguments_are_stored_by_name(function: Callable[..., Any], args: Any, kwargs: Any, text: str) -> None:
+    made = handler(function)
+    assert made.takes_arguments
+    assert made.payload_text(made.bind(args, kwargs)) == text
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "result"),
+    [
+        (add, '{"a":1}', 3),
+        (add, '{"b":3,"a":1}', 4),
+        (scale, '{"by":2,"image":{"to":"ann"}}', ["ctx", 2.0, Mail("ann"), False]),
+        (perhaps, "{}", None),
+        (perhaps, '{"at":"2026-01-08T12:00:00Z"}', NOON),
+        (only_by_name, '{"user":{"id":1}}', {"id": 1}),
+    ],
+)
+def test_a_function_is_called_with_its_arguments(function: Callable[..., Any], text: str, result: Any) -> None:
+    made = handler(function)
+    assert made.function(*made.arguments("ctx", made.payload(text))) == result
+
+
+async def test_a_coroutine_with_open_arguments_is_called_with_all_of_them() -> None:
+    made = handler(gather)
+    assert made.kind == "async"
+    assert made.function.__name__ == "gather"
+    assert await made.function(*made.arguments("ctx", made.payload('{"first":"x","n":1}'))) == {"first": "x", "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "complaint"),
+    [
+        ((), {}, "missing a required argument: 'a'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"c": 1}, "got an unexpected keyword argument 'c'"),
+        ((1,), {"a": 1}, "multiple values for argument 'a'"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused_when_it_is_enqueued(args: Any, kwargs: Any, complaint: str) -> None:
+    with pytest.raises(InvalidPayload, match=f"^topic: {complaint}"):
+        handler(add).bind(args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"a":"x"}', r"payload\.a: Input should be a valid integer"),
+        ("{}", r"payload\.a: Field required"),
+        ('{"a":1,"c":2}', r"payload\.c: Extra inputs are not permitted"),
+    ],
+)
+def test_a_payload_that_does_not_fit_the_signature_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidPayload, match=f"^topic: {complaint}"):
+        handler(add).payload(text)
+
+
+def test_the_schema_is_the_signature() -> None:
+    schema = handler(add).schema()
+    assert schema
+    assert schema["properties"] == {"a": {"title": "A", "type": "integer"}, "b": {"title": "B", "type": "integer"}}
+    assert (schema["required"], schema["additionalProperties"]) == (["a"], False)
+    assert (handler(gather).schema() or {})["additionalProperties"] is True
+
+
+def takes_opaque_argument(a: Opaque, b: int) -> None: ...
+
+
+def test_an_argument_that_is_no_json_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="topic: its arguments can't be a payload or result type"):
+        handler(takes_opaque_argument)
 
 
 def test_the_schema_of_a_typed_payload_is_for_the_template() -> None:

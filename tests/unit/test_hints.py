@@ -2,11 +2,11 @@
 
 import asyncio
 
-from treadle.store.hints import Hub
+from treadle.store.wakeups import Wakeups
 
 
 async def test_a_loop_that_is_closed_is_passed_over() -> None:
-    hub, heard = Hub(), asyncio.Event()
+    hub, heard = Wakeups(), asyncio.Event()
     gone: list[str] = []
 
     async def subscribe_and_leave() -> None:

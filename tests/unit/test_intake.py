@@ -6,9 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from treadle.errors import ConcurrencyRejected, Refused, StoreUnavailable
-from treadle.intake import MOST, Intake
-from treadle.store.base import Inserted, NewJob, Store
+import treadle.queue.intake
+from treadle.model.errors import ConcurrencyRejected, Refused, StoreBusy, StoreUnavailable
+from treadle.queue.intake import MOST, Intake
+from treadle.store.protocol import Store
+from treadle.store.values import Inserted, NewJob
+from treadle.testing.workbench import eventually
 
 
 class SlowStore:
@@ -18,13 +21,22 @@ class SlowStore:
         self.groups: list[list[str]] = []
         self.permits = asyncio.Semaphore(0)
         self.error: BaseException | None = None
+        self.bad: set[str] = set()
+        self.locked: set[str | None] = set()
 
-    async def insert(self, jobs: Sequence[NewJob], *, atomic: bool = True) -> list[Inserted | Refused]:
+    async def insert(
+        self, jobs: Sequence[NewJob], *, atomic: bool = True, patient: bool = True
+    ) -> list[Inserted | Refused]:
         assert not atomic, "one caller's refusal must not be another's"
+        assert not patient, "nobody waits for a key of somebody else"
         self.groups.append([job.id for job in jobs])
         await self.permits.acquire()
         if self.error:
             raise self.error
+        if self.bad & {job.id for job in jobs}:
+            raise ValueError("this can't be stored")
+        if self.locked & {job.idempotency_key for job in jobs}:
+            raise StoreBusy("locked")
         return [ConcurrencyRejected("no") if job.topic == "refused" else Inserted(int(job.id)) for job in jobs]
 
     def let(self, groups: int = 100) -> None:
@@ -43,8 +55,8 @@ def intake(store: SlowStore) -> Intake:
     return Intake(cast(Store, store))
 
 
-def job(number: int, topic: str = "mail") -> NewJob:
-    return NewJob(str(number), topic, "{}")
+def job(number: int, topic: str = "mail", key: str | None = None) -> NewJob:
+    return NewJob(str(number), topic, "{}", idempotency_key=key)
 
 
 def add(intake: Intake, *jobs: NewJob) -> list[asyncio.Task[Inserted]]:
@@ -158,3 +170,51 @@ async def test_the_first_caller_giving_up_lets_those_behind_go(intake: Intake, s
     store.let()
     assert await second == Inserted(2)
     assert await intake.add(job(3)) == Inserted(3)
+
+
+async def test_a_job_that_cannot_be_stored_fails_alone(intake: Intake, store: SlowStore) -> None:
+    store.bad = {"2"}
+    tasks = add(intake, *map(job, range(5)))
+    store.let()
+    found = await answers(tasks)
+    assert isinstance(found[2], ValueError)
+    assert [found[i] for i in (0, 1, 3, 4)] == [Inserted(i) for i in (0, 1, 3, 4)]
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["alone", "in a group"])
+async def test_a_locked_key_is_waited_for_only_by_those_who_need_it(
+    intake: Intake, store: SlowStore, count: int
+) -> None:
+    store.let(10_000)
+    store.locked = {"k"}
+    waiting = add(intake, *(job(n, key="k" if n == 0 else None) for n in range(count)))
+    others = [await intake.add(job(n)) for n in range(100, 110)]
+    assert others == [Inserted(n) for n in range(100, 110)]
+    assert await answers(waiting[1:]) == [Inserted(n) for n in range(1, count)]
+    assert not waiting[0].done()
+    store.locked = set()
+    assert await waiting[0] == Inserted(0)
+
+
+async def test_of_those_who_need_one_key_one_is_on_its_way_at_a_time(intake: Intake, store: SlowStore) -> None:
+    store.let(10_000)
+    store.locked = {"k"}
+    waiting = add(intake, *(job(n, key="k") for n in range(10)))
+    await eventually(lambda: len(store.groups) > 2)
+    tried = {one for group in store.groups[2:] for one in group}
+    store.locked = set()
+    assert await answers(waiting) == [Inserted(n) for n in range(10)]
+    assert len(tried) == 1
+
+
+async def test_a_key_that_stays_locked_is_store_unavailable_in_time(
+    intake: Intake, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(treadle.queue.intake, "KEY_SECONDS", 0.2)
+    store.let(10_000)
+    store.locked = {"k"}
+    found = await answers(add(intake, *(job(n, key="k") for n in range(3))))
+    assert [type(one) for one in found] == [StoreUnavailable] * 3
+    store.locked = set()
+    assert await intake.add(job(7, key="k")) == Inserted(7)
+    assert intake._turns == {}

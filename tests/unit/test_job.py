@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.errors import InvalidInput
-from treadle.job import FIELD_NAMES, JSON_NAMES, LATEST, Job, checked_topic, from_ms, is_job_id, rfc3339, to_ms
-from treadle.lifecycle import ENDED, Status
+from treadle.model.errors import InvalidInput
+from treadle.model.fields import JSON_NAMES
+from treadle.model.job import FIELD_NAMES, LATEST, Job, checked_topic, from_ms, is_job_id, rfc3339, to_ms
+from treadle.model.status import ENDED, Status
 
 # Word for word from the design, §10.
 DESIGN = (
     "id topic status staleAt priority payload result lastError errorType progress progressMessage step steps attempt "
-    "maxAttempts retries maxRetries runAt expiresAt createdAt updatedAt claimedAt startedAt completedAt failedAt "
-    "cancelledAt lastHeartbeatAt lockedBy lockedUntil eventsCount cancelRequestedAt cancelReason scope scopeId "
-    "createdBy idempotencyKey capability templateVersion scheduleId parentId webhookUrl webhookSent"
+    "maxAttempts retries maxRetries runAt expiresAt createdAt updatedAt scheduledAt claimedAt startedAt endedAt "
+    "completedAt failedAt cancelledAt lastHeartbeatAt lastWorker lockedBy lockedUntil eventsCount cancelRequestedAt "
+    "cancelReason errorGroup scope scopeId createdBy idempotencyKey capability templateVersion scheduleId parentId "
+    "webhookUrl webhookSent"
 ).split()
 
 AN_ID = "019b9d5e-7a10-7c3e-9f52-0b6a5d1e8c47"
@@ -65,7 +67,7 @@ TIMES = [name for name in sorted(FIELD_NAMES) if name.endswith("_at") or name ==
 def test_every_time_is_rfc_3339_in_utc_with_milliseconds() -> None:
     json = a_job(**dict.fromkeys(TIMES, NOON.astimezone(timezone(timedelta(hours=5, minutes=30))))).as_json()
     times = {name: value for name, value in json.items() if name.endswith("At") or name == "lockedUntil"}
-    assert len(times) == len(TIMES) == 13
+    assert len(times) == len(TIMES) == 15
     assert set(times.values()) == {"2026-01-08T12:00:00.123Z"}
 
 
@@ -104,6 +106,11 @@ def test_every_other_value_is_shown_as_it_is() -> None:
     for name, value in values.items():
         head, *rest = name.removesuffix("_value").split("_")
         assert json[head + "".join(map(str.capitalize, rest))] == value
+
+
+def test_a_job_comes_back_from_its_json() -> None:
+    job = a_job(**dict.fromkeys(TIMES, NOON.replace(microsecond=123_000)), result_value=[1], status=Status.FAILED)
+    assert Job.from_json(job.as_json()) == job
 
 
 # -- what a job can do -------------------------------------------------------------------------------

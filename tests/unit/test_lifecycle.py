@@ -5,24 +5,26 @@ from typing import NamedTuple
 
 import pytest
 
-from treadle.errors import WrongState
-from treadle.lifecycle import (
-    ENDED,
+from treadle.model.errors import InvalidInput, WrongState
+from treadle.model.status import ENDED, LIVE, Status
+from treadle.policy.lifecycle import (
     LEAVES_TO,
-    LIVE,
     VERBS,
     CancelAcknowledged,
     CancelRequested,
     Completed,
     DeadlinePassed,
+    Deleted,
     Failed,
     GraceOver,
     LeaseExpired,
     Outcome,
+    Patch,
     Released,
+    ReleasedByHand,
     Requeued,
+    Rescheduled,
     Snoozed,
-    Status,
     Transition,
     decide,
     first_line,
@@ -95,6 +97,13 @@ EVERYTHING: list[tuple[Outcome, dict[Status, Status]]] = [
     (Requeued(), {FAILED: PENDING, CANCELLED: PENDING, EXPIRED: PENDING}),
     (Requeued(force=True), {COMPLETED: PENDING, FAILED: PENDING, CANCELLED: PENDING, EXPIRED: PENDING}),
     (Requeued(stale=True), {COMPLETED: PENDING, FAILED: PENDING, CANCELLED: PENDING, EXPIRED: PENDING}),
+    (ReleasedByHand(), {PROCESSING: PENDING, CANCELLING: CANCELLED}),
+    (Rescheduled(Patch(priority=1)), {PENDING: PENDING}),
+    (Deleted(), {PENDING: PENDING, FAILED: FAILED, CANCELLED: CANCELLED, EXPIRED: EXPIRED}),
+    (
+        Deleted(force=True),
+        {PENDING: PENDING, COMPLETED: COMPLETED, FAILED: FAILED, CANCELLED: CANCELLED, EXPIRED: EXPIRED},
+    ),
 ]
 PAIRS = [(status, outcome, leads_to.get(status)) for outcome, leads_to in EVERYTHING for status in Status]
 
@@ -131,6 +140,9 @@ def test_a_refusal_speaks_as_people_do() -> None:
         "CancelRequested": "cancel",
         "GraceOver": "ending its grace",
         "Requeued": "requeue",
+        "ReleasedByHand": "release",
+        "Rescheduled": "reschedule",
+        "Deleted": "delete",
     }
 
 
@@ -333,7 +345,29 @@ def test_a_requeued_job_starts_with_all_its_attempts(status: Status) -> None:
 
 
 def test_the_plain_transition_has_no_event_no_delay_and_no_second_answer() -> None:
-    assert Transition(COMPLETED, 1) == (COMPLETED, 1, 0, None, "", None, None, None, None)
+    assert tuple(Transition(COMPLETED, 1)) == (COMPLETED, 1, 0, None, "", None, None, None, None, None, False)
+
+
+def test_a_job_taken_from_its_worker_by_hand_gets_its_attempt_back() -> None:
+    assert decide(State(PROCESSING, 2), ReleasedByHand())[:5] == (PENDING, 1, 0, "job:released", "released by hand")
+
+
+def test_a_pending_job_gets_what_is_named_and_keeps_the_rest() -> None:
+    patch = Patch(run_at=7, max_attempts=3)
+    assert decide(State(PENDING, 2, 5), Rescheduled(patch)) == Transition(PENDING, 2, patch=patch)
+    assert decide(State(PENDING, 2, 5), Rescheduled(Patch())) == Transition(PENDING, 2)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_job_keeps_more_attempts_than_it_has_used(most: int) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        decide(State(PENDING, 2, 5), Rescheduled(Patch(max_attempts=most)))
+    assert refusal.value.data == {"field": "max_attempts"}
+    assert refusal.value.message == "max_attempts: the job has used 2 attempts already"
+
+
+def test_a_deleted_job_goes_as_it_is() -> None:
+    assert decide(State(FAILED, 2), Deleted()) == Transition(FAILED, 2, deletes=True)
 
 
 # -- small parts -------------------------------------------------------------------------------------
@@ -381,7 +415,10 @@ def test_retries_counts_attempts_that_ended_without_success(status: Status, atte
         (LeaseExpired(), {"worker": None}),
         (CancelRequested(), {"reason": ""}),
         (Requeued(), {"force": False, "stale": False}),
+        (ReleasedByHand(), {"reason": "released by hand"}),
+        (Patch(), {"run_at": None, "priority": None, "max_attempts": None}),
+        (Deleted(), {"force": False}),
     ],
 )
-def test_an_outcome_needs_to_say_only_what_is_special(outcome: Outcome, defaults: dict[str, object]) -> None:
+def test_an_outcome_needs_to_say_only_what_is_special(outcome: Outcome | Patch, defaults: dict[str, object]) -> None:
     assert {name: getattr(outcome, name) for name in defaults} == defaults

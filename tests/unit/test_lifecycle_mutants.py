@@ -14,13 +14,15 @@ from types import CodeType, ModuleType
 
 import pytest
 
-from treadle import lifecycle
+from treadle.model.status import Status
+from treadle.policy import lifecycle
 
 SOURCE = Path(lifecycle.__file__).read_text()
 TESTS = Path(__file__).with_name("test_lifecycle.py")
 
 FLIPPED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.Gt),
     ast.Eq: (ast.NotEq,),
     ast.NotEq: (ast.Eq,),
     ast.Is: (ast.IsNot,),
@@ -28,7 +30,7 @@ FLIPPED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.In: (ast.NotIn,),
     ast.NotIn: (ast.In,),
 }
-STATUSES = [status.name for status in lifecycle.Status]
+STATUSES = [status.name for status in Status]
 
 
 # -- making mutants ----------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def calls(module: ModuleType) -> Iterator[Callable[[], object]]:
 def survives(mutant: CodeType, tests: CodeType, monkeypatch: pytest.MonkeyPatch) -> bool:
     try:
         with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, "treadle.lifecycle", load(mutant, "treadle.lifecycle"))
+            patch.setitem(sys.modules, "treadle.policy.lifecycle", load(mutant, "treadle.policy.lifecycle"))
             for call in calls(load(tests, "tests.unit.lifecycle_under_mutation")):
                 call()
     except (Exception, pytest.fail.Exception):

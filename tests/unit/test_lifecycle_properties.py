@@ -6,28 +6,31 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle import events
-from treadle.errors import WrongState
-from treadle.lifecycle import (
-    ENDED,
+from treadle.model import events
+from treadle.model.errors import WrongState
+from treadle.model.retry import Retry, families_of
+from treadle.model.status import ENDED, Status
+from treadle.policy.lifecycle import (
     LEAVES_TO,
     CancelAcknowledged,
     CancelRequested,
     Completed,
     DeadlinePassed,
+    Deleted,
     Failed,
     GraceOver,
     LeaseExpired,
     Outcome,
+    Patch,
     Released,
+    ReleasedByHand,
     Requeued,
+    Rescheduled,
     Snoozed,
-    Status,
     Transition,
     decide,
     retries,
 )
-from treadle.policy import Retry
 
 
 class State(NamedTuple):
@@ -55,6 +58,9 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(CancelRequested, words),
     st.builds(GraceOver),
     st.builds(Requeued, st.booleans(), st.booleans()),
+    st.builds(ReleasedByHand, words),
+    st.builds(Rescheduled, st.builds(Patch, st.none() | delays, st.none() | delays, st.just(9) | st.none())),
+    st.builds(Deleted, st.booleans()),
 )
 
 
@@ -75,15 +81,15 @@ def test_an_attempt_never_passes_the_maximum_and_is_never_negative(state: State,
 @given(states(), outcomes)
 def test_only_a_way_of_the_table_is_ever_taken(state: State, outcome: Outcome) -> None:
     for answer in both_answers(state, outcome):
-        asked_again = answer.to is state.status is Status.CANCELLING
+        stays = answer.to is state.status and isinstance(outcome, CancelRequested | Rescheduled | Deleted)
         meanwhile = LEAVES_TO[Status.CANCELLING]
-        assert asked_again or answer.to in LEAVES_TO[state.status] or answer.to in meanwhile
+        assert stays or answer.to in LEAVES_TO[state.status] or answer.to in meanwhile
 
 
 @given(states(), outcomes)
 def test_only_a_requeue_leaves_an_ended_state(state: State, outcome: Outcome) -> None:
     if state.status in ENDED and both_answers(state, outcome):
-        assert isinstance(outcome, Requeued)
+        assert isinstance(outcome, Requeued | Deleted)
 
 
 @given(states(), outcomes)
@@ -128,7 +134,7 @@ def test_by_default_a_job_waits_a_minute_then_four_and_its_third_failure_is_fina
     waits = []
     for attempt in (1, 2, 3):
         error = OSError("no route")
-        outcome = Failed(str(error), "OSError", Retry().decide(error, failures=attempt))
+        outcome = Failed(str(error), "OSError", Retry().decide(families_of(error), failures=attempt))
         transition = decide(State(Status.PROCESSING, attempt, Retry().max_attempts), outcome)
         waits.append((transition.to, transition.delay_ms))
     assert waits == [(Status.PENDING, 60_000), (Status.PENDING, 240_000), (Status.FAILED, 0)]

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from treadle.errors import InvalidPayload, PayloadTooLarge
-from treadle.payload import INT_MAX, INT_MIN, MAX_BYTES, MAX_DEPTH, dumps, dumps_object, loads
+from treadle.model.errors import InvalidPayload, PayloadTooLarge
+from treadle.model.payload import INT_MAX, INT_MIN, MAX_BYTES, MAX_DEPTH, dumps, dumps_object, loads
 
 
 class Colour(StrEnum):

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.errors import InvalidInput
-from treadle.policy import INT32, MAX_DURATION_MS, PRIORITIES, Retry, checked_count, duration_ms, format_ms
-from treadle.policy import priority_value as priority
+from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, checked_count, duration_ms, format_ms
+from treadle.model.durations import priority_value as priority
+from treadle.model.errors import InvalidInput
+from treadle.model.retry import Retry, families_of
 
 HUGE = pytest.param(10**5_000, id="5000 digits")
 LONG = pytest.param("x" * 10_000, id="10000 letters")
@@ -269,11 +270,11 @@ BY_TYPE = Retry(
     ],
 )
 def test_an_exception_type_can_choose_the_wait(error: BaseException, failures: int, wait: int | None) -> None:
-    assert BY_TYPE.decide(error, failures) == wait
+    assert BY_TYPE.decide(families_of(error), failures) == wait
 
 
 def test_without_choices_every_exception_waits_alike() -> None:
-    assert Retry().decide(KeyError(), 1) == Retry(on={}).decide(OSError(), 1) == 60_000
+    assert Retry().decide(families_of(KeyError()), 1) == Retry(on={}).decide(families_of(OSError()), 1) == 60_000
 
 
 # -- retry: what is refused -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import treadle
-from treadle.store.queries import TABLES, load
+from treadle.store.sql.queries import TABLES, load
 
 DIALECTS = ("postgres", "sqlite")
 FILES = ("common.sql", "postgres.sql", "sqlite.sql")
@@ -17,7 +17,7 @@ PYTHON = {path: path.read_text() for path in STORE.rglob("*.py") if path.name !=
 
 
 def text(file: str) -> str:
-    return files("treadle.store").joinpath("sql", file).read_text()
+    return files("treadle.store.sql").joinpath(file).read_text()
 
 
 def names(file: str) -> list[str]:
@@ -25,15 +25,16 @@ def names(file: str) -> list[str]:
 
 
 def users(name: str) -> list[Path]:
-    """The modules that run this query. `take_pending` makes up three names: f"take_{place}"."""
-    made_up = re.fullmatch(r"take_(ready|later|held)", name)
-    spelled = re.compile(rf"""["']({name}|{"take_{place}" if made_up else name})["']""")
+    """The modules that run this query. `steer` makes up six names: f"take_{place}" and f"lock_{place}"."""
+    made_up = re.fullmatch(r"(take|lock)_(ready|later|held)", name)
+    other = f"{made_up[1]}_{{place}}" if made_up else name
+    spelled = re.compile(rf"""["']({name}|{re.escape(other)})["']""")
     return [path for path, code in PYTHON.items() if spelled.search(code)]
 
 
 def own(dialect: str) -> list[Path]:
     """The modules that know only this dialect."""
-    return sorted(STORE.glob(f"{dialect}*.py"))
+    return sorted((STORE / dialect).glob("*.py"))
 
 
 def test_every_query_has_its_twin_unless_only_one_dialect_runs_it() -> None:
@@ -72,10 +73,12 @@ def test_every_table_is_in_treadles_own_corner(dialect: str) -> None:
 
 def test_the_tables_are_those_of_the_migrations() -> None:
     for dialect, prefix in (("sqlite", "treadle_"), ("postgres", "treadle.")):
-        folder = files("treadle.store").joinpath("migrations", dialect)
+        folder = files("treadle.store.sql").joinpath("migrations", dialect)
         made = "".join(one.read_text() for one in folder.iterdir() if one.name.endswith(".sql"))
         found = re.findall(rf"CREATE (?:TABLE|SEQUENCE) {re.escape(prefix)}(\w+)", made)
-        assert set(found) | {"migrations"} == set(TABLES)
+        dropped = re.findall(rf"DROP TABLE {re.escape(prefix)}(\w+)", made)
+        kept = set(found) - {name for name in dropped if found.count(name) == 1}
+        assert kept | {"migrations"} == set(TABLES)
 
 
 def test_a_statement_has_one_parameter_as_long_as_it_is_shared() -> None:
@@ -85,9 +88,18 @@ def test_a_statement_has_one_parameter_as_long_as_it_is_shared() -> None:
 
 
 def test_rows_are_read_as_a_table_in_each_dialect() -> None:
-    postgres, sqlite = load("postgres")["take_ready"].sql, load("sqlite")["take_ready"].sql
+    postgres, sqlite = load("postgres")["job_facts"].sql, load("sqlite")["job_facts"].sql
     assert "json_to_recordset(CAST($1 AS json)) AS t(n bigint)" in postgres
     assert "(SELECT json_extract(value, '$.n') AS n FROM json_each(?1)) AS t" in sqlite
+
+
+def test_the_parameters_rows_drive_in_each_dialect() -> None:
+    postgres, sqlite = load("postgres")["job_facts"].sql, load("sqlite")["job_facts"].sql
+    assert "CROSS JOIN LATERAL (SELECT * FROM treadle.jobs j WHERE j.n = t.n OFFSET 0) j" in postgres
+    assert "CROSS JOIN treadle_jobs j ON j.n = t.n" in sqlite
+    postgres, sqlite = load("postgres")["take_ready"].sql, load("sqlite")["take_ready"].sql
+    assert "n = ANY(ARRAY(SELECT t.n FROM json_to_recordset(CAST($1 AS json)) AS t(n bigint)))" in postgres
+    assert "n IN (SELECT json_extract(value, '$.n') FROM json_each(?1))" in sqlite
 
 
 def test_only_queries_that_say_so_answer_with_one_packed_row() -> None:

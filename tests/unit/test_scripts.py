@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import JobNotFound, StoreUnavailable
-from treadle.store.base import Refusal
-from treadle.store.scripts.common import LOOKS, Facts, Script
-from treadle.store.scripts.gates import open_gates
-from treadle.store.scripts.inserting import _claim_keys, _Key
-from treadle.store.scripts.moving import take_pending_wherever
-from treadle.store.scripts.requests import cancel
-from treadle.testing.workbench import new_job
+from treadle.model.errors import JobNotFound, StoreUnavailable
+from treadle.policy.admission import Owner, Request, UniqueKey
+from treadle.policy.lifecycle import CancelRequested
+from treadle.store.sql.scripts.admitting import _take_keys
+from treadle.store.sql.scripts.common import LOOKS, Facts, Script
+from treadle.store.sql.scripts.limits import wake
+from treadle.store.sql.scripts.steer import steer
+from treadle.store.values import Refusal, SteeredJob
 
 Answer = tuple[str, list[Any]]
 NOBODY: list[Any] = []
@@ -35,33 +35,33 @@ def play(script: Script[Any], answers: Iterable[Answer]) -> Any:
         return stop.value
 
 
-ROOM: Answer = ("relock_gates", [("g", 0, 1)])
-GONE: list[Answer] = [ROOM, ("next_held", [("g", 7)]), ("take_held", NOBODY)]
+def test_when_all_who_are_held_are_locked_somebody_looks_again_later() -> None:
+    lanes = ("held_lanes", [("g", 1, 1)])
+    assert play(wake({"g": 0}), [lanes, ("next_held", NOBODY), ("add_wakes", NOBODY)]) is True
+    assert play(wake({"g": 1}), [lanes, ("next_held", NOBODY)]) is False, "there is no room anyway"
 
 
-def test_when_the_first_who_waits_at_a_gate_is_gone_the_next_one_is_let_in() -> None:
-    taken: list[Answer] = [("next_held", [("g", 8)]), ("take_held", [(8, 0)])]
-    let_in = [ROOM, *taken, ("place_ready", NOBODY), ("change_gates", NOBODY)]
-    assert play(open_gates(["g"]), [*GONE, *let_in]) is None
+def test_in_each_lane_as_many_are_woken_as_there_is_room() -> None:
+    lanes = ("held_lanes", [("g", 1, 2), ("g", 2, 2)])
+    held = ("next_held", [("g", 1, 7), ("g", 1, 8), ("g", 2, 9)])
+    taken = ("take_held", [(7, 0), (9, 0)])
+    assert play(wake({"g": 1}), [lanes, held, taken, ("place_ready", NOBODY)]) is False
 
 
-def test_when_the_last_who_waits_at_a_gate_is_gone_nobody_is_let_in() -> None:
-    assert play(open_gates(["g"]), [*GONE, ROOM, ("next_held", NOBODY)]) is None
-
-
-KEY = _Key("dedupe", "d")
+KEY = UniqueKey("dedupe", "d")
 NEITHER = [("take_keys", NOBODY), ("find_keys", NOBODY)]
 
 
 def claim_keys() -> Script[Any]:
-    return _claim_keys([new_job(dedupe_key="d")], [1], {KEY: 0})
+    return _take_keys([Request("1", "mail", (KEY,))], [1], [KEY])
 
 
 def test_a_key_whose_owner_ended_in_this_very_moment_is_asked_for_again() -> None:
-    assert play(claim_keys(), [*NEITHER, ("take_keys", [("dedupe", "d", 1)])]) == {}
-    assert play(claim_keys(), [*NEITHER, ("take_keys", NOBODY), ("find_keys", [("dedupe", "d", None, "id")])]) == {
-        KEY: (None, "id")
-    }
+    assert play(claim_keys(), [*NEITHER, ("take_keys", [("dedupe", "d", 1)])]) == ({KEY: 1}, {})
+    assert play(claim_keys(), [*NEITHER, ("take_keys", NOBODY), ("find_keys", [("dedupe", "d", None, "id")])]) == (
+        {},
+        {KEY: Owner("id")},
+    )
 
 
 def test_a_key_that_changes_hands_all_the_time_is_left_alone() -> None:
@@ -69,20 +69,21 @@ def test_a_key_that_changes_hands_all_the_time_is_left_alone() -> None:
         play(claim_keys(), NEITHER * LOOKS)
 
 
-PENDING_NOWHERE = [("take_ready", NOBODY), ("take_later", NOBODY), ("take_held", NOBODY)]
-NOWHERE = [*PENDING_NOWHERE, ("find_running", NOBODY), ("find_outcomes", NOBODY)]
+NOWHERE: list[Answer] = [
+    ("clock", [(0,)]),
+    *((f"lock_{place}", NOBODY) for place in ("ready", "later", "held", "running")),
+    ("find_outcomes", NOBODY),
+]
 
 
-def test_a_job_that_moved_from_one_place_to_another_is_looked_for_again() -> None:
-    assert play(take_pending_wherever([7]), [*NOWHERE, ("take_ready", [(7, 0)])]) == ([(7, 0, True)], set())
-    assert play(take_pending_wherever([7]), NOWHERE * LOOKS) == ([], {7}), "but not for ever"
-
-
-def test_a_job_that_is_cancelled_while_it_moves_is_looked_for_again_but_not_for_ever() -> None:
+def test_a_job_that_moves_is_looked_for_again_but_not_for_ever() -> None:
     found = ("find_jobs", [Facts(7, "id", "mail", 1, 0, 3, 0, None, None, 0, "")])
-    look = [("clock", [(0,)]), *PENDING_NOWHERE, ("mark_cancel", NOBODY), *NOWHERE[-2:]]
-    running = [*look[:-3], ("mark_cancel", [(7, 1)]), ("add_events", NOBODY), ("find_running", [(7,)])]
-    assert play(cancel(["id"], "", []), [found, *look, *running]) == {"id": None}
-    answer = play(cancel(["id"], "", []), [found, *look * LOOKS])["id"]
+    running = [*NOWHERE[:-2], ("lock_running", [(7, 1, None)]), ("mark_cancel", NOBODY), ("add_events", NOBODY)]
+    assert play(steer(["id"], stop, 0), [found, *NOWHERE, *running]).answers == {"id": None}
+    answer = play(steer(["id"], stop, 0), [found, *NOWHERE * LOOKS]).answers["id"]
     assert isinstance(answer, Refusal)
     assert isinstance(answer.error, JobNotFound)
+
+
+def stop(_: SteeredJob) -> CancelRequested:
+    return CancelRequested()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import InvalidInput
-from treadle.settings import DAY_MS, Settings, load
+from treadle.model.errors import InvalidInput
+from treadle.model.settings import DAY_MS, Settings, load
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "TREADLE_STALE_AFTER": ("1d", "stale_after_ms", DAY_MS),
     "TREADLE_DELETE_AFTER": ("0s", "delete_after_ms", 0),
     "TREADLE_RETENTION_INTERVAL": ("2h", "retention_interval_ms", 7_200_000),
+    "TREADLE_CORS_ORIGINS": ("https://a.example, *", "cors_origins", "https://a.example, *"),
     "TREADLE_LOG_FORMAT": ("json", "log_format", "json"),
 }
 
@@ -51,6 +52,18 @@ def test_the_file_counts_less_than_the_environment_and_that_less_than_the_code(t
     assert settings == Settings(slots=3, lease_ms=120_000, poll_interval_ms=3_000, log_format="json")
     assert settings.override({"lease": "4m", "slots": None}).lease_ms == 240_000
     assert settings.override({"lease": "4m", "slots": None}).slots == 3
+
+
+def test_origins_are_a_list_or_a_text(toml: Path) -> None:
+    assert Settings().allowed_origins == ["*"]
+    toml.write_text('cors_origins = ["https://a.example", "http://localhost:3000"]')
+    assert load({}, toml.parent).allowed_origins == ["https://a.example", "http://localhost:3000"]
+    nothing: list[str] = []
+    for none in ("none", nothing):
+        assert Settings().override({"cors_origins": none}).allowed_origins == []
+    for bad in ("a.example", "https://a.example/path", "ftp://a.example", "https://"):
+        with pytest.raises(InvalidInput, match="is not an origin"):
+            Settings().override({"cors_origins": bad})
 
 
 def test_by_default_the_process_is_asked(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.store.sqlite_watch import Bell
+from treadle.store.sqlite.watcher import FileWatcher
 
 LONG = 20.0
 
@@ -20,13 +20,13 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bell(file: Path) -> Iterator[Bell]:
-    made = Bell([str(file)])
+def bell(file: Path) -> Iterator[FileWatcher]:
+    made = FileWatcher([str(file)])
     yield made
     made.close()
 
 
-def test_it_rings_when_the_file_is_written_to(bell: Bell, file: Path) -> None:
+def test_it_rings_when_the_file_is_written_to(bell: FileWatcher, file: Path) -> None:
     assert bell.works
     with file.open("ab", buffering=0) as writing:
         threading.Timer(0.05, lambda: writing.write(b"x")).start()
@@ -36,11 +36,11 @@ def test_it_rings_when_the_file_is_written_to(bell: Bell, file: Path) -> None:
         assert not bell.wait(0.01)
 
 
-def test_it_is_silent_when_nothing_happens(bell: Bell) -> None:
+def test_it_is_silent_when_nothing_happens(bell: FileWatcher) -> None:
     assert not bell.wait(0.01)
 
 
-def test_whoever_waits_is_woken_by_stop(bell: Bell) -> None:
+def test_whoever_waits_is_woken_by_stop(bell: FileWatcher) -> None:
     threading.Timer(0.05, bell.stop).start()
     started = time.monotonic()
     assert not bell.wait(LONG)
@@ -56,14 +56,14 @@ def test_without_inotify_it_never_rings(file: Path, monkeypatch: pytest.MonkeyPa
     paths = [str(file)]
     match trouble:
         case "another system":
-            monkeypatch.setattr("treadle.store.sqlite_watch.sys.platform", "darwin")
+            monkeypatch.setattr("treadle.store.sqlite.watcher.sys.platform", "darwin")
         case "no such call":
-            monkeypatch.setattr("treadle.store.sqlite_watch.ctypes.CDLL", lambda *_, **__: object())
+            monkeypatch.setattr("treadle.store.sqlite.watcher.ctypes.CDLL", lambda *_, **__: object())
         case "none left":
-            monkeypatch.setattr("treadle.store.sqlite_watch.ctypes.CDLL", lambda *_, **__: Libc)
+            monkeypatch.setattr("treadle.store.sqlite.watcher.ctypes.CDLL", lambda *_, **__: Libc)
         case "no such file":
             paths.append(str(file.with_name("missing")))
-    bell = Bell(paths)
+    bell = FileWatcher(paths)
     try:
         assert not bell.works
         file.write_bytes(b"x")

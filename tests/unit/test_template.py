@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import InvalidInput
-from treadle.policy import INT32, Retry
-from treadle.template import (
+from treadle.model.durations import INT32
+from treadle.model.errors import InvalidInput
+from treadle.model.retry import Retry
+from treadle.model.template import (
     CancelPolicy,
     Concurrency,
     Rate,

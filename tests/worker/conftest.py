@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from treadle import Queue, Worker
 
 Start = Callable[..., Awaitable[Worker]]
 
 
 @pytest.fixture
-async def queue(url: str) -> AsyncIterator[Queue]:
-    async with Queue(url) as queue:
+async def queue(url: str) -> AsyncIterator[FaultyQueue]:
+    queue = FaultyQueue(url)
+    async with queue:
         yield queue
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ async def coroutine(ctx: Context) -> int:
     await ctx.heartbeat()
     await asyncio.sleep(0.01)
     return os.getpid()
+
+
+def signed(ctx: Context, call: Callable[[], Any]) -> Any:
+    return {**call(), "signed": [ctx.topic, os.getpid()]}
+
+
+async def signed_async(ctx: Context, call: Callable[[], Any]) -> Any:
+    return await call() + 1_000_000
 
 
 def report(ctx: Context, payload: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import CancelPolicy, Context, JobCancelled, Queue
-from treadle.worker import watchdog
+from treadle.queue import steering
+from treadle.worker import interrupts
 
 
 async def test_a_running_coroutine_is_cancelled_at_its_await(queue: Queue, start: Start) -> None:
@@ -90,7 +92,7 @@ async def test_a_coroutine_that_swallowed_its_cancel_hears_of_it_again_at_a_chec
 async def test_a_job_cancelled_while_it_waits_in_the_worker_never_runs(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "WAITS_AT_MOST_S", 60)
+    monkeypatch.setattr(interrupts, "WAITS_AT_MOST_S", 60)
     let_go = asyncio.Event()
     ran: list[str] = []
 
@@ -122,11 +124,9 @@ async def _warm_up(worker: Any, quick: Any) -> None:
     await until(lambda: worker.metrics.completed >= done + 500)
 
 
-async def test_a_cancel_without_a_hint_is_found_at_the_renewal_of_the_lease(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancel_without_a_hint_is_found_at_the_renewal_of_the_lease(queue: FaultyQueue, start: Start) -> None:
     """As behind a pooler, where there are no notifications."""
-    monkeypatch.setattr(queue.store, "subscribe", lambda wake, **_: lambda: None)
+    queue.faults.mute()
     started = asyncio.Event()
 
     @queue.job
@@ -137,7 +137,7 @@ async def test_a_cancel_without_a_hint_is_found_at_the_renewal_of_the_lease(
     await start(queue, lease="600ms", poll_interval="50ms")
     job = await long.enqueue()
     await asyncio.wait_for(started.wait(), 15)
-    await queue.store.cancel([job.id], "quietly")
+    await steering.cancel(queue.store, [job.id], "quietly")
     assert (await ended(queue, job)).status == "cancelled"
 
 

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 import pytest
 
 from treadle import JobCancelled, LeaseLost
-from treadle.store.base import Claimed
-from treadle.worker import wire
-from treadle.worker.child import Attempt, ChildDesk, Link, _forward_logs
+from treadle.store.values import Claimed
+from treadle.worker.child import wire
+from treadle.worker.child.main import ChildCall, ChildServices, WorkerLine, _forward_logs
 
 JOB = Claimed(1, "01890000-0000-7000-8000-000000000000", "mail", "{}", 1, 3, 0, None, None, None, token=1, lease=1)
 
 
 @pytest.fixture
-def line() -> Iterator[tuple[socket.socket, Link]]:
+def line() -> Iterator[tuple[socket.socket, WorkerLine]]:
     """The worker's end of the line, and the child's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield ours, Link(theirs)
+        yield ours, WorkerLine(theirs)
 
 
 def silent(worker: socket.socket) -> bool:
@@ -32,26 +32,26 @@ def silent(worker: socket.socket) -> bool:
         return True
 
 
-def test_an_idle_child_leaves_when_its_worker_is_gone(line: tuple[socket.socket, Link]) -> None:
+def test_an_idle_child_leaves_when_its_worker_is_gone(line: tuple[socket.socket, WorkerLine]) -> None:
     _, link = line
     link.listen(parent=os.getpid())  # a process whose child this is not
     assert link.work.get() is None
 
 
 def test_a_busy_child_ends_with_all_that_it_started_when_the_line_ends(
-    line: tuple[socket.socket, Link], monkeypatch: pytest.MonkeyPatch
+    line: tuple[socket.socket, WorkerLine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda *arguments: killed.append(arguments))
     worker, link = line
-    link.attempt = Attempt(JOB, link)
+    link.call = ChildCall(JOB, link)
     worker.close()
     link.listen(os.getppid())
     assert killed == [(0, signal.SIGKILL)], "its own process group"
 
 
 def test_an_interrupt_that_comes_after_the_job_is_over_does_not_hit_the_next_one(
-    line: tuple[socket.socket, Link],
+    line: tuple[socket.socket, WorkerLine],
 ) -> None:
     _, link = line
     late = {"is": "interrupt", "cause": "cancel", "reason": "enough"}
@@ -65,18 +65,18 @@ def test_an_interrupt_that_comes_after_the_job_is_over_does_not_hit_the_next_one
 
 
 def test_what_a_handlers_thread_says_after_the_job_is_over_is_not_taken_for_the_next_ones(
-    line: tuple[socket.socket, Link],
+    line: tuple[socket.socket, WorkerLine],
 ) -> None:
     worker, link = line
-    old, link.attempt = Attempt(JOB, link), Attempt(JOB, link)
+    old, link.call = ChildCall(JOB, link), ChildCall(JOB, link)
     assert old.over
     old.report(50, "still here")
     with pytest.raises(LeaseLost, match="is over"):
-        ChildDesk(old).heartbeat(old)
+        ChildServices(old).heartbeat(old)
     assert silent(worker)
 
 
-def test_a_log_line_belongs_to_a_job_or_to_nobody(line: tuple[socket.socket, Link]) -> None:
+def test_a_log_line_belongs_to_a_job_or_to_nobody(line: tuple[socket.socket, WorkerLine]) -> None:
     worker, link = line
     logger = logging.getLogger("treadle.jobs")
     before = logger.level, logger.propagate, logger.handlers[:]
@@ -84,7 +84,7 @@ def test_a_log_line_belongs_to_a_job_or_to_nobody(line: tuple[socket.socket, Lin
         _forward_logs(link, logging.INFO)
         logger.info("between two jobs")
         assert silent(worker)
-        link.attempt = Attempt(JOB, link)
+        link.call = ChildCall(JOB, link)
         logger.info("in a job")
     finally:
         logger.level, logger.propagate, logger.handlers = before

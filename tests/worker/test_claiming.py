@@ -2,17 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.faulty import Around, FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, Job, Queue, StoreUnavailable
-from treadle.store.base import Claim
-from treadle.worker import appetite
+from treadle.store.values import Wants
+from treadle.worker import claim_budget
 
 
 class Asked(NamedTuple):
@@ -22,23 +23,22 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture
-async def asked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+async def asked(queue: FaultyQueue) -> list[Asked]:
     """Every claim that workers make here."""
     claims: list[Asked] = []
-    original = queue.store.claim
 
-    async def claim(lease: int, topics: Any, capabilities: Any, limit: int, free: int) -> Claim:
-        answer = await original(lease, topics, capabilities, limit, free)
-        claims.append(Asked(limit, free, len(answer.jobs)))
+    async def claim(call: Around, lease: int, wants: Wants) -> Any:
+        answer = await call(lease, wants)
+        claims.append(Asked(wants.limit, wants.free, len(answer.jobs)))
         return answer
 
-    monkeypatch.setattr(queue.store, "claim", claim)
+    queue.faults.around("claim", claim)
     return claims
 
 
 @pytest.fixture
-async def no_hints(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue.store, "subscribe", lambda wake, **_: lambda: None)
+async def no_hints(queue: FaultyQueue) -> None:
+    queue.faults.mute()
 
 
 async def test_long_jobs_are_only_claimed_into_free_slots(queue: Queue, start: Start, asked: list[Asked]) -> None:
@@ -142,7 +142,7 @@ async def test_a_delayed_job_starts_when_it_is_due(queue: Queue, start: Start) -
     await start(queue, poll_interval="60s")
     await (await quick.enqueue()).result("15s")
     enqueued = time.monotonic()
-    jobs = [await quick.enqueue(delay=delay) for delay in ("600ms", "300ms")]
+    jobs = [await quick.options(delay=delay).enqueue() for delay in ("600ms", "300ms")]
     late, soon = [await job.result("15s") - enqueued for job in jobs]
     assert 0.3 <= soon < 0.55
     assert 0.6 <= late < 0.95
@@ -153,7 +153,7 @@ async def test_a_job_past_its_deadline_expires_and_the_next_one_runs(queue: Queu
     async def quick() -> str:
         return "ran"
 
-    stale = await quick.enqueue(expires="1ms")
+    stale = await quick.options(expires="1ms").enqueue()
     fresh = await quick.enqueue()
     await until(lambda: _is_past(queue, stale))
     await start(queue, poll_interval="60s", maintenance=False)
@@ -169,36 +169,22 @@ async def _is_past(queue: Queue, job: Job) -> bool:
 
 @pytest.mark.parametrize("after_commit", [False, True])
 async def test_a_claim_whose_answer_is_lost_is_given_back_before_the_next(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, after_commit: bool
+    queue: FaultyQueue, start: Start, after_commit: bool
 ) -> None:
-    original, losses = queue.store.claim, 2
-
-    async def claim(*arguments: Any) -> Claim:
-        nonlocal losses
-        if losses and not after_commit:
-            losses -= 1
-            raise StoreUnavailable("away")
-        answer = await original(*arguments)
-        if losses and answer.jobs:
-            losses -= 1
-            raise ConnectionResetError("the answer was lost")
-        return answer
-
-    monkeypatch.setattr(queue.store, "claim", claim)
 
     @queue.job
     async def quick(ctx: Context) -> int:
         return ctx.attempt
 
     jobs = await quick.enqueue_many([{}] * 5)
+    lost = ConnectionResetError("the answer was lost")
+    failures = queue.faults.fail("claim", 2, lost, lose_answer=after_commit)
     await start(queue)
     assert [await job.result("15s") for job in jobs] == [1] * 5
-    assert losses == 0
+    assert failures.left == 0
 
 
-async def test_jobs_in_hand_survive_the_giving_back_of_unknown_ones(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_jobs_in_hand_survive_the_giving_back_of_unknown_ones(queue: FaultyQueue, start: Start) -> None:
     let_go = asyncio.Event()
 
     @queue.job
@@ -210,20 +196,8 @@ async def test_jobs_in_hand_survive_the_giving_back_of_unknown_ones(
     first = await long.enqueue()
     await in_status(queue, first, "processing")
     gave_back = asyncio.Event()
-    original, release = queue.store.claim, queue.store.release_unknown
-
-    async def lost_claim(*arguments: Any) -> Claim:
-        monkeypatch.setattr(queue.store, "claim", original)
-        await original(*arguments)
-        raise StoreUnavailable("the answer was lost")
-
-    async def release_unknown(*arguments: Any) -> int:
-        count = await release(*arguments)
-        gave_back.set()
-        return count
-
-    monkeypatch.setattr(queue.store, "claim", lost_claim)
-    monkeypatch.setattr(queue.store, "release_unknown", release_unknown)
+    queue.faults.fail("claim", times=1, lose_answer=True)
+    queue.faults.after("release_unknown", lambda count: gave_back.set())
     second = await long.enqueue()
     await asyncio.wait_for(gave_back.wait(), 15)
     let_go.set()
@@ -231,12 +205,10 @@ async def test_jobs_in_hand_survive_the_giving_back_of_unknown_ones(
     assert worker.metrics.lease_losses == 0
 
 
-async def test_an_error_while_claiming_does_not_end_the_worker(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing = {"promote": 3, "claim": 3, "release_unknown": 3, "cancel_requests": 1, "elect": 1}
-    for method in failing:
-        monkeypatch.setattr(queue.store, method, _fails_at_first(queue, method, failing))
+async def test_an_error_while_claiming_does_not_end_the_worker(queue: FaultyQueue, start: Start) -> None:
+    bug = ZeroDivisionError("a bug")
+    times = {"advance": 3, "claim": 3, "release_unknown": 3, "elect": 1}
+    failures = [queue.faults.fail(verb, count, bug) for verb, count in times.items()]
 
     @queue.job
     async def quick() -> str:
@@ -244,46 +216,29 @@ async def test_an_error_while_claiming_does_not_end_the_worker(
 
     await start(queue)
     assert await (await quick.enqueue()).result("15s") == "ran"
+    assert all(failing.left == 0 for failing in failures)
 
 
-async def test_a_claim_that_fails_while_the_worker_stops_does_not_keep_it(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_that_fails_while_the_worker_stops_does_not_keep_it(queue: FaultyQueue, start: Start) -> None:
     @queue.job
     async def quick() -> str:
         return "ran"
 
     worker = await start(queue)
     await (await quick.enqueue()).result("15s")
-    original = queue.store.claim
 
-    async def claim(*arguments: Any) -> Claim:
+    async def claim(call: Around, *arguments: Any) -> Any:
         worker.stop()
-        await original(*arguments)
+        await call(*arguments)
         raise StoreUnavailable("the answer was lost")
 
-    async def release_unknown(*arguments: Any) -> int:
-        raise StoreUnavailable("away")
-
-    monkeypatch.setattr(queue.store, "claim", claim)
-    monkeypatch.setattr(queue.store, "release_unknown", release_unknown)
+    queue.faults.around("claim", claim)
+    queue.faults.fail("release_unknown")
     job = await quick.enqueue()
     await asyncio.wait_for(worker.done, 15)  # type: ignore[attr-defined]
-    monkeypatch.undo()
+    queue.faults.heal()
     await start(queue, reap_interval="50ms")
     assert await job.result("15s") == "ran"
-
-
-def _fails_at_first(queue: Queue, method: str, times: dict[str, int]) -> Callable[..., Any]:
-    original = getattr(queue.store, method)
-
-    async def fail(*arguments: Any) -> Any:
-        if times[method]:
-            times[method] -= 1
-            raise ZeroDivisionError("a bug")
-        return await original(*arguments)
-
-    return fail
 
 
 async def test_two_workers_share_the_jobs_and_run_each_once(queue: Queue, start: Start) -> None:
@@ -301,45 +256,19 @@ async def test_two_workers_share_the_jobs_and_run_each_once(queue: Queue, start:
     assert all(worker.metrics.completed for worker in workers)
 
 
-async def test_an_idle_worker_asks_the_store_at_most_twice_a_second(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_worker_asks_the_store_at_most_twice_a_second(queue: FaultyQueue, start: Start) -> None:
     @queue.job
     async def quick() -> None: ...
 
     await start(queue)
     await (await quick.enqueue()).result("15s")
     await asyncio.sleep(1)
-    calls: list[str] = []
-    for method in (
-        "claim",
-        "promote",
-        "elect",
-        "reclaim",
-        "expire_overdue",
-        "end_overdue_cancels",
-        "cancel_requests",
-        "touch",
-        "settle",
-        "extend",
-        "tidy",
-        "templates",
-        "prune",
-    ):
-        monkeypatch.setattr(queue.store, method, _counted(queue, method, calls))
+    for store in queue.stores:
+        store.calls.clear()
     seconds = 10.0
     await asyncio.sleep(seconds)
-    assert len(calls) <= 2 * seconds, calls
-
-
-def _counted(queue: Queue, method: str, calls: list[str]) -> Callable[..., Any]:
-    original = getattr(queue.store, method)
-
-    async def count(*arguments: Any) -> Any:
-        calls.append(method)
-        return await original(*arguments)
-
-    return count
+    calls = sum((store.calls for store in queue.stores), Counter[str]())
+    assert calls.total() <= 2 * seconds, calls
 
 
 async def test_a_worker_without_handlers_claims_nothing_but_moves_delayed_jobs_to_the_queue(
@@ -351,7 +280,7 @@ async def test_a_worker_without_handlers_claims_nothing_but_moves_delayed_jobs_t
     lease = await queue.store.open_lease("elsewhere", 60_000)
 
     async def claimed() -> bool:
-        return bool((await queue.store.claim(lease, ["elsewhere"], [], 1, 1)).jobs)
+        return bool((await queue.store.claim(lease, Wants(["elsewhere"], [], 1, 1))).jobs)
 
     await until(claimed)
     assert (await job.refresh()).status == "processing"
@@ -360,9 +289,9 @@ async def test_a_worker_without_handlers_claims_nothing_but_moves_delayed_jobs_t
 
 def test_two_looks_at_the_same_instant_of_a_coarse_clock_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = SimpleNamespace(inbox=[], free=3, finished=0, low_water=0)
-    monkeypatch.setattr(appetite, "time", SimpleNamespace(monotonic=lambda: 7.0))
-    hunger = appetite.Appetite(executor)  # type: ignore[arg-type]
+    monkeypatch.setattr(claim_budget, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    hunger = claim_budget.ClaimBudget(executor)  # type: ignore[arg-type]
     executor.finished = 100
     assert hunger.limit(unwritten=0) == 3
-    monkeypatch.setattr(appetite, "time", SimpleNamespace(monotonic=lambda: 7.1))
+    monkeypatch.setattr(claim_budget, "time", SimpleNamespace(monotonic=lambda: 7.1))
     assert hunger.limit(unwritten=0) > 3

@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
-from treadle import Context, Fail, Job, Queue, StoreUnavailable
+from treadle import Context, Fail, Job, Queue
 
 
 async def test_the_context_knows_the_job(queue: Queue, start: Start) -> None:
@@ -61,18 +63,7 @@ async def test_start_and_progress_of_a_long_job_are_seen_while_it_runs(queue: Qu
     assert (await ended(queue, job)).progress == 100
 
 
-async def test_progress_is_written_a_few_times_a_second_at_most(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes: list[int] = []
-    original = queue.store.touch
-
-    async def touch(lease: int, touches: Any) -> list[int]:
-        writes.append(len(touches))
-        return await original(lease, touches)
-
-    monkeypatch.setattr(queue.store, "touch", touch)
-
+async def test_progress_is_written_a_few_times_a_second_at_most(queue: FaultyQueue, start: Start) -> None:
     @queue.job
     async def chatty(ctx: Context) -> int:
         loop = asyncio.get_running_loop()
@@ -84,17 +75,10 @@ async def test_progress_is_written_a_few_times_a_second_at_most(
 
     await start(queue)
     assert await (await chatty.enqueue()).result("15s") > 100
-    assert 1 <= len(writes) <= 6
+    assert 1 <= queue.faults.calls["touch"] <= 6
 
 
-async def test_a_quick_job_costs_no_write_but_its_ending(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def touch(*arguments: Any) -> list[int]:
-        raise AssertionError("not needed")
-
-    monkeypatch.setattr(queue.store, "touch", touch)
-
+async def test_a_quick_job_costs_no_write_but_its_ending(queue: FaultyQueue, start: Start) -> None:
     @queue.job
     async def quick(ctx: Context) -> None:
         await ctx.progress(50)
@@ -102,6 +86,7 @@ async def test_a_quick_job_costs_no_write_but_its_ending(
     worker = await start(queue)
     await quick.enqueue_many([{}] * 100)
     await until(lambda: worker.metrics.completed == 100)
+    assert queue.faults.calls["touch"] == 0
 
 
 @pytest.mark.parametrize(("percent", "shown"), [(-5, 0), (250, 100), (99.9, 99)])
@@ -118,19 +103,7 @@ async def test_the_last_progress_of_a_failed_job_is_kept(
     assert (job.status, job.progress, job.progress_message) == ("failed", shown, "so far \\x00\\ud800")
 
 
-async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    touched = 0
-    original = queue.store.touch
-
-    async def touch(*arguments: Any) -> list[int]:
-        nonlocal touched
-        touched += 1
-        return await original(*arguments)
-
-    monkeypatch.setattr(queue.store, "touch", touch)
-
+async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(queue: FaultyQueue, start: Start) -> None:
     @queue.job
     async def anxious(ctx: Context) -> str:
         before = (await queue.get(ctx.job_id)).locked_until
@@ -144,44 +117,36 @@ async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(
 
     await start(queue)
     assert await (await anxious.enqueue()).result("15s") == "later"
-    assert touched <= 2
+    assert queue.faults.calls["touch"] <= 2
 
 
 async def test_a_heartbeat_while_the_store_is_away_is_no_error_and_its_news_are_written_later(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue, start: Start
 ) -> None:
-    original, failures, written = queue.store.touch, 1, asyncio.Event()
+    failures = queue.faults.fail("touch", times=1)
 
-    async def touch(*arguments: Any) -> list[int]:
-        nonlocal failures
-        if failures:
-            failures -= 1
-            raise StoreUnavailable("away")
-        lost = await original(*arguments)
-        written.set()
-        return lost
+    def progress_of(job_id: str) -> Callable[[], Awaitable[int | None]]:
+        async def look() -> int | None:
+            return (await queue.get(job_id)).progress
 
-    monkeypatch.setattr(queue.store, "touch", touch)
+        return look
 
     @queue.job
     async def reports(ctx: Context) -> int | None:
         await ctx.progress(40, "half way")
         await ctx.heartbeat()
-        assert not failures
-        await asyncio.wait_for(written.wait(), 15)
-        return (await queue.get(ctx.job_id)).progress
+        assert not failures.left
+        return await until(progress_of(ctx.job_id))
 
     await start(queue)
     assert await (await reports.enqueue()).result("15s") == 40
 
 
 async def test_progress_that_cannot_be_written_does_not_keep_a_job_from_ending(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: FaultyQueue, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def touch(*arguments: Any) -> list[int]:
-        raise StoreUnavailable("away")
-
-    monkeypatch.setattr(queue.store, "touch", touch)
+    caplog.set_level(logging.INFO)
+    queue.faults.fail("touch")
 
     @queue.job
     async def stops(ctx: Context) -> None:
@@ -205,7 +170,7 @@ async def test_an_enqueue_in_a_handler_inherits_who_and_whose_unless_told_otherw
         return [same.id, other.id]
 
     await start(queue)
-    job = await parent.enqueue(created_by="ada", scope="account", scope_id="7")
+    job = await parent.options(created_by="ada", scope="account", scope_id="7").enqueue()
     same, other = [await queue.get(id) for id in await job.result("15s")]
     assert (same.created_by, same.scope, same.scope_id) == ("ada", "account", "7")
     assert (other.created_by, other.scope, other.scope_id) == ("bob", "account", "7")

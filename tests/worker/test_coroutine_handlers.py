@@ -2,11 +2,13 @@
 
 import asyncio
 import contextvars
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import CancelPolicy, Context, Fail, Job, Queue, Retry, RetryAfter, Snooze, Worker
@@ -80,7 +82,7 @@ async def test_the_jobs_own_number_of_attempts_wins(queue: Queue, start: Start) 
         raise ValueError(ctx.max_attempts)
 
     await start(queue)
-    job = await ended(queue, await fragile.enqueue(max_attempts=1))
+    job = await ended(queue, await fragile.options(max_attempts=1).enqueue())
     assert (job.status, job.attempt) == ("failed", 1)
 
 
@@ -138,7 +140,7 @@ async def test_a_delay_that_is_none_fails_with_the_reason(queue: Queue, start: S
 
 async def test_a_retry_policy_that_raises_fails_the_job_and_not_the_worker(queue: Queue, start: Start) -> None:
     class Moody(Retry):
-        def decide(self, error: BaseException, failures: int) -> int | None:
+        def decide(self, families: Sequence[str], failures: int) -> int | None:
             raise LookupError("which day is it?")
 
     @queue.job(retry=Moody())
@@ -283,10 +285,9 @@ async def test_a_cancel_left_behind_by_a_handler_does_not_take_the_slot_while_it
 
 
 async def test_a_cancel_left_behind_that_hits_when_the_slot_is_given_a_job_does_not_lose_it(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue, start: Start
 ) -> None:
     slot: list[asyncio.Task[Any]] = []
-    original = queue.store.claim
 
     @queue.job
     async def who() -> str:
@@ -295,13 +296,7 @@ async def test_a_cancel_left_behind_that_hits_when_the_slot_is_given_a_job_does_
         slot.append(task)
         return "here"
 
-    async def claim(*arguments: Any) -> Any:
-        answer = await original(*arguments)
-        if answer.jobs and slot:
-            slot[0].cancel()
-        return answer
-
-    monkeypatch.setattr(queue.store, "claim", claim)
+    queue.faults.after("claim", lambda claim: slot[0].cancel() if claim.jobs and slot else None)
     await start(queue, slots=1)
     for _ in range(3):
         assert await (await who.enqueue()).result("15s") == "here"

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.worker.conftest import Start, StartProgram
+from tests.faulty import Around, FaultyQueue
+from tests.worker.conftest import Program, Start, StartProgram
 from tests.worker.waiting import ended, event_types, in_status, until
-from treadle import Context, LeaseLost, Queue, StoreUnavailable, Worker
-from treadle.worker.keeper import LeaseKeeper
-from treadle.worker.lease import Lease
+from treadle import Context, Job, LeaseLost, Queue, StoreUnavailable, Worker
+from treadle.queue import steering
+from treadle.testing.workbench import LEASES_ONLY
+from treadle.worker.lease_keeper import Lease, LeaseKeeper
 
 LEASE = "600ms"
 
@@ -22,7 +24,7 @@ LEASE = "600ms"
 async def reap(queue: Queue) -> None:
     """Sweep all the time, as the sharpest leader would."""
     while True:
-        await queue.store.reclaim()
+        await queue.store.reap(LEASES_ONLY)
         await asyncio.sleep(0.02)
 
 
@@ -35,16 +37,10 @@ async def reaper(queue: Queue) -> Any:
 
 
 @pytest.fixture
-async def leases(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+async def leases(queue: FaultyQueue) -> list[int]:
     """The leases that workers open here, in order."""
     opened: list[int] = []
-    original = queue.store.open_lease
-
-    async def open_lease(*arguments: Any) -> int:
-        opened.append(await original(*arguments))
-        return opened[-1]
-
-    monkeypatch.setattr(queue.store, "open_lease", open_lease)
+    queue.faults.after("open_lease", opened.append)
     return opened
 
 
@@ -121,6 +117,23 @@ async def test_a_worker_that_comes_back_under_its_old_name_does_not_inherit_the_
     assert await job.result("20s") == "attempt 2"
 
 
+async def suspended(sleeper: Program, queue: Queue, job: Job) -> None:
+    """Stop the process until its job is taken back.
+
+    If it was stopped inside a write, it holds the database's write lock and no one can take anything back; tests of
+    stopped writers show what happens then. Here it goes on for a moment and is stopped elsewhere.
+    """
+    for _ in range(10):
+        sleeper.signal(signal.SIGSTOP)
+        try:
+            await in_status(queue, job, "pending", 3.0)
+        except AssertionError:
+            sleeper.signal(signal.SIGCONT)
+        else:
+            return
+    raise AssertionError("the job was never taken back")
+
+
 @pytest.mark.parametrize("topic", ["wait", "wait_in_thread"])
 @pytest.mark.usefixtures("reaper")
 async def test_a_worker_that_was_suspended_past_its_lease_is_refused_and_its_handler_told(
@@ -129,8 +142,7 @@ async def test_a_worker_that_was_suspended_past_its_lease_is_refused_and_its_han
     sleeper = program(lease=LEASE, maintenance=False)
     job = await queue.enqueue(topic, files)
     await started(files)
-    sleeper.signal(signal.SIGSTOP)
-    await in_status(queue, job, "pending")
+    await suspended(sleeper, queue, job)
     Path(files["started"]).unlink()
     sleeper.signal(signal.SIGCONT)
     await until(lambda: Path(files["told"]).exists())
@@ -178,6 +190,7 @@ async def test_a_lost_lease_is_told_to_every_handler_and_nothing_is_settled(
     await until(lambda: len(running) == 2)
     await queue.store.close_lease(leases[0])
     assert [await job.result("15s") for job in jobs] == ["again", "again"]
+    await until(lambda: len(told) == 2)  # a thread learns of it when it asks, perhaps after the second run
     assert sorted(told) == ["loop", "thread"]
     assert [(await job.refresh()).attempt for job in jobs] == [2, 2]
     assert len(leases) == 2
@@ -199,44 +212,40 @@ async def test_a_worker_whose_lease_is_lost_claims_on_with_a_new_one(
 
 
 async def test_a_worker_without_a_lease_asks_until_it_has_one_and_does_nothing_else(
-    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue, start: Start
 ) -> None:
     @queue.job
     async def quick() -> str:
         return "done"
 
-    original, release, refusals = queue.store.open_lease, queue.store.release_unknown, 3
+    refusals = 3
+    leases: list[int] = []
     given_back: list[int] = []
 
-    async def open_lease(*arguments: Any) -> int:
+    async def open_lease(call: Around, *arguments: Any) -> Any:
         nonlocal refusals
         if leases and refusals:
             refusals -= 1
             await quick.enqueue()  # its hint does not make the worker forget that it has no lease
             raise StoreUnavailable("away")
-        return await original(*arguments)
+        leases.append(await call(*arguments))
+        return leases[-1]
 
-    async def release_unknown(lease: int, tokens: Any) -> int:
-        given_back.append(lease)
-        return await release(lease, tokens)
-
-    monkeypatch.setattr(queue.store, "open_lease", open_lease)
+    queue.faults.around("open_lease", open_lease)
     await start(queue, lease="150ms", maintenance=False)
     await (await quick.enqueue()).result("15s")
     await queue.store.close_lease(leases[0])
     await until(lambda: refusals < 3)
-    monkeypatch.setattr(queue.store, "release_unknown", release_unknown)
+    queue.faults.before("release_unknown", lambda lease, tokens: given_back.append(lease))
     assert await (await quick.enqueue()).result("15s") == "done"
     assert len(leases) == 2
     assert leases[0] not in given_back
 
 
-async def test_a_loss_that_is_noticed_twice_is_one_loss(
-    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_loss_that_is_noticed_twice_is_one_loss(queue: FaultyQueue, start: Start, leases: list[int]) -> None:
     """Here by a heartbeat, while a claim that will say the same is under way."""
     gone, asking, told = threading.Event(), asyncio.Event(), asyncio.Event()
-    original, loop = queue.store.claim, asyncio.get_running_loop()
+    loop, claiming, armed = asyncio.get_running_loop(), 0, False
 
     @queue.job
     def anxious(ctx: Context) -> int:
@@ -248,17 +257,24 @@ async def test_a_loss_that_is_noticed_twice_is_one_loss(
             raise
         return ctx.attempt
 
-    async def claim(*arguments: Any) -> Any:
-        if not told.is_set():
+    async def claim(call: Around, *arguments: Any) -> Any:
+        nonlocal claiming
+        if armed and not told.is_set():
             asking.set()
             await told.wait()
-        return await original(*arguments)
+        claiming += 1
+        try:
+            return await call(*arguments)
+        finally:
+            claiming -= 1
 
+    queue.faults.around("claim", claim)
     worker = await start(queue, slots=2, reap_interval="50ms")
     first = await anxious.enqueue()
     await in_status(queue, first, "processing")
-    monkeypatch.setattr(queue.store, "claim", claim)
-    second = await anxious.enqueue(delay=0)
+    await until(lambda: not claiming)
+    armed = True
+    second = await anxious.options(delay=0).enqueue()
     await asyncio.wait_for(asking.wait(), 15)
     await queue.store.close_lease(leases[0])
     gone.set()
@@ -268,10 +284,9 @@ async def test_a_loss_that_is_noticed_twice_is_one_loss(
 
 
 async def test_news_of_a_job_that_come_back_as_lost_after_its_lease_are_no_second_loss(
-    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue, start: Start, leases: list[int]
 ) -> None:
     asking, known, answered, let_go = (asyncio.Event() for _ in range(4))
-    original = queue.store.touch
 
     @queue.job
     async def stubborn(ctx: Context) -> int:
@@ -282,20 +297,20 @@ async def test_news_of_a_job_that_come_back_as_lost_after_its_lease_are_no_secon
             await let_go.wait()
         return ctx.attempt
 
-    async def touch(*arguments: Any) -> list[int]:
+    async def touch(call: Around, *arguments: Any) -> Any:
         asking.set()
         await known.wait()
-        lost = await original(*arguments)
+        lost = await call(*arguments)
         answered.set()
         return lost
 
     worker = await start(queue, reap_interval="50ms")
     job = await stubborn.enqueue()
     await in_status(queue, job, "processing")
-    monkeypatch.setattr(queue.store, "touch", touch)
+    queue.faults.around("touch", touch)
     await asyncio.wait_for(asking.wait(), 15)
     await queue.store.close_lease(leases[0])
-    await stubborn.enqueue(delay=0)  # its claim shows that the lease is lost
+    await stubborn.options(delay=0).enqueue()  # its claim shows that the lease is lost
     await asyncio.wait_for(answered.wait(), 15)
     await until(lambda: len(leases) == 2)
     let_go.set()
@@ -304,18 +319,16 @@ async def test_news_of_a_job_that_come_back_as_lost_after_its_lease_are_no_secon
 
 
 async def test_jobs_that_come_with_a_lease_that_is_lost_by_now_are_not_begun(
-    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: FaultyQueue, start: Start, leases: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    original = queue.store.claim
-
-    async def claim(*arguments: Any) -> Any:
-        answer = await original(*arguments)
+    async def claim(call: Around, *arguments: Any) -> Any:
+        answer = await call(*arguments)
         if answer.jobs and len(leases) == 1:
             await queue.store.close_lease(leases[0])
             await until(lambda: len(leases) == 2)
         return answer
 
-    monkeypatch.setattr(queue.store, "claim", claim)
+    queue.faults.around("claim", claim)
 
     @queue.job
     async def quick(ctx: Context) -> int:
@@ -342,16 +355,15 @@ async def test_a_job_that_an_operator_released_is_taken_from_its_handler(queue: 
     worker = await start(queue, lease="600ms", slots=1)
     job = await long.enqueue()
     await in_status(queue, job, "processing")
-    await queue.store.release([job.id])
+    await steering.release(queue.store, [job.id])
     assert await job.result("15s") == 1
     assert told.is_set()
     assert worker.metrics.lease_losses == 1
 
 
 async def test_the_lease_survives_a_store_that_is_away_for_less_than_its_length(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue, start: Start
 ) -> None:
-    stores = _keepers_stores(queue, monkeypatch)
     let_go = asyncio.Event()
 
     @queue.job
@@ -361,7 +373,7 @@ async def test_the_lease_survives_a_store_that_is_away_for_less_than_its_length(
     worker = await start(queue, lease="900ms", reap_interval="50ms")
     job = await long.enqueue()
     await in_status(queue, job, "processing")
-    failures = _fail_times(stores[-1], "extend", 3, monkeypatch)
+    failures = queue.stores[-1].fail("renew", times=3)
     await until(lambda: failures.left == 0)
     let_go.set()
     job = await ended(queue, job)
@@ -369,16 +381,36 @@ async def test_the_lease_survives_a_store_that_is_away_for_less_than_its_length(
     assert worker.metrics.lease_losses == 0
 
 
-async def test_a_lease_that_could_not_be_renewed_until_its_end_is_given_up(
-    queue: Queue, start: Start, leases: list[int], monkeypatch: pytest.MonkeyPatch
+async def test_an_outage_longer_than_the_lease_costs_no_running_job(
+    queue: FaultyQueue, start: Start, leases: list[int]
 ) -> None:
-    stores = _keepers_stores(queue, monkeypatch)
+    let_go = asyncio.Event()
+
+    @queue.job
+    async def long() -> None:
+        await let_go.wait()
+
+    worker = await start(queue, lease="300ms", maintenance=False)
+    job = await long.enqueue()
+    await in_status(queue, job, "processing")
+    failures = queue.stores[-1].fail("renew", times=6)
+    await until(lambda: failures.left == 0)
+    await long.options(delay=0).enqueue()  # a claim finds that the lease's time is over
+    let_go.set()
+    job = await ended(queue, job)
+    assert (job.status, job.attempt) == ("completed", 1)
+    assert (worker.metrics.lease_losses, len(leases)) == (0, 1)
+
+
+async def test_a_lease_that_was_taken_back_while_the_keeper_could_not_renew_it_is_given_up(
+    queue: FaultyQueue, start: Start, leases: list[int]
+) -> None:
     told = asyncio.Event()
 
-    async def extend(lease: int, lease_ms: int) -> bool:
+    async def renew(call: Around, lease: int, lease_ms: int) -> Any:
         if lease == leases[0]:
             raise StoreUnavailable("away")
-        return await original(lease, lease_ms)
+        return await call(lease, lease_ms)
 
     @queue.job
     async def long(ctx: Context) -> int:
@@ -392,43 +424,10 @@ async def test_a_lease_that_could_not_be_renewed_until_its_end_is_given_up(
     await start(queue, lease="300ms", reap_interval="50ms")
     job = await long.enqueue()
     await in_status(queue, job, "processing")
-    original = stores[-1].extend
-    monkeypatch.setattr(stores[-1], "extend", extend)
+    queue.stores[-1].around("renew", renew)
     await asyncio.wait_for(told.wait(), 15)
     assert await job.result("15s") == 2
     assert len(leases) == 2
-
-
-def _keepers_stores(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The stores that lease keepers open from here on."""
-    stores = []
-    original = queue.new_store
-
-    def new_store() -> Any:
-        stores.append(original())
-        return stores[-1]
-
-    monkeypatch.setattr(queue, "new_store", new_store)
-    return stores
-
-
-class _Failures:
-    left = 0
-
-
-def _fail_times(store: Any, method: str, times: int, monkeypatch: pytest.MonkeyPatch) -> _Failures:
-    failures = _Failures()
-    failures.left = times
-    original = getattr(store, method)
-
-    async def failing(*arguments: Any) -> Any:
-        if failures.left:
-            failures.left -= 1
-            raise StoreUnavailable("away")
-        return await original(*arguments)
-
-    monkeypatch.setattr(store, method, failing)
-    return failures
 
 
 async def test_a_poison_job_expires_after_its_attempts_and_its_neighbours_live(
@@ -490,7 +489,7 @@ def test_the_keeper_ends_when_its_workers_loop_is_gone(sqlite_url: str) -> None:
     async def leave_without_a_word() -> threading.Thread:
         async with Queue(sqlite_url) as queue:
             lease = Lease(await queue.store.open_lease("ada", 60), time.monotonic() + 60)
-            keeper = LeaseKeeper(queue.new_store, 60, lambda _: None, lambda: None)
+            keeper = LeaseKeeper(queue.new_store, 60, lambda _: None, lambda _: None)
             await keeper.start()
             keeper.keep(lease)
             return keeper._thread

@@ -1,10 +1,13 @@
-"""What a worker says of jobs that fail: one line each, with the job's facts for machines."""
+"""What a worker logs about jobs: starts, endings and failures, with the job's facts for machines."""
 
+import asyncio
 import logging
+import re
 
 import pytest
 
 from tests.worker.conftest import Start
+from tests.worker.waiting import until
 from treadle import Fail, Queue, Retry, Snooze
 
 
@@ -59,3 +62,48 @@ async def test_a_refusal_without_retry(queue: Queue, start: Start, caplog: pytes
     with pytest.raises(Exception, match="not this one"):
         await job.result("15s")
     assert [level for level, _ in told(caplog)] == ["ERROR"]
+
+
+async def test_start_and_end_of_a_job_with_its_duration(
+    queue: Queue, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "treadle.worker")
+    tries: list[int] = []
+
+    @queue.job(retry=Retry(2, backoff=[0.001]))
+    async def second_time_lucky() -> None:
+        tries.append(1)
+        await asyncio.sleep(0.01)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+
+    await start(queue)
+    job = await second_time_lucky.enqueue()
+    await job.result("15s")
+    await until(lambda: any("completed in" in line for _, line in told(caplog)))
+    first, _, again, end = [one for one in caplog.records if "second_time_lucky" in one.message]
+    assert first.message == "second_time_lucky started"
+    assert again.message == "second_time_lucky started (attempt 2 of 2)"
+    assert re.fullmatch(r"second_time_lucky completed in \d+ ms", end.message)
+    assert (end.job_id, end.levelname) == (job.id, "INFO")  # type: ignore[attr-defined]
+
+
+async def test_at_high_speed_a_few_jobs_are_told_and_the_others_counted(
+    queue: Queue, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "treadle.worker")
+
+    @queue.job
+    async def quick() -> None: ...
+
+    await quick.enqueue_many([{}] * 2000)
+    worker = await start(queue)
+    await until(lambda: worker.metrics.completed == 2000)
+
+    def counted() -> int:
+        more = [re.fullmatch(r"(\d+) more jobs completed", line) for _, line in told(caplog)]
+        single = [line for _, line in told(caplog) if line.startswith("quick completed")]
+        return len(single) + sum(int(match[1]) for match in more if match)
+
+    await until(lambda: counted() == 2000)
+    assert sum("quick" in line for _, line in told(caplog)) <= 400, "2 × 20 lines a second"

@@ -3,14 +3,14 @@
 import asyncio
 from typing import Any
 
-import pytest
-
+from tests.faulty import Around, FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Queue
 from treadle.maintenance import Leader, Maintenance, Reaper, Retention
-from treadle.settings import Settings
-from treadle.site import Site
+from treadle.model.settings import Settings
+from treadle.queue.runtime_settings import RuntimeSettings
+from treadle.store.values import Wants
 
 
 async def test_one_of_many_leads_and_another_follows_when_it_resigns(queue: Queue) -> None:
@@ -39,18 +39,14 @@ async def test_a_leader_that_dies_is_followed_when_its_term_is_over(queue: Queue
 
 
 async def test_a_leader_that_cannot_reach_the_store_stops_leading_when_its_term_is_over(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue,
 ) -> None:
     leader = Leader(queue.store, "lonely", 200)
     task = asyncio.create_task(_tick(leader))
     await until(lambda: leader.leads)
-    monkeypatch.setattr(queue.store, "elect", _away)
+    queue.faults.fail("elect", error=ConnectionError("away"))
     await until(lambda: not leader.leads)
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def _away(*arguments: Any) -> bool:
-    raise ConnectionError("away")
 
 
 async def _tick(leader: Leader) -> None:
@@ -67,7 +63,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 async def test_the_reaper_takes_back_jobs_of_a_lease_that_ran_out(queue: Queue) -> None:
     job = await queue.enqueue("orphan")
     lease = await queue.store.open_lease("gone", 100)
-    await queue.store.claim(lease, ["orphan"], [], 1, 1)
+    await queue.store.claim(lease, Wants(["orphan"], [], 1, 1))
     assert (await job.refresh()).status == "processing"
     reaper = Reaper(queue.store)
 
@@ -89,7 +85,7 @@ async def test_the_reaper_knows_the_grace_of_every_topic(queue: Queue, start: St
     await queue.save_templates()
     jobs = [await short.enqueue(), await long.enqueue()]
     lease = await queue.store.open_lease("busy", 3_600_000)
-    await queue.store.claim(lease, ["short", "long"], [], 2, 2)
+    await queue.store.claim(lease, Wants(["short", "long"], [], 2, 2))
     for job in jobs:
         await job.cancel()
     reaper = Reaper(queue.store)
@@ -127,22 +123,29 @@ async def test_retention_deletes_what_ended_long_ago_and_nothing_else(queue: Que
 
 
 def _keeping(queue: Queue, ms: int) -> Retention:
-    return Retention(queue.store, Site(queue.store, Settings(stale_after_ms=0, delete_after_ms=ms)))
+    return Retention(queue.store, RuntimeSettings(queue.store, Settings(stale_after_ms=0, delete_after_ms=ms)))
 
 
 async def _is_after(queue: Queue, ms: int) -> bool:
     return await queue.store.now() > ms
 
 
-async def test_only_the_leader_serves(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_workers_of_one_name_never_both_lead(queue: Queue) -> None:
+    leaders = [Leader(queue.store, "same", 60_000) for _ in range(3)]
+    ticks = [asyncio.create_task(leader.tick()) for leader in leaders]
+    await until(lambda: any(leader.leads for leader in leaders))
+    await _end(ticks)
+    assert sum(leader.leads for leader in leaders) == 1
+
+
+async def test_only_the_leader_serves(queue: FaultyQueue) -> None:
     sweeps: list[str] = []
     parts = [Maintenance(queue, name, 20) for name in "abc"]
 
-    async def reclaim(limit: int = 1000) -> list[Any]:
+    def note(*arguments: Any) -> None:
         sweeps.append(asyncio.current_task().get_name())  # type: ignore[union-attr]
-        return []
 
-    monkeypatch.setattr(queue.store, "reclaim", reclaim)
+    queue.faults.before("reap", note)
     tasks = [
         asyncio.create_task(_forever(step), name=name)
         for part, name in zip(parts, "abc", strict=True)
@@ -158,17 +161,16 @@ async def _forever(step: Any) -> None:
         await step()
 
 
-async def test_a_stopped_worker_hands_over_at_once(queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_worker_hands_over_at_once(queue: FaultyQueue, start: Start) -> None:
     elected: list[str] = []
-    original = queue.store.elect
 
-    async def elect(name: str, holder: str, ttl_ms: int) -> bool:
-        answer = await original(name, holder, ttl_ms)
+    async def elect(call: Around, name: str, holder: str, ttl_ms: int) -> Any:
+        answer = await call(name, holder, ttl_ms)
         if answer:
-            elected.append(holder)
+            elected.append(holder.split(maxsplit=1)[0])
         return answer
 
-    monkeypatch.setattr(queue.store, "elect", elect)
+    queue.faults.around("elect", elect)
     first = await start(queue, name="first", reap_interval="20s", lease="1h")
     await until(lambda: elected == ["first"])
     await start(queue, name="second", reap_interval="100ms")
@@ -183,7 +185,7 @@ async def test_recovery_needs_nothing_but_another_worker(queue: Queue, start: St
 
     job = await quick.enqueue()
     lease = await queue.store.open_lease("gone", 300)
-    await queue.store.claim(lease, ["quick"], [], 1, 1)
+    await queue.store.claim(lease, Wants(["quick"], [], 1, 1))
     await in_status(queue, job, "processing")
     await start(queue, lease="1s", reap_interval="100ms")
     assert await job.result("15s") == "recovered"

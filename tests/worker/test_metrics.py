@@ -4,13 +4,13 @@ import asyncio
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
-from treadle import Fail, Queue, Retry, Snooze, StoreUnavailable, Worker
+from treadle import Fail, Queue, Retry, Snooze, Worker
 from treadle.telemetry.histogram import Histogram
 from treadle.worker.metrics import Times
 
@@ -94,7 +94,7 @@ async def test_a_delayed_job_waits_from_its_time_on(queue: Queue, start: Start) 
         starts.append(time.time())
 
     worker = await start(queue)
-    job = await ended(queue, await later.enqueue(delay="700ms"))
+    job = await ended(queue, await later.options(delay="700ms").enqueue())
     assert folded(worker, "later").waits.total == pytest.approx(starts[0] - job.run_at.timestamp(), abs=0.2)
 
 
@@ -105,7 +105,7 @@ async def test_a_time_in_the_past_is_no_wait(queue: Queue, start: Start) -> None
     async def overdue() -> None:
         starts.append(time.time())
 
-    job = await overdue.enqueue(run_at=datetime(2001, 1, 1, tzinfo=UTC))
+    job = await overdue.options(run_at=datetime(2001, 1, 1, tzinfo=UTC)).enqueue()
     worker = await start(queue)
     await ended(queue, job)
     assert folded(worker, "overdue").waits.total == pytest.approx(starts[0] - job.created_at.timestamp(), abs=0.2)
@@ -182,25 +182,16 @@ async def test_what_maintenance_ends_is_counted(queue: Queue, start: Start) -> N
     async def never() -> None: ...
 
     worker = await start(queue, reap_interval="20ms", topics=[])
-    job = await never.enqueue(expires="1ms")
+    job = await never.options(expires="1ms").enqueue()
     await ended(queue, job)
     await until(lambda: worker.metrics.ended == {("never", "expired"): 1})
 
 
-async def test_a_store_that_fails_is_counted(queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_fails_is_counted(queue: FaultyQueue, start: Start) -> None:
     @queue.job
     async def quick() -> None: ...
 
-    original, failures = queue.store.claim, 0
-
-    async def claim(*arguments: Any) -> Any:
-        nonlocal failures
-        failures += 1
-        if failures <= 2:
-            raise StoreUnavailable("away")
-        return await original(*arguments)
-
-    monkeypatch.setattr(queue.store, "claim", claim)
+    queue.faults.fail("claim", times=2)
     job = await quick.enqueue()
     worker = await start(queue)
     await ended(queue, job)

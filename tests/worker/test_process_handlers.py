@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import time
 from datetime import timedelta
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -17,9 +18,11 @@ from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, InvalidInput, Job, Queue, Retry, Worker
-from treadle.worker import child_process, shutdown
-from treadle.worker.child_process import Child
-from treadle.worker.processes import Conversation
+from treadle.queue import steering
+from treadle.worker import shutdown
+from treadle.worker.callers.process import Conversation
+from treadle.worker.child import process
+from treadle.worker.child.process import Child
 
 QUICK = CancelPolicy(grace="400ms")
 
@@ -243,6 +246,33 @@ async def test_one_over_its_limit_is_stopped_and_failed(queue: Queue, start: Sta
     await until(lambda: gone(int(Path(paths["started"]).read_text())))
 
 
+@pytest.mark.parametrize("handler", [handlers.sleeps, handlers.waits])
+async def test_one_over_its_limit_is_told_and_can_clean_up(
+    queue: Queue, start: Start, tmp_path: Path, handler: Any
+) -> None:
+    queue.register("slow", handler, process=True, timeout="300ms", max_attempts=1)
+    await start(queue)
+    paths = files(tmp_path)
+    job = await ended(queue, await queue.enqueue("slow", paths), 30)
+    assert (job.status, job.error_type) == ("failed", "TimeoutError")
+    assert Path(paths["cleaned"]).exists()
+
+
+async def test_one_that_ignores_its_limit_is_over_within_a_second_of_it(
+    queue: Queue, start: Start, tmp_path: Path
+) -> None:
+    """Whatever its grace: that is for cancels."""
+    queue.register("deaf", handlers.deaf, process=True, cancel=CancelPolicy(grace="1h"), timeout="3s", max_attempts=1)
+    await start(queue)
+    paths = files(tmp_path)
+    job = await queue.enqueue("deaf", paths)
+    await started(paths)
+    begun = time.monotonic()
+    assert (await ended(queue, job, 30)).error_type == "TimeoutError"
+    assert 2.5 < time.monotonic() - begun < 4.2
+    await until(lambda: gone(int(Path(paths["started"]).read_text())))
+
+
 async def test_stopping_the_worker_gives_the_job_back_and_leaves_no_child(
     queue: Queue, start: Start, tmp_path: Path
 ) -> None:
@@ -257,7 +287,7 @@ async def test_stopping_the_worker_gives_the_job_back_and_leaves_no_child(
     await until(lambda: gone(pid))
 
 
-async def test_a_second_stop_kills_the_child_at_once(queue: Queue, start: Start, tmp_path: Path) -> None:
+async def test_a_second_stop_kills_the_child_and_gives_its_job_back(queue: Queue, start: Start, tmp_path: Path) -> None:
     queue.register("deaf", handlers.deaf, process=True)
     worker = await start(queue, drain="60s")
     paths = files(tmp_path)
@@ -266,7 +296,9 @@ async def test_a_second_stop_kills_the_child_at_once(queue: Queue, start: Start,
     worker.stop()
     worker.stop()
     await until(lambda: gone(pid))
-    assert (await job.refresh()).status == "processing", "nothing is written any more"
+    await worker.done  # type: ignore[attr-defined]
+    job = await job.refresh()
+    assert (job.status, job.attempt) == ("pending", 0)
 
 
 async def test_one_that_is_being_stopped_is_killed_when_its_lease_is_lost(
@@ -279,7 +311,7 @@ async def test_one_that_is_being_stopped_is_killed_when_its_lease_is_lost(
     pid = int(await started(paths))
     await job.cancel()
     await insisting.wait()
-    await queue.store.release([job.id])
+    await steering.release(queue.store, [job.id])
     await until(lambda: gone(pid))
     assert (await job.refresh()).status == "cancelled"
 
@@ -297,7 +329,8 @@ async def test_one_that_is_being_stopped_is_killed_when_the_worker_leaves(
     worker.stop()
     worker.stop()
     await until(lambda: gone(pid))
-    assert (await job.refresh()).status == "cancelling"
+    await worker.done  # type: ignore[attr-defined]
+    assert (await job.refresh()).status == "cancelled"
 
 
 async def test_a_cancel_while_the_child_is_starting_ends_the_job_before_it_begins(
@@ -332,7 +365,7 @@ async def test_a_child_that_was_starting_when_the_worker_left_does_not_begin(
     for _ in range(stops):
         worker.stop()
     await worker.done  # type: ignore[attr-defined]
-    assert (await job.refresh()).status == ("pending" if stops == 1 else "processing")
+    assert (await job.refresh()).status == "pending"
     go_on.set()
     await until(lambda: made and gone(made[0]._pid))
     assert not Path(paths["started"]).exists()
@@ -358,9 +391,9 @@ def insisting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when a worker begins to make a child stop."""
     begun, original = asyncio.Event(), Conversation._insist
 
-    async def insist(talk: Conversation, over: Any) -> None:
+    async def insist(talk: Conversation) -> None:
         begun.set()
-        await original(talk, over)
+        await original(talk)
 
     monkeypatch.setattr(Conversation, "_insist", insist)
     return begun
@@ -386,7 +419,7 @@ async def test_a_process_that_cannot_be_started_is_a_failed_attempt(
 async def test_a_process_that_does_not_start_in_time_is_killed_and_a_failed_attempt(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "START_S", 0.001)
+    monkeypatch.setattr(process, "START_S", 0.001)
     queue.register("plain", handlers.plain, process=True, max_attempts=1)
     await start(queue)
     before = set(multiprocessing.active_children())
@@ -409,7 +442,7 @@ async def test_an_idle_child_that_died_is_replaced(queue: Queue, start: Start) -
 async def test_a_child_that_will_not_leave_is_killed(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "LEAVE_S", 0.2)
+    monkeypatch.setattr(process, "LEAVE_S", 0.2)
     queue.register("leaves_a_thread", handlers.leaves_a_thread, process=True)
     worker = await start(queue)
     pid = await (await queue.enqueue("leaves_a_thread")).result("30s")
@@ -420,6 +453,6 @@ async def test_a_child_that_will_not_leave_is_killed(
 
 async def test_children_that_are_left_are_killed_when_the_program_exits() -> None:
     child = await Child.start()
-    child_process._kill_those_left()
+    process._kill_those_left()
     await until(lambda: gone(child._pid))
     await child.dismiss()

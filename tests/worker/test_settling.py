@@ -1,21 +1,16 @@
 """Settling: batched, kept while the store is away, never dropped, never made up."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from tests.faulty import Around, FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
-from treadle import Context, Queue, Retry, StoreUnavailable
-from treadle.store.base import Settlement
-
-Settle = Callable[[list[Settlement]], Awaitable[list[Settlement]]]
-
-
-def replace_settle(queue: Queue, monkeypatch: pytest.MonkeyPatch, make: Callable[[Settle], Settle]) -> None:
-    monkeypatch.setattr(queue.store, "settle", make(queue.store.settle))
+from treadle import Context, Queue, Retry
+from treadle.queue import steering
+from treadle.store.values import Settlement
 
 
 def noop(queue: Queue) -> Any:
@@ -26,19 +21,10 @@ def noop(queue: Queue) -> Any:
     return quick
 
 
-async def test_many_endings_are_written_in_few_batches(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_endings_are_written_in_few_batches(queue: FaultyQueue, start: Start) -> None:
     quick, sizes = noop(queue), []
 
-    def counting(settle: Settle) -> Settle:
-        async def count(batch: list[Settlement]) -> list[Settlement]:
-            sizes.append(len(batch))
-            return await settle(batch)
-
-        return count
-
-    replace_settle(queue, monkeypatch, counting)
+    queue.faults.before("settle", lambda batch: sizes.append(len(batch)))
     await quick.enqueue_many([{}] * 2000)
     worker = await start(queue)
     await until(lambda: worker.metrics.completed == 2000)
@@ -47,62 +33,27 @@ async def test_many_endings_are_written_in_few_batches(
     assert max(sizes) <= 1000
 
 
-async def test_immediate_writes_one_job_at_a_time(queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_immediate_writes_one_job_at_a_time(queue: FaultyQueue, start: Start) -> None:
     quick, sizes = noop(queue), []
 
-    def counting(settle: Settle) -> Settle:
-        async def count(batch: list[Settlement]) -> list[Settlement]:
-            sizes.append(len(batch))
-            return await settle(batch)
-
-        return count
-
-    replace_settle(queue, monkeypatch, counting)
+    queue.faults.before("settle", lambda batch: sizes.append(len(batch)))
     await quick.enqueue_many([{}] * 50)
     worker = await start(queue, immediate=True)
     await until(lambda: worker.metrics.completed == 50)
     assert sizes == [1] * 50
 
 
-async def test_endings_wait_while_the_store_is_away(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick, failures = noop(queue), 4
-
-    def failing(settle: Settle) -> Settle:
-        async def fail(batch: list[Settlement]) -> list[Settlement]:
-            nonlocal failures
-            if failures:
-                failures -= 1
-                raise StoreUnavailable("away")
-            return await settle(batch)
-
-        return fail
-
-    replace_settle(queue, monkeypatch, failing)
+async def test_endings_wait_while_the_store_is_away(queue: FaultyQueue, start: Start) -> None:
+    quick, failures = noop(queue), queue.faults.fail("settle", times=4)
     await start(queue)
     jobs = await quick.enqueue_many([{"x": i} for i in range(20)])
     assert [await job.result("15s") for job in jobs] == list(range(20))
-    assert failures == 0
+    assert failures.left == 0
 
 
-async def test_an_answer_lost_after_the_commit_does_not_end_a_job_twice(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick, losses = noop(queue), 1
-
-    def losing(settle: Settle) -> Settle:
-        async def lose(batch: list[Settlement]) -> list[Settlement]:
-            nonlocal losses
-            answer = await settle(batch)
-            if losses:
-                losses -= 1
-                raise StoreUnavailable("the answer was lost")
-            return answer
-
-        return lose
-
-    replace_settle(queue, monkeypatch, losing)
+async def test_an_answer_lost_after_the_commit_does_not_end_a_job_twice(queue: FaultyQueue, start: Start) -> None:
+    quick = noop(queue)
+    queue.faults.fail("settle", times=1, lose_answer=True)
     worker = await start(queue)
     jobs = await quick.enqueue_many([{"x": i} for i in range(20)])
     assert [await job.result("15s") for job in jobs] == list(range(20))
@@ -121,7 +72,7 @@ async def test_the_ending_of_a_job_that_was_taken_away_is_refused_and_told_of(
         if taken:
             return "second"
         taken = True
-        await queue.store.release([ctx.job_id])
+        await steering.release(queue.store, [ctx.job_id])
         return "first"
 
     worker = await start(queue, slots=1)
@@ -130,20 +81,14 @@ async def test_the_ending_of_a_job_that_was_taken_away_is_refused_and_told_of(
     assert any("were no longer ours when they ended" in record.message for record in caplog.records)
 
 
-async def test_one_ending_that_cannot_be_stored_fails_alone(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_ending_that_cannot_be_stored_fails_alone(queue: FaultyQueue, start: Start) -> None:
     quick = noop(queue)
 
-    def picky(settle: Settle) -> Settle:
-        async def pick(batch: list[Settlement]) -> list[Settlement]:
-            if any(one.transition.result == '"bad"' for one in batch):
-                raise ValueError("this value \x00 is not for me")
-            return await settle(batch)
+    def refuse(batch: list[Settlement]) -> None:
+        if any(one.transition.result == '"bad"' for one in batch):
+            raise ValueError("this value \x00 is not for me")
 
-        return pick
-
-    replace_settle(queue, monkeypatch, picky)
+    queue.faults.before("settle", refuse)
     await start(queue)
     jobs = await quick.enqueue_many([{"x": "bad" if i == 5 else i} for i in range(10)])
     done = [await ended(queue, job) for job in jobs]
@@ -152,59 +97,35 @@ async def test_one_ending_that_cannot_be_stored_fails_alone(
     assert "this value" in (done[5].last_error or "")
 
 
-async def test_an_error_of_the_store_that_passes_makes_no_failure(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_of_the_store_that_passes_makes_no_failure(queue: FaultyQueue, start: Start) -> None:
     """A driver's error that nobody mapped to StoreUnavailable, once."""
-    quick, failures = noop(queue), 2
-
-    def failing(settle: Settle) -> Settle:
-        async def fail(batch: list[Settlement]) -> list[Settlement]:
-            nonlocal failures
-            if failures:
-                failures -= 1
-                raise RuntimeError("connection is closed")
-            return await settle(batch)
-
-        return fail
-
-    replace_settle(queue, monkeypatch, failing)
+    quick = noop(queue)
+    queue.faults.fail("settle", times=2, error=RuntimeError("connection is closed"))
     await start(queue)
     jobs = await quick.enqueue_many([{"x": i} for i in range(5)])
     assert [(await ended(queue, job)).status for job in jobs] == ["completed"] * 5
 
 
 async def test_an_ending_is_not_blamed_on_its_data_while_the_store_does_not_answer(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue, start: Start
 ) -> None:
-    quick, away, original = noop(queue), True, queue.store.now
+    quick, closed = noop(queue), RuntimeError("connection is closed")
+    away = queue.faults.fail("settle", error=closed)
 
-    def failing(settle: Settle) -> Settle:
-        async def fail(batch: list[Settlement]) -> list[Settlement]:
-            if away:
-                raise RuntimeError("connection is closed")
-            return await settle(batch)
+    async def now(call: Around) -> Any:
+        if away.left:
+            away.stop()
+            raise closed
+        return await call()
 
-        return fail
-
-    async def now() -> int:
-        nonlocal away
-        if away:
-            away = False
-            raise RuntimeError("connection is closed")
-        return await original()
-
-    replace_settle(queue, monkeypatch, failing)
-    monkeypatch.setattr(queue.store, "now", now)
+    queue.faults.around("now", now)
     await start(queue, maintenance=False)
     assert await (await quick.enqueue({"x": 1})).result("15s") == 1
-    assert not away
+    assert not away.left
 
 
-async def test_a_retry_is_picked_up_when_it_is_due_without_any_hint(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue.store, "subscribe", lambda wake, **_: lambda: None)
+async def test_a_retry_is_picked_up_when_it_is_due_without_any_hint(queue: FaultyQueue, start: Start) -> None:
+    queue.faults.mute()
     times: list[float] = []
 
     @queue.job(retry=Retry(2, backoff=["100ms"]))
@@ -219,19 +140,16 @@ async def test_a_retry_is_picked_up_when_it_is_due_without_any_hint(
 
 
 async def test_the_worker_stops_claiming_when_endings_pile_up(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+    queue: FaultyQueue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick, gate = noop(queue), asyncio.Event()
 
-    def waiting(settle: Settle) -> Settle:
-        async def wait(batch: list[Settlement]) -> list[Settlement]:
-            await gate.wait()
-            return await settle(batch)
+    async def settle_later(call: Around, batch: list[Settlement]) -> Any:
+        await gate.wait()
+        return await call(batch)
 
-        return wait
-
-    monkeypatch.setattr("treadle.worker.appetite.MOST_UNWRITTEN", 100)
-    replace_settle(queue, monkeypatch, waiting)
+    monkeypatch.setattr("treadle.worker.claim_budget.MOST_UNWRITTEN", 100)
+    queue.faults.around("settle", settle_later)
     await quick.enqueue_many([{}] * 1000)
     worker = await start(queue, slots=10)
     await until(lambda: worker.metrics.claimed >= 100)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -12,9 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker.conftest import Start, StartProgram
 from tests.worker.waiting import ended, event_types, in_status, until
-from treadle import Context, InvalidInput, Queue, StoreUnavailable, Worker
+from treadle import Context, InvalidInput, Queue, Worker
+from treadle.queue import steering
+from treadle.store.values import Wants
+from treadle.testing.workbench import LEASES_ONLY
 from treadle.worker import shutdown, signals
 
 
@@ -119,7 +124,39 @@ async def test_a_thread_that_looks_stops_by_itself(queue: Queue, start: Start) -
     assert (await job.refresh()).status == "pending"
 
 
-async def test_a_second_stop_leaves_at_once_and_the_lease_runs_out(queue: Queue, start: Start) -> None:
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
+    queue: Queue, start: Start, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    async def in_coroutine() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    def in_thread() -> None:
+        begun.set()
+        let_go.wait(60)
+
+    caplog.set_level(logging.INFO, "treadle.worker")
+    queue.register("endless", in_coroutine if kind == "coroutine" else in_thread)
+    worker = await start(queue, drain="60s")
+    job = await queue.enqueue("endless")
+    await until(begun.is_set)
+    worker.stop()
+    assert "draining 1 job, Ctrl-C again to quit" in caplog.messages
+    await asyncio.sleep(0)
+    worker.stop()
+    await asyncio.wait_for(worker.done, 5)  # type: ignore[attr-defined]
+    let_go.set()
+    job = await job.refresh()
+    assert (job.status, job.attempt) == ("pending", 0)
+    assert f"left 1 jobs behind and gave them back: endless {job.id}" in caplog.messages
+
+
+async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_lease_runs_out(
+    queue: FaultyQueue, start: Start
+) -> None:
     @queue.job
     async def endless() -> None:
         await asyncio.sleep(60)
@@ -127,18 +164,33 @@ async def test_a_second_stop_leaves_at_once_and_the_lease_runs_out(queue: Queue,
     worker = await start(queue, drain="60s", lease="500ms")
     job = await endless.enqueue()
     await in_status(queue, job, "processing")
+    queue.faults.fail("settle")
+    queue.faults.fail("close_lease")
     worker.stop()
-    await asyncio.sleep(0)
     worker.stop()
-    await asyncio.wait_for(worker.done, 1)  # type: ignore[attr-defined]
+    await asyncio.wait_for(worker.done, 5)  # type: ignore[attr-defined]
     assert (await job.refresh()).status == "processing"
 
     async def reclaimed() -> bool:
-        await queue.store.reclaim()
+        await queue.store.reap(LEASES_ONLY)
         return (await job.refresh()).status == "pending"
 
     await until(reclaimed)
     assert (await job.refresh()).attempt == 1
+
+
+async def test_a_clean_stop_is_no_warning(queue: Queue, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "treadle")
+
+    @queue.job
+    async def quick() -> None: ...
+
+    worker = await start(queue)
+    await (await quick.enqueue()).result("15s")
+    worker.stop()
+    await worker.done  # type: ignore[attr-defined]
+    assert "draining 0 jobs, Ctrl-C again to quit" in caplog.messages
+    assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 async def test_a_handler_that_will_not_stop_is_told_of_when_the_worker_has_left(queue: Queue, start: Start) -> None:
@@ -180,24 +232,23 @@ async def test_a_handler_that_will_not_stop_and_is_lost_is_not_given_back(
     worker = await start(queue, slots=1, drain=0, lease="150ms", maintenance=False)
     job = await stubborn.enqueue()
     await in_status(queue, job, "processing")
-    await queue.store.release([job.id])
-    (claimed,) = (await queue.store.claim(await queue.store.open_lease("bob", 60_000), ["stubborn"], [], 1, 1)).jobs
+    await steering.release(queue.store, [job.id])
+    (claimed,) = (
+        await queue.store.claim(await queue.store.open_lease("bob", 60_000), Wants(["stubborn"], [], 1, 1))
+    ).jobs
     await asyncio.wait_for(told.wait(), 15)
     worker.stop()
     await worker.done  # type: ignore[attr-defined]
     assert worker.left_behind == 1
     assert worker.metrics.released == 0
-    assert (await queue.store.holdings([job.id]))[0].job.token == claimed.token  # type: ignore[union-attr]
+    assert (await queue.store.held_by([job.id]))[0].job.token == claimed.token  # type: ignore[union-attr]
     let_go.set()
 
 
 async def test_a_lease_that_cannot_be_closed_runs_out_by_itself(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: FaultyQueue, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def away(*arguments: Any) -> None:
-        raise StoreUnavailable("away")
-
-    monkeypatch.setattr(queue.store, "close_lease", away)
+    queue.faults.fail("close_lease")
     worker = await start(queue)
     worker.stop()
     await worker.done  # type: ignore[attr-defined]
@@ -233,7 +284,7 @@ async def test_a_stopped_worker_leaves_no_task_thread_or_lease_behind(queue: Que
     await worker.done  # type: ignore[attr-defined]
     await until(lambda: not _worker_tasks())
     await until(lambda: not [one for one in threading.enumerate() if one.name.startswith(OWN_THREADS)])
-    assert await queue.store.reclaim() == []
+    assert (await queue.store.reap(LEASES_ONLY)).moved == []
 
 
 OWN_THREADS = ("treadle-slot", "treadle-lease-keeper")
@@ -311,7 +362,7 @@ async def test_sigterm_gives_back_what_does_not_finish_in_time(
     assert Path(files["told"]).exists()
 
 
-async def test_a_second_sigterm_leaves_at_once_and_the_job_is_recovered(
+async def test_a_second_sigterm_gives_the_job_back_without_waiting(
     queue: Queue, start: Start, program: StartProgram, files: dict[str, str]
 ) -> None:
     worker = program(drain="60s", lease="1s")
@@ -329,7 +380,7 @@ async def test_a_second_sigterm_leaves_at_once_and_the_job_is_recovered(
         return ctx.attempt
 
     await start(queue, reap_interval="100ms")
-    assert await job.result("15s") == 2
+    assert await job.result("15s") == 1, "it was given back, which costs no attempt"
 
 
 async def test_a_second_signal_gets_through_to_a_worker_whose_loop_is_blocked(

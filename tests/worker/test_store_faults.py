@@ -3,46 +3,41 @@
 import asyncio
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.faulty import Around, FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
 from treadle import Context, Queue, Retry, StoreUnavailable
 
-VERBS = ("claim", "settle", "touch", "promote", "cancel_requests", "release_unknown", "reclaim", "elect")
+VERBS = ("claim", "settle", "touch", "advance", "renew", "release_unknown", "reap", "elect")
 
 
-def make_unreliable(queue: Queue, monkeypatch: pytest.MonkeyPatch, dice: random.Random) -> Counter[str]:
+def make_unreliable(queue: FaultyQueue, dice: random.Random) -> Counter[str]:
     """Every tenth call or so fails; in half of these cases only the answer is lost."""
     failures: Counter[str] = Counter()
 
-    def unreliable(verb: str) -> Any:
-        original = getattr(queue.store, verb)
-
-        async def call(*arguments: Any) -> Any:
-            fate = dice.random()
-            if fate < 0.06:
-                failures[verb] += 1
-                raise StoreUnavailable("before")
-            answer = await original(*arguments)
-            if fate < 0.12:
-                failures[verb] += 1
-                raise StoreUnavailable("after")
-            return answer
-
-        return call
+    async def unreliable(verb: str, call: Around, *arguments: Any) -> Any:
+        fate = dice.random()
+        if fate < 0.06:
+            failures[verb] += 1
+            raise StoreUnavailable("before")
+        answer = await call(*arguments)
+        if fate < 0.12:
+            failures[verb] += 1
+            raise StoreUnavailable("after")
+        return answer
 
     for verb in VERBS:
-        monkeypatch.setattr(queue.store, verb, unreliable(verb))
+        queue.faults.around(verb, partial(unreliable, verb))
     return failures
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_every_job_runs_once_and_ends_once(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+async def test_every_job_runs_once_and_ends_once(queue: FaultyQueue, start: Start, seed: int) -> None:
     ran: Counter[int] = Counter()
 
     @queue.job
@@ -51,7 +46,7 @@ async def test_every_job_runs_once_and_ends_once(
         await asyncio.sleep(0.001)
         return ctx.attempt
 
-    failures = make_unreliable(queue, monkeypatch, random.Random(seed))
+    failures = make_unreliable(queue, random.Random(seed))
     worker = await start(queue, slots=10, reap_interval="200ms")
     jobs = []
     for i in range(0, 600, 20):
@@ -65,9 +60,7 @@ async def test_every_job_runs_once_and_ends_once(
     assert failures["settle"]
 
 
-async def test_failures_and_retries_are_counted_right(
-    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failures_and_retries_are_counted_right(queue: FaultyQueue, start: Start) -> None:
     ran: Counter[str] = Counter()
 
     @queue.job(retry=Retry(3, backoff=[0.001]))
@@ -75,7 +68,7 @@ async def test_failures_and_retries_are_counted_right(
         ran[ctx.job_id] += 1
         raise ValueError(ctx.attempt)
 
-    make_unreliable(queue, monkeypatch, random.Random(3))
+    make_unreliable(queue, random.Random(3))
     await start(queue, slots=5)
     jobs = await thrice.enqueue_many([{}] * 30)
     done = [await ended(queue, job, 60) for job in jobs]

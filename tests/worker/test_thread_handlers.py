@@ -114,7 +114,7 @@ async def test_progress_heartbeat_and_enqueue_work_from_a_thread(queue: Queue, s
         return str(job.id)
 
     await start(queue)
-    job = await parent.enqueue(created_by="ada", scope="account", scope_id="7")
+    job = await parent.options(created_by="ada", scope="account", scope_id="7").enqueue()
     running = await until(lambda: _with_progress(queue, job.id))
     assert (running.progress, running.progress_message) == (37, "half way")
     seen.set()

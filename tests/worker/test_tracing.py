@@ -17,7 +17,7 @@ from tests.worker import process_handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
 from treadle import Context, Job, Queue, Retry
-from treadle.store.base import Claimed
+from treadle.store.values import Claimed, Wants
 from treadle.telemetry import running_job, tracing
 from treadle.testing.workbench import new_job
 
@@ -67,7 +67,7 @@ def joined(run: ReadableSpan, enqueue: ReadableSpan) -> bool:
 
 async def claimed(queue: Queue, topic: str, count: int = 1) -> list[Claimed]:
     lease = await queue.store.open_lease("test", 60_000)
-    return (await queue.store.claim(lease, [topic], [], count, count)).jobs
+    return (await queue.store.claim(lease, Wants([topic], [], count, count))).jobs
 
 
 async def test_a_run_continues_the_trace_of_its_enqueue(queue: Queue, start: Start, spans: Spans) -> None:
@@ -229,7 +229,7 @@ async def test_a_trace_is_kept_whatever_way_a_job_takes(queue: Queue, options: d
     await queue.store.insert(jobs)
 
     async def found() -> list[Claimed]:
-        await queue.store.promote()
+        await queue.store.advance()
         return await claimed(queue, "mail", count)
 
     assert [job.trace for job in await until(found)] == [PARENT] * count

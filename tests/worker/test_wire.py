@@ -3,7 +3,7 @@
 import pytest
 
 from treadle import JobCancelled, KeyReused
-from treadle.worker import wire
+from treadle.worker.child import wire
 
 
 @pytest.mark.parametrize(

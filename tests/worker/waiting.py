@@ -1,25 +1,9 @@
-"""Waiting for something to be so, with a deadline."""
+"""Waiting for jobs."""
 
-import asyncio
-import inspect
-import time
-from collections.abc import Callable
-from typing import Any
-
+from tests.waiting import until
 from treadle import Job, Queue
 
-
-async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """What the condition says once it says something true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = condition()
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"still not so after {seconds} s"
-        await asyncio.sleep(0.01)
+__all__ = ["ended", "event_types", "in_status", "until"]
 
 
 async def ended(queue: Queue, job: Job, seconds: float = 15.0) -> Job:

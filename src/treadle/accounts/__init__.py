@@ -1,9 +1,8 @@
-"""Accounts: users and superusers, API keys, tokens, signing in."""
+"""Users, superusers, API keys, tokens and sign-in."""
 
 from treadle.accounts.account import SCOPES, SUPERUSERS, USERS, Account, ApiKey, Caller, Collection
 from treadle.accounts.accounts import Accounts, ReadRecords
 from treadle.accounts.api_keys import ApiKeys
-from treadle.accounts.attempts import Attempts
 from treadle.accounts.errors import (
     AccountExists,
     AccountNotFound,
@@ -14,6 +13,7 @@ from treadle.accounts.errors import (
     TooManyAttempts,
 )
 from treadle.accounts.passwords import Passwords
+from treadle.accounts.throttle import Attempts
 
 __all__ = [
     "SCOPES",

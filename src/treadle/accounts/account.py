@@ -1,4 +1,4 @@
-"""Accounts, API keys and callers as values, and what may be in them."""
+"""Accounts, API keys and callers as values, with their validation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Literal, TypeGuard
 
 from pydantic_core import from_json, to_json
 
-from treadle.errors import InvalidInput
-from treadle.job import from_ms, rfc3339
-from treadle.payload import dumps_object
-from treadle.store.base import Record
+from treadle.model.errors import InvalidInput
+from treadle.model.job import from_ms, rfc3339
+from treadle.model.payload import dumps_object
+from treadle.store.values import Record
 
 Collection = Literal["users", "_superusers"]
 USERS: Collection = "users"
 SUPERUSERS: Collection = "_superusers"
-# PocketBase's own ids for these collections: its clients know them.
+# PocketBase's ids for these collections, which its clients expect.
 COLLECTION_IDS: Mapping[Collection, str] = {USERS: "_pb_users_auth_", SUPERUSERS: "pbc_3142635823"}
 
 SCOPES = frozenset("enqueue manage workers topics templates schedules webhooks settings metrics".split())
@@ -32,7 +32,7 @@ MAX_EMAIL = 254
 MAX_DATA_BYTES = 16_384
 MAX_NAME = 100
 
-# What an account has by itself, and what might be taken for it.
+# Built-in fields of an account, and names that could be mistaken for them.
 RESERVED = frozenset(
     "id collectionId collectionName email emailVisibility verified created updated "
     "password passwordConfirm passwordHash oldPassword tokenKey expand".split()
@@ -44,7 +44,7 @@ _EMAIL = re.compile(r"""[^\s@<>()\[\]\\,;:"]{1,64}@[^\s@<>()\[\]\\,;:"]+""")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user or a superuser. What is secret about it is never printed and never in its JSON."""
+    """A user or a superuser. Secrets are never printed and never part of its JSON."""
 
     id: str
     collection: Collection
@@ -55,11 +55,11 @@ class Account:
     data: Mapping[str, Any]
     password_hash: str = field(repr=False)
     token_key: str = field(repr=False)
-    """Part of the key that signs its tokens: a new one ends all of them."""
+    """Part of the key that signs the account's tokens; replacing it invalidates all of them."""
     version: int = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """The account as PocketBase writes a record, its data beside its own fields."""
+        """The account as PocketBase writes a record, with the user's data at the top level."""
         return {
             **self.data,
             "id": self.id,
@@ -75,7 +75,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key for a service. Only a hash of its secret is stored."""
+    """A key for a service. Only the hash of its secret is stored."""
 
     id: str
     name: str
@@ -95,16 +95,16 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """Who asks. The same object for the same token, as long as the account is as it was."""
+    """Who sent the request. The same token gives the same object until the account changes."""
 
     kind: Literal["anonymous", "user", "superuser", "api_key"]
     record: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """What rules see as `@request.auth.*`. Empty for an API key: its scopes say what it may, no rule does."""
+    """What rules see as `@request.auth.*`. Empty for an API key, because scopes decide what it may do, not rules."""
     scopes: frozenset[str] = frozenset()
     account_id: str | None = None
-    """Of the account, or of the API key."""
+    """The id of the account or of the API key."""
     account: Account | None = field(default=None, repr=False)
-    """As it was when the token was checked: what a fresh token is made from."""
+    """The account when the token was checked; new tokens are made from it."""
 
     anonymous: ClassVar[Caller]
 
@@ -113,7 +113,7 @@ class Caller:
         return self.kind == "superuser"
 
     def may(self, scope: str) -> bool:
-        """Superusers may do everything, API keys what their scopes say, others nothing that needs a scope."""
+        """Superusers may do everything, API keys what their scopes allow, others nothing that needs a scope."""
         return self.is_superuser or scope in self.scopes
 
     @classmethod
@@ -187,7 +187,7 @@ def record_time(when: datetime) -> str:
 
 
 def new_id() -> str:
-    """15 letters and digits, as PocketBase's."""
+    """15 letters and digits, like PocketBase's ids."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(15))
 
 
@@ -200,7 +200,7 @@ def new_token_key() -> str:
 
 
 def digest(secret: str) -> str:
-    """What is stored instead of a secret. It is random and long, so it needs no slow hash."""
+    """The hash stored in place of a secret. Secrets are long and random, so a fast hash is enough."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -213,7 +213,7 @@ def checked_collection(name: str) -> Collection:
 
 
 def checked_email(email: str) -> str:
-    """The address without blanks around it. Whether it exists only a mail could tell."""
+    """The address without surrounding blanks. Only sending a mail could tell whether it exists."""
     text = email.strip() if isinstance(email, str) else ""
     if len(text) > MAX_EMAIL or not text.isprintable() or not _EMAIL.fullmatch(text):
         raise InvalidInput(
@@ -223,7 +223,7 @@ def checked_email(email: str) -> str:
 
 
 def email_key(email: str) -> str:
-    """Under which an address is found, however its letters are written."""
+    """The lookup key of an address, the same for upper and lower case."""
     return email.strip().lower()
 
 
@@ -238,7 +238,7 @@ def checked_password(password: str) -> str:
 
 
 def checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's own fields, as plain JSON; none of them may look like one that the account has by itself."""
+    """A user's extra fields as plain JSON. Their names must not look like built-in fields."""
     if not isinstance(data, Mapping):
         raise InvalidInput(f"data: must be an object, not {type(data).__name__}", field="data")
     text = dumps_object(dict(data), "data")

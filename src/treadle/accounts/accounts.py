@@ -1,7 +1,7 @@
-"""Who may sign in, and who a token belongs to.
+"""Sign-in, and finding the account behind a token.
 
-An account is one record of the store. Every call that carries a token reads it anew, so a changed
-password, a deleted account or a revoked key takes effect at the next request of whoever had it.
+An account is one record in the store. Every request with a token reads that record again, so a changed password, a
+deleted account or a revoked key takes effect at the next request.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from treadle.accounts.account import (
     new_token_key,
 )
 from treadle.accounts.api_keys import PREFIX, ApiKeys
-from treadle.accounts.attempts import Attempts
 from treadle.accounts.errors import AccountExists, AccountNotFound, LastSuperuser, SetupRefused, SignInFailed
 from treadle.accounts.passwords import Passwords
-from treadle.errors import StoreUnavailable
-from treadle.store.base import Record, Store
+from treadle.accounts.throttle import Attempts
+from treadle.model.errors import StoreUnavailable
+from treadle.store.protocol import Store
+from treadle.store.values import Record
 
 INSTALL = "install"
 SIGNING = "signing"
-# Somebody else changes the same record each time that we come to it.
+# How often to retry when other writers keep changing the same record.
 TRIES = 10
 
 Change = Callable[[Account], Account]
@@ -62,7 +63,7 @@ class Accounts:
         clock: Callable[[], float] = time.time,
         records: ReadRecords | None = None,
     ) -> None:
-        """`records`: how callers' records are read, if not by the store's own verb."""
+        """`records` reads the records of callers; by default, the store's method of that name."""
         self._store = store
         self._records = records or store.records
         self._passwords = passwords or Passwords()
@@ -76,7 +77,7 @@ class Accounts:
         return bool(await self._store.list_records(SUPERUSERS, 1))
 
     async def upsert_superuser(self, email: str, password: str) -> Account:
-        """Make a superuser, or give one that is there a new password."""
+        """Create a superuser, or set a new password for an existing one."""
         email = checked_email(email)
         hashed = await self._passwords.hash(checked_password(password))
         body = account_body(email, hashed, new_token_key(), verified=True, data={})
@@ -91,7 +92,7 @@ class Accounts:
     async def create_user(
         self, email: str, password: str, data: Mapping[str, Any] | None = None, *, verified: bool = False
     ) -> Account:
-        """AccountExists if the address is taken."""
+        """Create a user; AccountExists if the address is taken."""
         email, fields = checked_email(email), checked_data(data or {})
         hashed = await self._passwords.hash(checked_password(password))
         body = account_body(email, hashed, new_token_key(), verified, fields)
@@ -109,8 +110,10 @@ class Accounts:
         data: Mapping[str, Any] | None = None,
         verified: bool | None = None,
     ) -> Account:
-        """Change what is given, of the user with this id or address. Of the data, the fields that are given; null
-        removes one. A new password or address ends every token of the user."""
+        """Change the given fields of the user with this id or address. `data` is merged, and null removes a field.
+
+        A new password or address invalidates all tokens of the user.
+        """
         new_email = None if email is None else checked_email(email)
         fields = None if data is None else checked_data(data)
         hashed = None if password is None else await self._passwords.hash(checked_password(password))
@@ -127,13 +130,13 @@ class Accounts:
         return await self._change(USERS, user, change)
 
     async def revoke_tokens(self, collection: str, account: str) -> Account:
-        """End every token of the account with this id or address; its password stays."""
+        """Invalidate all tokens of the account with this id or address; its password stays."""
         return await self._change(
             checked_collection(collection), account, lambda found: replace(found, token_key=new_token_key())
         )
 
     async def delete(self, collection: str, account: str) -> Account:
-        """Delete the account with this id or address, which ends its tokens; the account as it was."""
+        """Delete the account with this id or address, and with it its tokens; returns the deleted account."""
         found = await self.get(collection, account)
         if found.collection == SUPERUSERS and len(await self._store.list_records(SUPERUSERS, 2)) == 1:
             raise LastSuperuser(f"{found.email} is the only superuser; make another one first")
@@ -175,9 +178,9 @@ class Accounts:
     # -- signing in ----------------------------------------------------------------------------
 
     async def sign_in(self, collection: str, identity: str, password: str, client: str) -> Account:
-        """The account with this address and password. `client` is where the attempt comes from, an IP address.
+        """The account with this address and password. `client` is the IP address that the attempt comes from.
 
-        SignInFailed says neither which of the two was wrong nor, by the time it takes, whether the account exists.
+        SignInFailed does not tell which of the two was wrong, and its timing does not tell whether the account exists.
         """
         found = checked_collection(collection)
         key = email_key(identity)[: MAX_EMAIL + 1]
@@ -190,11 +193,11 @@ class Accounts:
         return account
 
     async def token(self, account: Account) -> str:
-        """A token for an account that has just signed in. If its password has changed meanwhile, it is not valid."""
+        """A token for an account that has just signed in. It is invalid if the password has changed since."""
         return tokens.sign(account, await self._install_key(), self._clock())
 
     async def caller(self, token: str) -> Caller | None:
-        """Who this token or API key belongs to; None: to nobody (any more)."""
+        """The caller behind this token or API key; None if it is invalid or no longer valid."""
         if token.startswith(PREFIX):
             key = await self.api_keys.find(token)
             return None if key is None else Caller.of_key(key)
@@ -205,7 +208,7 @@ class Accounts:
         return None if install is None or record is None else _bearer(token, install, record)
 
     async def _install_key(self) -> str:
-        """Random for each install; whoever needs it first makes it."""
+        """The random signing key of this installation, created at its first use."""
         (record,) = await self._store.records([(INSTALL, SIGNING)])
         if record is None:
             body = to_json({"secret": secrets.token_urlsafe(48)}).decode()
@@ -218,18 +221,23 @@ class Accounts:
     # -- setting up ----------------------------------------------------------------------------
 
     async def setup_token(self) -> str | None:
-        """For the link that makes the first superuser; None if there is one. Valid for a day, stored hashed."""
+        """The token of a link that creates the first superuser; None if one exists. Valid for a day, stored hashed."""
         return None if await self.superuser_exists() else await setup.issue(self._store, self._now_ms())
 
     async def redeem_setup(self, token: str, email: str, password: str) -> Account:
-        """Become the first superuser; SetupRefused unless the token is valid and nobody was quicker."""
-        record = await setup.find(self._store, token, self._now_ms())
+        """Create the first superuser; SetupRefused if the token is invalid or a superuser exists by now."""
+        await setup.find(self._store, token, self._now_ms())
         if await self.superuser_exists():
             raise SetupRefused
-        checked_email(email)
-        checked_password(password)  # a slip of the finger does not use the link up
-        await setup.use_up(self._store, record)
-        return await self.upsert_superuser(email, password)
+        email = checked_email(email)  # before the link is used up, so a typo does not cost it
+        hashed = await self._passwords.hash(checked_password(password))
+        body = account_body(email, hashed, new_token_key(), verified=True, data={})
+        # All links insert the same id, so only one of several concurrent requests succeeds.
+        record = await self._store.put_record(SUPERUSERS, setup.FIRST_SUPERUSER, email_key(email), body)
+        if record is None:
+            raise SetupRefused
+        await setup.use_up(self._store)
+        return account_from(record)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -241,7 +249,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _bearer(token: str, install: Record, record: Record) -> Caller | None:
-    """Whom the token belongs to, as these records have it just now; as long as they are the same, so is the answer."""
+    """The caller that the token belongs to. Cached: the same records always give the same caller."""
     account = account_from(record)
     return Caller.of_account(account) if tokens.is_genuine(token, account, _secret(install)) else None
 

@@ -1,4 +1,4 @@
-"""API keys: for services, with scopes instead of a password. Shown once, stored hashed."""
+"""API keys: for services, with scopes in place of a password. Shown once, stored hashed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic_core import to_json
 
 from treadle.accounts.account import ApiKey, api_key_from, checked_key_name, checked_scopes, digest, new_id
 from treadle.accounts.errors import ApiKeyNotFound
-from treadle.errors import InvalidInput
-from treadle.job import to_ms
-from treadle.store.base import Store
+from treadle.model.errors import InvalidInput
+from treadle.model.job import to_ms
+from treadle.store.protocol import Store
 
 KIND = "api_keys"
 PREFIX = "trdl_"
@@ -26,7 +26,7 @@ class ApiKeys:
         self._clock = clock
 
     async def create(self, name: str, scopes: Iterable[str], expires_at: datetime | None = None) -> tuple[ApiKey, str]:
-        """A new key, and its secret: nobody can read that again later."""
+        """Create a key. Its secret is returned here and can't be read later."""
         body = {
             "name": checked_key_name(name),
             "scopes": sorted(checked_scopes(scopes)),
@@ -42,12 +42,12 @@ class ApiKeys:
         return [api_key_from(record) for record in await self._store.list_records(KIND)]
 
     async def revoke(self, id: str) -> None:
-        """It opens nothing from now on."""
+        """Delete the key; requests with it fail from now on."""
         if not await self._store.delete_record(KIND, id):
             raise ApiKeyNotFound(f"there is no API key {id[:40]}", id=id[:40])
 
     async def find(self, secret: str) -> ApiKey | None:
-        """The key that this is the secret of, if it still opens anything."""
+        """The key with this secret, if it is still valid."""
         if len(secret) > MAX_SECRET:
             return None
         record = await self._store.find_record(KIND, digest(secret))

@@ -1,14 +1,14 @@
-"""What goes wrong with accounts, keys and signing in."""
+"""Errors about accounts, keys and sign-in."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from treadle.errors import TreadleError, WrongState
+from treadle.model.errors import TreadleError, WrongState
 
 
 class SignInFailed(TreadleError):
-    """Wrong password or unknown account: the same text for both, so that nobody learns which."""
+    """Wrong password or unknown account. Both have the same text, so the caller can't tell which."""
 
     code = "sign_in_failed"
 
@@ -17,7 +17,7 @@ class SignInFailed(TreadleError):
 
 
 class TooManyAttempts(TreadleError):
-    """Signing in failed too often just now; `retry_after` says in how many seconds to come again."""
+    """Too many failed sign-ins; `retry_after` is the number of seconds to wait."""
 
     code = "too_many_attempts"
 
@@ -39,7 +39,7 @@ class AccountExists(TreadleError):
 
 
 class LastSuperuser(WrongState):
-    """Somebody has to be left who can change things."""
+    """The last superuser can't be deleted."""
 
     code = "last_superuser"
 
@@ -51,7 +51,7 @@ class ApiKeyNotFound(TreadleError, LookupError):
 
 
 class SetupRefused(TreadleError):
-    """The set-up link is wrong, used up or too old, or there is a superuser already."""
+    """The set-up link is invalid, used up or expired, or a superuser already exists."""
 
     code = "setup_refused"
 

@@ -1,4 +1,4 @@
-"""Password hashes: argon2id, off the event loop, a few at once."""
+"""Password hashes: argon2id, off the event loop, a few in parallel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from base64 import b64encode
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-# Each takes 64 MiB and all cores for a moment; more at once would only make every one of them slower.
+# Each hash takes 64 MiB and all cores for a moment; running more in parallel makes every one slower.
 AT_ONCE = 2
 
 
@@ -25,7 +25,7 @@ class Passwords:
             return await asyncio.to_thread(self._hasher.hash, _bytes(password))
 
     async def matches(self, password_hash: str | None, password: str) -> bool:
-        """Whether this is the password. None, for an account that is not there, costs as much and is False."""
+        """Whether this is the password. None, for an unknown account, takes just as long and returns False."""
         async with self._turn:
             fits = await asyncio.to_thread(self._fits, password_hash or self._nobodys, password)
         return fits and password_hash is not None
@@ -38,12 +38,12 @@ class Passwords:
 
 
 def _bytes(password: str) -> bytes:
-    """JSON can carry half a surrogate pair, which is no reason to fail."""
+    """JSON can carry half a surrogate pair, which must not cause an error here."""
     return password.encode("utf-8", "surrogatepass")
 
 
 def _nobodys_hash(hasher: PasswordHasher) -> str:
-    """The hash of no password that costs as much to check as a real one."""
+    """A hash that matches no password and takes as long to check as a real one."""
     costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
     salt, digest = (b64encode(bytes(size)).decode().rstrip("=") for size in (hasher.salt_len, hasher.hash_len))
     return f"$argon2id$v=19${costs}${salt}${digest}"

@@ -1,6 +1,6 @@
-"""The set-up link: whoever starts the server first becomes its first superuser, once.
+"""The set-up link, which lets the person who starts the server create the first superuser.
 
-Every server that starts without a superuser prints a link of its own; each works until one of them was used.
+Every server that starts without a superuser prints a link. Only the newest link is valid.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from pydantic_core import from_json, to_json
 
 from treadle.accounts.account import digest, new_id
 from treadle.accounts.errors import SetupRefused
-from treadle.store.base import Record, Store
+from treadle.store.protocol import Store
+from treadle.store.values import Record
 
 KIND = "setup"
 LIFETIME_MS = 86_400_000
+FIRST_SUPERUSER = "firstsuperuser0"
 
 
 async def issue(store: Store, now_ms: int) -> str:
-    for record in await store.list_records(KIND):
-        if _expired(record, now_ms):
-            await store.delete_record(KIND, record.id)
+    """Create a new link; older ones become invalid."""
+    await use_up(store)
     secret = secrets.token_urlsafe(32)
     body = to_json({"expiresAt": now_ms + LIFETIME_MS}).decode()
     await store.put_record(KIND, new_id(), digest(secret), body)
@@ -35,12 +36,10 @@ async def find(store: Store, secret: str, now_ms: int) -> Record:
     return record
 
 
-async def use_up(store: Store, record: Record) -> None:
-    """Of any number that come with the same link one gets through; then all links are gone."""
-    if not await store.delete_record(KIND, record.id):
-        raise SetupRefused
-    for other in await store.list_records(KIND):
-        await store.delete_record(KIND, other.id)
+async def use_up(store: Store) -> None:
+    """Invalidate all links."""
+    for record in await store.list_records(KIND):
+        await store.delete_record(KIND, record.id)
 
 
 def _expired(record: Record, now_ms: int) -> bool:

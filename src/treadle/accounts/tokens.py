@@ -1,4 +1,4 @@
-"""Tokens: a JWT that says whose it is. Both the install's key and the account's own sign it."""
+"""Tokens are JWTs, signed with the key of the installation and the key of the account."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sign(account: Account, install_key: str, now: float) -> str:
 
 
 def claimed(token: str) -> Claims | None:
-    """Whose token this says it is, so that its key can be looked up; nothing of it has been proved yet."""
+    """The account that the token claims to belong to, unverified, so that its key can be looked up."""
     return _read(token) if len(token) <= MAX_BYTES and token.isascii() else None
 
 
@@ -51,7 +51,7 @@ def _read(token: str) -> Claims | None:
 
 
 def is_genuine(token: str, account: Account, install_key: str) -> bool:
-    """Whether we signed it. The algorithm is ours to choose, never the token's."""
+    """Whether we signed it. We choose the algorithm, never the token."""
     try:
         jwt.decode(token, _key(account, install_key), [ALGORITHM], options={"verify_exp": False})
     except (jwt.PyJWTError, ValueError):

@@ -59,7 +59,7 @@ def create(
 
 
 def _from_now(text: str) -> datetime:
-    from treadle.policy import duration_ms
+    from treadle.model.durations import duration_ms
 
     return datetime.now(UTC) + timedelta(milliseconds=duration_ms(text, "--expires"))
 

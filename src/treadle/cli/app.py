@@ -1,4 +1,4 @@
-"""The application: its commands, and what becomes of an error."""
+"""The application: its commands and error handling."""
 
 from __future__ import annotations
 
@@ -9,22 +9,38 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import api_key, demo, doctor, enqueue, jobs, migrate, serve, stats, superuser, user, worker
-from treadle.cli.output import complain
-from treadle.errors import InvalidInput, TreadleError
+from treadle.cli import (
+    api_key,
+    demo,
+    doctor,
+    enqueue,
+    jobs,
+    migrate,
+    reclaim,
+    schedules,
+    serve,
+    stats,
+    superuser,
+    target,
+    user,
+    worker,
+)
+from treadle.cli.output import be_quiet, complain
+from treadle.model.errors import InvalidInput, TreadleError
 
 FAILED = 1
 BAD_USAGE = 2
 INTERRUPTED = 130
 
-# The base of all that typer raises about wrong arguments; it does not export the name.
+# The base class of typer's usage errors; typer does not export it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="treadle",
     help="A durable job queue that lives in the database you already have.",
-    epilog="The database is --db, or else TREADLE_DB, db in treadle.toml, or sqlite:///jobs.db.",
-    add_completion=False,
+    epilog="Every command may name the queue in your code right after its name, as worker does: "
+    "treadle jobs list app:queue. The database is --db, or else that queue's own, TREADLE_DB, db in treadle.toml, "
+    "or sqlite:///jobs.db.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -33,7 +49,9 @@ app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("enqueue")(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(schedules.app, name="schedules")
 app.command("stats")(stats.stats)
+app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")
 app.add_typer(user.app, name="user")
 app.add_typer(api_key.app, name="api-key")
@@ -63,10 +81,12 @@ def treadle(
 
 
 def run(argv: Sequence[str]) -> int:
-    """One command, and one line on stderr for whatever goes wrong. `python -X dev -m treadle` shows traces."""
+    """Run one command; an error becomes one line on stderr. `python -X dev -m treadle` shows tracebacks."""
     _open_closed_streams()
     try:
-        code = app(list(argv), prog_name="treadle", standalone_mode=False)
+        be_quiet("--json" in argv)
+        words = target.take(argv, {str(group.name) for group in app.registered_groups})
+        code = app(words, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
@@ -80,7 +100,7 @@ def run(argv: Sequence[str]) -> int:
         code = _explain(error)
         try:
             sys.stdout.flush()
-        except OSError:  # often what was explained, such as a full disk
+        except OSError:  # often explained already, such as a full disk
             _stop_writing()
         return code
 
@@ -106,7 +126,7 @@ def _usage(error: Exception) -> str:
 
 
 def _open_closed_streams() -> None:
-    """A daemon may be started without stdout or stderr (`>&-`); then nobody wants to read them."""
+    """A daemon may be started without stdout or stderr (`>&-`); discard what is written to them."""
     if sys.stdout is None:
         sys.stdout = os.fdopen(_nowhere(), "w")
     if sys.stderr is None:
@@ -114,7 +134,7 @@ def _open_closed_streams() -> None:
 
 
 def _stop_writing() -> None:
-    """Nobody reads stdout, or it can't be written; the interpreter would complain when it flushes it at the end."""
+    """stdout has no reader or can't be written; without this, the interpreter complains when it flushes at exit."""
     os.dup2(_nowhere(), sys.stdout.fileno())
 
 

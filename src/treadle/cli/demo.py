@@ -1,74 +1,76 @@
-"""`treadle demo`: a queue, a worker and a job of every kind, to watch for a few seconds."""
+"""`treadle demo`: a busy queue and its dashboard, on a SQLite file, until Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import sys
-import time
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+import random
+import secrets
+import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.cli import options
-from treadle.cli.demo_view import ChangesAsLines, LiveTable, Nothing, View, print_result
-from treadle.cli.output import console, listed, print_heading, print_json, say
-from treadle.errors import InvalidInput, TreadleError
+from treadle.cli.output import say
+from treadle.model.errors import InvalidInput, StoreUnavailable, TreadleError
 
 if TYPE_CHECKING:
-    from treadle.job import Job
+    from collections.abc import Callable, Coroutine
+
     from treadle.queue import Queue
 
 FILE = "treadle-demo.db"
-# Everything is over in about five seconds; a machine that is very busy gets more.
-LONGEST_S = 60.0
-LOOK_EVERY_S = 0.1
+EMAIL = "demo@example.com"
+PORTS = 20
+"""How many ports to try, starting from the requested one."""
 
 
-@dataclass
-class Scene:
-    """One job of the demo."""
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Jobs of one kind: how often they arrive and what they contain."""
 
-    shows: str
     topic: str
-    payload: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    twice: bool = False
-    """Is enqueued a second time."""
-    cancel: bool = False
-    """Is cancelled while it runs."""
-    stays: bool = False
-    """Is still pending when the demo is over."""
+    every_s: float
+    payload: Callable[[], dict[str, Any]] = dict
+    options: Callable[[], dict[str, Any]] = dict
+    at_once: int = 1
 
 
-def scenes() -> list[Scene]:
-    run = time.time()
+def arrivals() -> list[Arrival]:
+    """Every kind of job: quick, slow, delayed, failing, retried, held by a key, never claimed."""
+    names = ["ada", "grace", "linus", "margaret", "alan", "barbara"]
+    accounts = ["acc_2201", "acc_2202", "acc_7731"]
     return [
-        Scene("coroutine", "send_mail", {"to": "ada@example.com"}),
-        Scene("function in a thread", "resize_image", {"width": 800}),
-        Scene("function in a process", "count_primes", {"below": 50_000}),
-        Scene("progress", "build_report"),
-        Scene("fails twice, is retried", "fetch_rates"),
-        Scene("fails until it may not", "import_file"),
-        Scene("fails for good at once", "charge_card"),
-        Scene("takes too long", "call_partner"),
-        Scene("delayed", "remind", {"what": "tea"}, {"delay": "2s"}),
-        Scene("snoozes until it can", "wait_for_upload", {"ready_at": run + 1.5}),
-        Scene("cancelled while it runs", "export_all", cancel=True),
-        Scene("same key twice, one job", "confirm_order", {"order": f"{run:.3f}"}, twice=True),
-        Scene("one account at a time", "sync_account", {"account": "a"}),
-        Scene("one account at a time", "sync_account", {"account": "a"}),
-        Scene("another one beside it", "sync_account", {"account": "b"}),
-        Scene("low priority goes last", "deliver", {"parcel": "catalogue"}, {"priority": "low"}),
-        Scene("normal priority", "deliver", {"parcel": "book"}),
-        Scene("critical goes first", "deliver", {"parcel": "medicine"}, {"priority": "critical"}),
-        Scene("nobody took it in time", "render_video", options={"expires": "2s"}),
-        Scene("waits for a GPU worker", "render_video", stays=True),
+        Arrival("send_mail", 0.7, lambda: {"to": f"{random.choice(names)}@example.com", "thread": _big()}),
+        Arrival("resize_image", 1.6, lambda: {"width": random.choice([640, 800, 1280]), "file": f"img_{_id()}.jpg"}),
+        Arrival("count_primes", 20, lambda: {"below": random.randrange(20_000, 90_000)}),
+        Arrival("build_report", 14, lambda: {"month": f"2026-{random.randrange(1, 13):02d}", "pages": 24}),
+        Arrival("fetch_rates", 11, lambda: {"currency": random.choice(["EUR", "CHF", "JPY"])}),
+        Arrival("import_file", 23, lambda: {"file": f"orders_{_id()}.csv", "line": random.randrange(2, 900)}),
+        Arrival("charge_card", 17, lambda: {"orderId": random.randrange(10_000, 99_999), "amount": 4200}),
+        Arrival("call_partner", 29, lambda: {"endpoint": "/v2/contacts"}),
+        Arrival("remind", 9, lambda: {"what": random.choice(["tea", "stand-up", "lunch"])}, lambda: {"delay": "40s"}),
+        Arrival("wait_for_upload", 25, lambda: {"fileId": f"f_{_id()}", "ready_in": 12}),
+        Arrival("export_all", 33, lambda: {"accountId": random.choice(accounts), "format": "parquet"}),
+        Arrival("confirm_order", 6, lambda: {"order": f"ord_{random.randrange(40)}"}),
+        Arrival("sync_account", 8, lambda: {"account": random.choice(accounts)}, at_once=2),
+        Arrival("deliver", 5, lambda: {"parcel": random.choice(["book", "medicine"])}, _priority, at_once=3),
+        Arrival("render_video", 45, lambda: {"assetId": f"v_{_id()}", "preset": "1080p"}, lambda: {"expires": "4m"}),
     ]
+
+
+def _priority() -> dict[str, Any]:
+    return {"priority": random.choice(["critical", "normal", "low"])}
+
+
+def _id() -> str:
+    return secrets.token_hex(4)
+
+
+def _big() -> int:
+    return 1_970_670_598_291_000_000 + random.randrange(10**6)
 
 
 def demo(
@@ -76,24 +78,25 @@ def demo(
         Path,
         typer.Option("--dir", metavar="FOLDER", help=f"Where to put {FILE}.", show_default="the current folder"),
     ] = Path(),
-    as_json: options.AsJson = False,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="PORT", help="Default: 8090, or the next one that is free.")
+    ] = None,
 ) -> None:
-    """Watch a queue at work: one job of every kind, on a SQLite file.
+    """See the dashboard at work: jobs of every kind arrive, run, fail and are retried.
 
-    Takes a few seconds and ends by itself. The file stays, so that you can look at the jobs; run it again and
-    there are more.
+    Serves until Ctrl-C and prints where, and how to sign in. The database file stays, so that you can go on later.
     """
-    logging.getLogger("treadle").addHandler(logging.NullHandler())  # failures are part of the show
-    url, cast = _database_in(folder), scenes()
-    view: View = Nothing() if as_json else LiveTable() if console().is_terminal else ChangesAsLines()
-    if not as_json:
-        say(f"{len(cast)} jobs in {url}, one worker, a few seconds …")
-    jobs = asyncio.run(_play(url, cast, view))
-    if as_json:
-        print_json(listed(job.as_json() for job in jobs))
-    else:
-        print_result([scene.shows for scene in cast], jobs)
-        _print_commands(url, jobs)
+    from treadle.cli.demo_jobs import queue
+    from treadle.cli.worker import run_on_uvloop
+
+    logging.getLogger("treadle").addHandler(logging.NullHandler())  # failures are part of the demo
+    logging.getLogger("treadle").propagate = False
+    queue.use(_database_in(folder))
+    queue.settings = queue.settings.override(
+        {"port": port, "environment": queue.settings.environment or "demo", "stale_after": "6h", "delete_after": "6h"}
+    )
+    run_on_uvloop(_serve(queue))
+    say("The demo has stopped.")
 
 
 def _database_in(folder: Path) -> str:
@@ -106,73 +109,61 @@ def _database_in(folder: Path) -> str:
     return f"sqlite:///{quote(str(folder / FILE))}"
 
 
-async def _play(url: str, cast: Sequence[Scene], view: View) -> list[Job]:
-    """Enqueue, work and watch; the jobs as they are at the end, in the order of the scenes."""
-    from treadle.cli.demo_jobs import queue
+async def _serve(queue: Queue) -> None:
+    from treadle.accounts import Accounts
+    from treadle.cli.serve import serve_queue
     from treadle.worker import Worker
 
-    queue.use(url)
-    async with queue:
-        made = {await _enqueue(queue, scene): scene for scene in cast}
-        worker = Worker(queue, name="demo", slots=8, reap_interval="500ms", drain="2s")
-        working = asyncio.create_task(worker.run())
+    listener = _listen(queue.settings.host, queue.settings.port)
+    await queue.open()
+    password = secrets.token_urlsafe(9)
+    await Accounts(queue.store).upsert_superuser(EMAIL, password)
+
+    async def show(address: str) -> Coroutine[Any, Any, None]:
+        for name, value in (("Dashboard", f"{address}/_/"), ("Sign in", EMAIL), ("Password", password)):
+            print(f"{name:<10} {value}", flush=True)
+        print("Ctrl-C stops it.", flush=True)
+        return _keep_enqueuing(queue)
+
+    worker = Worker(queue, slots=10, reap_interval="1s", drain="3s")
+    await serve_queue(queue, listener, worker, show)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The requested port, or the next free one."""
+    from treadle.cli.serve import listen
+
+    for candidate in range(port, min(port + PORTS, 65_536)):
         try:
-            with view:
-                return await _while(working, _watch(queue, made, view))
-        finally:
-            worker.stop()
-            await working
+            return listen(host, candidate)
+        except StoreUnavailable as error:
+            problem = error
+    raise problem
 
 
-async def _while(working: asyncio.Task[None], watching: Coroutine[Any, Any, list[Job]]) -> list[Job]:
-    """Watch as long as there is a worker."""
-    jobs = asyncio.create_task(watching)
-    await asyncio.wait({jobs, working}, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
-    if jobs.done():
-        return jobs.result()
-    jobs.cancel()
-    if working.done():
-        working.result()
-    raise TreadleError(f"the demo is not over after {LONGEST_S:.0f} s; this machine is very busy")
+async def _keep_enqueuing(queue: Queue) -> None:
+    await asyncio.gather(*(_arrive(queue, arrival) for arrival in arrivals()), _cancel_some(queue))
 
 
-async def _enqueue(queue: Queue, scene: Scene) -> str:
-    job = await queue.enqueue(scene.topic, scene.payload, **scene.options)
-    if scene.twice:
-        job = await queue.enqueue(scene.topic, scene.payload, **scene.options)
-    return job.id
-
-
-async def _watch(queue: Queue, made: Mapping[str, Scene], view: View) -> list[Job]:
+async def _arrive(queue: Queue, arrival: Arrival) -> None:
+    """Enqueue one of each kind immediately, then each at its pace."""
+    await asyncio.sleep(random.uniform(0, min(arrival.every_s, 3)))
     while True:
-        jobs = [await queue.get(job_id) for job_id in made]
-        view.show([scene.shows for scene in made.values()], jobs)
-        if all(job.ended or made[job.id].stays for job in jobs):
-            return jobs
-        for job in jobs:
-            if made[job.id].cancel and job.status == "processing" and job.progress >= 10:
-                await queue.cancel(job.id, "nobody needs it any more")
-        await asyncio.sleep(LOOK_EVERY_S)
+        for _ in range(arrival.at_once):
+            await _try(queue.enqueue(arrival.topic, arrival.payload(), **arrival.options()))
+        await asyncio.sleep(arrival.every_s * random.uniform(0.5, 1.5))
 
 
-def _print_commands(url: str, jobs: Sequence[Job]) -> None:
-    treadle, db = _this_command(), f"--db {url}"
-    failed = next(job for job in jobs if job.status == "failed")
-    print_heading("\nLook further:")
-    for command in (
-        f"{treadle} jobs list {db}",
-        f"{treadle} jobs show {failed.id} {db}",
-        f"{treadle} jobs requeue {failed.id} {db}",
-        f"{treadle} jobs why {jobs[-1].id} {db}",
-        f"{treadle} worker treadle.cli.demo_jobs:queue --capabilities gpu {db}",
-        f"{treadle} stats {db}",
-    ):
-        print(f"  {command}")
+async def _cancel_some(queue: Queue) -> None:
+    while True:
+        await asyncio.sleep(20)
+        for job in await queue.list(topic="export_all", status="processing", limit=1):
+            await _try(queue.cancel(job.id, "not needed any more"))
 
 
-def _this_command() -> str:
-    """As it can be typed again: `treadle` if that is what the shell finds, else the way it was started."""
-    found = shutil.which("treadle")
-    if found and Path(found).resolve() == Path(sys.argv[0]).resolve():
-        return "treadle"
-    return sys.argv[0] if Path(sys.argv[0]).name == "treadle" else f"{Path(sys.executable).name} -m treadle"
+async def _try(work: Coroutine[Any, Any, Any]) -> None:
+    """A refusal, or a database that is briefly busy, does not end the demo."""
+    try:
+        await work
+    except TreadleError as error:
+        logging.getLogger("treadle.demo").info("%s", error)

@@ -1,6 +1,6 @@
-"""The jobs of `treadle demo`: a handler of every kind, with waits short enough to watch.
+"""The jobs of `treadle demo`: one handler of every kind, with short waits.
 
-After the demo its database can be worked on like any other:
+A second worker can join it, for example one with a GPU:
 `treadle worker treadle.cli.demo_jobs:queue --capabilities gpu --db sqlite:///treadle-demo.db`
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ queue = Queue("sqlite:///treadle-demo.db")
 
 class Mail(BaseModel):
     to: str
+    thread: int = 0
     subject: str = "Hello"
 
 
@@ -39,38 +41,52 @@ def resize_image(payload: dict[str, Any]) -> dict[str, int]:
 
 @queue.job(process=True)
 def count_primes(payload: dict[str, Any]) -> int:
-    """Busy work, in a process of its own."""
+    """CPU-bound work, in a separate process."""
     return sum(all(n % d for d in range(2, math.isqrt(n) + 1)) for n in range(2, payload["below"]))
 
 
 @queue.job
-async def build_report(ctx: Context) -> str:
-    for page in range(1, 11):
-        await asyncio.sleep(0.2)
-        await ctx.progress(page * 10, f"page {page} of 10")
-    return "10 pages"
+async def build_report(ctx: Context, payload: dict[str, Any]) -> str:
+    pages = payload["pages"]
+    for page in range(1, pages + 1):
+        await asyncio.sleep(random.uniform(0.2, 0.8))
+        await ctx.progress(page * 100 // pages, f"page {page} of {pages}")
+    return f"{pages} pages"
 
 
-@queue.job(retry=Retry(3, backoff=["400ms", "800ms"]))
-async def fetch_rates(ctx: Context) -> str:
-    if ctx.attempt < 3:
-        raise ConnectionError(f"attempt {ctx.attempt}: the server hung up")
-    return f"worked at attempt {ctx.attempt}"
+@queue.job(retry=Retry(3, backoff=["5s", "20s"]))
+async def fetch_rates(ctx: Context, payload: dict[str, Any]) -> str:
+    await asyncio.sleep(0.4)
+    if ctx.attempt < random.randrange(1, 5):
+        raise ConnectionError(f"rates.example.com hung up after {random.randrange(100, 900)} bytes")
+    return f"{payload['currency']} at attempt {ctx.attempt}"
 
 
-@queue.job(retry=Retry(2, backoff=["500ms"]))
-async def import_file() -> None:
-    raise ValueError("line 7 is not a number")
+@queue.job(retry=Retry(2, backoff=["10s"]))
+async def import_file(payload: dict[str, Any]) -> None:
+    await asyncio.sleep(0.8)
+    _parse_amount("12,4O", payload["line"])
+
+
+def _parse_amount(text: str, line: int) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"line {line} of the file: {text!r} is not an amount") from error
 
 
 @queue.job
-async def charge_card() -> None:
-    raise Fail("the card is stolen: no use in trying again")
+async def charge_card(payload: dict[str, Any]) -> str:
+    await asyncio.sleep(0.6)
+    if payload["orderId"] % 3 == 0:
+        raise Fail(f"order {payload['orderId']}: the card was reported stolen, trying again is no use")
+    return "charged"
 
 
-@queue.job(timeout="500ms", max_attempts=1)
-async def call_partner() -> None:
-    await asyncio.sleep(60)
+@queue.job(timeout="2s", max_attempts=2, retry=Retry(2, backoff=["15s"]))
+async def call_partner(payload: dict[str, Any]) -> str:
+    await asyncio.sleep(random.choice([0.3, 60]))
+    return "200 OK"
 
 
 @queue.job
@@ -79,17 +95,23 @@ async def remind(payload: dict[str, Any]) -> str:
 
 
 @queue.job
-async def wait_for_upload(payload: dict[str, Any]) -> str:
-    if time.time() < payload["ready_at"]:
-        raise Snooze("500ms", "the upload is not there yet")
+async def wait_for_upload(ctx: Context, payload: dict[str, Any]) -> str:
+    first = _first_seen.setdefault(ctx.job_id, time.monotonic())
+    if time.monotonic() < first + payload["ready_in"]:
+        raise Snooze("5s", "the upload is not there yet")
+    _first_seen.pop(ctx.job_id, None)
     return "the upload is there"
 
 
+_first_seen: dict[str, float] = {}
+
+
 @queue.job
-async def export_all(ctx: Context) -> None:
+async def export_all(ctx: Context, payload: dict[str, Any]) -> str:
     for percent in range(100):
-        await asyncio.sleep(0.1)
-        await ctx.progress(percent, "exporting")
+        await asyncio.sleep(0.3)
+        await ctx.progress(percent, f"exporting {payload['accountId']}, part {percent // 10 + 1} of 10")
+    return "10 parts"
 
 
 @queue.job(idempotency_key="input.order")
@@ -99,15 +121,16 @@ async def confirm_order(payload: dict[str, Any]) -> str:
 
 @queue.job(concurrency=Concurrency(keys=["input.account"]))
 async def sync_account(payload: dict[str, Any]) -> str:
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(random.uniform(2, 6))
     return f"account {payload['account']} is in sync"
 
 
-@queue.job(rate=(1, "400ms"))
+@queue.job(rate=(1, "1s"))
 async def deliver(payload: dict[str, Any]) -> str:
+    await asyncio.sleep(0.2)
     return f"{payload['parcel']} delivered"
 
 
 @queue.job(capability="gpu")
-async def render_video() -> str:
-    return "rendered"
+async def render_video(payload: dict[str, Any]) -> str:
+    return f"{payload['assetId']} rendered"

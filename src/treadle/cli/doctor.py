@@ -1,4 +1,4 @@
-"""`treadle doctor`: is the database fit to be a queue?"""
+"""`treadle doctor`: checks whether the database is fit for a queue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from treadle.cli import options
+from treadle.cli.database import chosen
 from treadle.cli.output import Column, listed, print_json, print_table, say, status
-from treadle.errors import SchemaMismatch, TreadleError
+from treadle.model.errors import SchemaMismatch, TreadleError
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
-    from treadle.store.base import Finding
+    from treadle.store.values import Finding
 
 
 def doctor(db: options.Db = None, as_json: options.AsJson = False) -> None:
@@ -21,10 +22,9 @@ def doctor(db: options.Db = None, as_json: options.AsJson = False) -> None:
 
     Changes nothing. Exits with 1 if a check fails; a warning does not fail.
     """
-    from treadle.connect import shown
-    from treadle.queue import Queue
+    from treadle.store.connect import shown
 
-    queue = Queue(db, migrate=False)
+    queue = chosen(db, migrate=False)
     findings = asyncio.run(_examine(queue))
     failed = any(finding.level == "fail" for finding in findings)
     if as_json:
@@ -46,9 +46,9 @@ def doctor(db: options.Db = None, as_json: options.AsJson = False) -> None:
 
 
 async def _examine(queue: Queue) -> list[Finding]:
-    """The store's own findings; or the one that kept it from opening."""
-    from treadle.connect import database_exists
-    from treadle.store.base import Finding
+    """The store's findings, or the error that prevented opening it."""
+    from treadle.store.connect import database_exists
+    from treadle.store.values import Finding
 
     if not database_exists(queue.url):
         return [Finding("connection", "fail", "the database does not exist", "make it with treadle migrate")]

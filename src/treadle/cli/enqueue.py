@@ -1,4 +1,4 @@
-"""`treadle enqueue`: make a job by hand."""
+"""`treadle enqueue`: create a job by hand."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import writable
+from treadle.cli.database import named_database, writable
 from treadle.cli.output import print_json, relative, say
+from treadle.model.durations import duration_ms
 
 if TYPE_CHECKING:
-    from treadle.job import Job
+    from treadle.model.job import Job
+    from treadle.queue import Queue
 
 
 def enqueue(
@@ -50,6 +52,10 @@ def enqueue(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for its end; exit with 1 if it does not complete.")
     ] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="How long --wait waits. The job stays where it is.")
+    ] = "10m",
+    create: Annotated[bool, typer.Option("--create", help="Make sqlite:///jobs.db if no database is named.")] = False,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -67,7 +73,8 @@ def enqueue(
         "scope_id": scope_id,
         "capability": capability,
     }
-    job = asyncio.run(_enqueue(db, topic, _parsed(payload), chosen, wait, quiet=as_json))
+    waiting_ms = duration_ms(timeout, "--timeout") if wait else None
+    job = asyncio.run(_enqueue(db, topic, _parsed(payload), chosen, waiting_ms, create=create, quiet=as_json))
     if as_json:
         print_json({**job.as_json(), "deduplicated": job.deduplicated})
     elif wait:
@@ -77,37 +84,67 @@ def enqueue(
 
 
 def _parsed(text: str) -> Any:
-    from treadle.payload import loads
+    from treadle.model.payload import loads
 
     return loads(sys.stdin.buffer.read() if text == "-" else text)
 
 
-async def _enqueue(db: str | None, topic: str, payload: Any, chosen: dict[str, Any], wait: bool, quiet: bool) -> Job:
-    from treadle.errors import JobFailed
-
-    async with writable(db) as queue:
+async def _enqueue(
+    db: str | None,
+    topic: str,
+    payload: Any,
+    chosen: dict[str, Any],
+    waiting_ms: int | None,
+    *,
+    create: bool,
+    quiet: bool,
+) -> Job:
+    _check(topic, payload, chosen)
+    async with writable(db, create=create) as queue:
         job = await queue.enqueue(topic, payload, **chosen)
         if not quiet:
-            _say_made(job)
-        if not wait:
+            _say_made(job, named_database(queue, db))
+        if waiting_ms is None:
             return job
         sys.stdout.flush()
-        try:
-            await queue.result(job.id)
-        except JobFailed:
-            pass
-        ended = await queue.get(job.id)
+        ended = await _ended(queue, job, waiting_ms / 1000, quiet)
         ended.deduplicated = job.deduplicated
         return ended
 
 
-def _say_made(job: Job) -> None:
+def _check(topic: str, payload: Any, chosen: dict[str, Any]) -> None:
+    """Report invalid arguments before looking for a database."""
+    from treadle.model.template import plain_template
+    from treadle.queue.new_jobs import Order
+
+    Order(plain_template(topic), None, None, **chosen).jobs([payload])
+
+
+async def _ended(queue: Queue, job: Job, seconds: float, quiet: bool) -> Job:
+    from treadle.model.errors import JobFailed, ResultTimeout
+
+    if not quiet:
+        for reason in await queue.why(job.id):
+            if reason.startswith("no live worker"):
+                say(f"{reason}; waiting for one")
+        sys.stdout.flush()
+    try:
+        await queue.result(job.id, timeout=seconds)
+    except JobFailed:
+        pass
+    except ResultTimeout as late:
+        why = "; ".join(await queue.why(job.id))
+        raise ResultTimeout(f"{late.message}{f': {why}' if why else ''}", id=job.id) from None
+    return await queue.get(job.id)
+
+
+def _say_made(job: Job, where: str) -> None:
     if job.deduplicated:
-        say(f"job {job.id} is there already, {job.status}")
+        say(f"job {job.id} is there already{where}, {job.status}")
     elif job.run_at > job.created_at:
-        say(f"enqueued job {job.id}, due {relative(job.run_at)}")
+        say(f"enqueued job {job.id}{where}, due {relative(job.run_at)}")
     else:
-        say(f"enqueued job {job.id}")
+        say(f"enqueued job {job.id}{where}")
 
 
 def _say_ending(job: Job) -> None:
@@ -116,6 +153,6 @@ def _say_ending(job: Job) -> None:
     if job.status == "completed":
         say(f"completed: {to_json(job.result_value).decode()}")
     else:
-        from treadle.lifecycle import first_line
+        from treadle.policy.lifecycle import first_line
 
         say(f"{job.status}: {first_line(job.last_error or job.cancel_reason or '')}".rstrip(": "))

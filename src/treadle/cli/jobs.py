@@ -1,4 +1,4 @@
-"""`treadle jobs …`: look at jobs and steer them."""
+"""`treadle jobs …`: show and change jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing
+from treadle.cli.database import existing, named_database
 from treadle.cli.output import (
     Column,
     age,
@@ -25,15 +25,16 @@ from treadle.cli.output import (
     say,
     status,
 )
-from treadle.errors import TreadleError
+from treadle.insights.lists import COUNT_CAP, Count
+from treadle.model.errors import TreadleError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from rich.text import Text
 
-    from treadle.events import Event
-    from treadle.job import Job
+    from treadle.model.events import Event
+    from treadle.model.job import Job
     from treadle.queue import Queue
 
 app = typer.Typer(help="Look at jobs and steer them.", rich_markup_mode=None)
@@ -64,25 +65,22 @@ def list_jobs(
     """List jobs, newest first."""
     chosen = {"topic": topic, "status": wanted_status, "scope": scope, "scope_id": scope_id}
 
-    async def read() -> tuple[Sequence[Job], int]:
+    async def read() -> tuple[Sequence[Job], Count, str]:
         async with existing(db) as queue:
-            return await queue.list(**chosen, limit=limit, offset=offset), await queue.count(**chosen)
+            where = named_database(queue, db)
+            return await queue.list(**chosen, limit=limit, offset=offset), await queue.count(**chosen), where
 
-    found, total = asyncio.run(read())
+    found, total, where = asyncio.run(read())
     if as_json:
-        capped = total > EXACT_TOTAL
-        total = min(total, EXACT_TOTAL)
-        print_json(
-            listed((job.as_json() for job in found), totalItems=total, totalCapped=capped, limit=limit, offset=offset)
-        )
+        items = (job.as_json() for job in found)
+        counted = min(total, COUNT_CAP)
+        print_json(listed(items, totalItems=counted, totalCapped=total.capped, limit=limit, offset=offset))
         return
     if found:
         print_table(_COLUMNS, [_row(job) for job in found])
-    _say_total(len(found), offset, total)
+    _say_total(len(found), offset, total, where)
 
 
-# Totals are exact up to here; see Queue.count.
-EXACT_TOTAL = 10_000
 _COLUMNS = (
     Column("id"),
     Column("topic"),
@@ -105,8 +103,8 @@ def _row(job: Job) -> list[Text | str]:
 
 
 def note(job: Job) -> str:
-    """The one thing worth knowing beside the status."""
-    from treadle.lifecycle import first_line
+    """The most useful detail next to the status."""
+    from treadle.policy.lifecycle import first_line
 
     if job.status == "pending":
         return _waits_for(job)
@@ -116,23 +114,23 @@ def note(job: Job) -> str:
 
 
 def _waits_for(job: Job) -> str:
-    from treadle.lifecycle import first_line
+    from treadle.policy.lifecycle import first_line
 
     needs = [f"needs {job.capability}"] if job.capability else []
     due = [f"due {relative(job.run_at)}"] if job.attempt or job.run_at > job.created_at else []
     return ", ".join([*needs, *due, *([first_line(job.last_error)] if job.last_error else [])])
 
 
-def _say_total(shown: int, offset: int, total: int) -> None:
-    many = f"more than {EXACT_TOTAL:,}" if total > EXACT_TOTAL else f"{total:,}"
+def _say_total(shown: int, offset: int, total: Count, where: str) -> None:
+    many = f"more than {COUNT_CAP:,}" if total.capped else f"{total:,}"
     if not total:
-        say("no jobs")
+        say(f"no jobs{where}")
     elif shown == total:
-        say(f"{many} {'job' if total == 1 else 'jobs'}")
+        say(f"{many} {'job' if total == 1 else 'jobs'}{where}")
     elif offset + shown < total:
-        say(f"{shown} of {many} jobs; go on with --offset {offset + shown}")
+        say(f"{shown} of {many} jobs{where}; go on with --offset {offset + shown}")
     else:
-        say(f"{shown} of {many} jobs")
+        say(f"{shown} of {many} jobs{where}")
 
 
 @app.command()
@@ -145,7 +143,7 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
 
     job, events = asyncio.run(read())
     if as_json:
-        from treadle.insights import event_as_json
+        from treadle.insights.timeline import event_as_json
 
         print_json({**job.as_json(), "events": [event_as_json(event) for event in events]})
         return
@@ -161,7 +159,7 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
 
 
 def _facts(job: Job) -> dict[str, Text | str]:
-    from treadle.policy import PRIORITIES
+    from treadle.model.durations import PRIORITIES
 
     names = {value: name for name, value in PRIORITIES.items()}
     facts: dict[str, Text | str | None] = {
@@ -194,7 +192,7 @@ def _facts(job: Job) -> dict[str, Text | str]:
 
 
 def _time(when: datetime | None) -> str | None:
-    from treadle.job import rfc3339
+    from treadle.model.job import rfc3339
 
     return None if when is None else f"{rfc3339(when)} ({relative(when)})"
 
@@ -204,7 +202,7 @@ def _json(value: Any) -> str:
 
 
 def _event_row(event: Event) -> list[Text | str]:
-    from treadle.job import from_ms, rfc3339
+    from treadle.model.job import from_ms, rfc3339
 
     name = event.type.removeprefix("job:")
     return [rfc3339(from_ms(event.created_at)) or "", name, status(event.to_status or ""), event.message]
@@ -259,7 +257,7 @@ Action = Callable[["Queue", str], Awaitable["Job | None"]]
 
 
 def _steer(done: str, job_ids: Sequence[str], action: Action, db: str | None, as_json: bool) -> None:
-    """The same for each job; one that refuses is told on stderr and does not keep the others."""
+    """Apply to each job; a refusal is reported on stderr and does not stop the others."""
     answers = asyncio.run(_each(job_ids, action, db))
     refused = {job_id: answer for job_id, answer in answers.items() if isinstance(answer, TreadleError)}
     if as_json:

@@ -1,4 +1,4 @@
-"""From `module:queue` to the queue in the user's code."""
+"""Loads a queue from the user's code by its name, `module:queue`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle.errors import InvalidInput
+from treadle.model.errors import InvalidInput
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
 
 
 def load_queue(target: str) -> Queue:
-    """Import the module from the current folder or the path, and take the queue out of it."""
+    """Import the module from the current folder or the path and return its queue."""
     from treadle.queue import Queue
 
     module_name, _, path = target.partition(":")
@@ -61,7 +61,7 @@ def _told(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Where the user's code raised it: the last line of the trace that is not Treadle's or a library's."""
+    """Where the user's code raised it: the last traceback line outside Treadle and libraries."""
     if isinstance(error, SyntaxError):
         return ""
     here = Path.cwd()

@@ -1,6 +1,6 @@
-"""Log lines of commands that run for long: text for people, JSON for machines (TREADLE_LOG_FORMAT).
+"""Log formats of long-running commands: text for people, JSON for machines (TREADLE_LOG_FORMAT).
 
-Whatever a line says, it can't look like two: what a payload, an error or a request brought is escaped.
+Content from payloads, errors and requests is escaped, so that one record can't look like two.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import logging
 from datetime import UTC, datetime
 
 from treadle.cli.output import safe
-from treadle.telemetry.context import facts_of, request_id, running_job
+from treadle.telemetry.log_context import facts_of, request_id, running_job
 
 _NAMES = {"job_id": "jobId", "topic": "topic", "attempt": "attempt", "request_id": "requestId"}
 
 
-def configure(log_format: str) -> None:
-    """To stderr; a handler that the user's own code has set stays the only one."""
+def configure(log_format: str, level: str = "info") -> None:
+    """Log to stderr, unless the user's code has already set up a handler."""
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
         root.addHandler(handler)
-        root.setLevel(logging.INFO)
+        root.setLevel(level.upper())
 
 
 class TextLines(logging.Formatter):
-    """`time level logger: message [job] [request]`; a trace follows on lines of its own, each indented."""
+    """`time level logger: message [job] [request]`; a traceback follows on separate, indented lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = _facts(record)
@@ -36,12 +36,12 @@ class TextLines(logging.Formatter):
             text += f" [{_line(job)}]"
         if "requestId" in facts:
             text += f" [request {_line(str(facts['requestId']))}]"
-        # An error's own text may have lines that look like ours: ours are never indented.
+        # An error's text may contain lines that look like log lines; ours are never indented.
         return "\n  ".join([text, *(safe(line) for line in _trace(self, record).splitlines())])
 
 
 class JsonLines(logging.Formatter):
-    """One object a line, in plain ASCII: everything else is escaped."""
+    """One JSON object per line, in plain ASCII; everything else is escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -57,7 +57,7 @@ class JsonLines(logging.Formatter):
 
 
 def _facts(record: logging.LogRecord) -> dict[str, object]:
-    """Of which job and request it speaks: what the caller said, else what is running here."""
+    """The job and the request of a record: given by the caller, or taken from the running code."""
     known: dict[str, object] = {}
     if (job := running_job.get()) is not None and not hasattr(record, "job_id"):
         known |= facts_of(job)

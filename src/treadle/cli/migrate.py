@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing
+from treadle.cli.database import chosen, existing, say_which
 from treadle.cli.output import print_json, say
-from treadle.errors import SchemaMismatch
+from treadle.model.errors import SchemaMismatch
 
 
 def migrate(
@@ -39,9 +39,9 @@ def migrate(
 
 
 async def _migrate(db: str | None) -> list[str]:
-    from treadle.queue import Queue
-
-    return await Queue(db).migrate()
+    queue = chosen(db)
+    say_which(queue, db)
+    return await queue.migrate()
 
 
 async def _missing(db: str | None) -> list[str]:

@@ -1,14 +1,15 @@
-"""Options that several commands share, and the values that people write in them."""
+"""Options shared by several commands, and parsers for their values."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from treadle.errors import InvalidInput
-from treadle.policy import duration_ms
+from treadle.model.durations import duration_ms
+from treadle.model.errors import InvalidInput
 
 Db = Annotated[
     str | None,
@@ -21,12 +22,15 @@ Db = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only jobs of this topic.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
+]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more ids.", show_default=False)]
 
 
 def instant(text: str, option: str) -> datetime:
-    """A point in time, with its zone."""
+    """An instant with a time zone."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -37,7 +41,7 @@ def instant(text: str, option: str) -> datetime:
 
 
 def since(text: str | None) -> datetime | None:
-    """An age ("1h") or a point in time."""
+    """An age ("1h") or an instant."""
     if text is None:
         return None
     if text.endswith(("s", "m", "h", "d")):
@@ -46,10 +50,30 @@ def since(text: str | None) -> datetime | None:
 
 
 def names(text: str | None) -> list[str] | None:
-    """A list with commas."""
+    """A comma-separated list."""
     return None if text is None else [name for part in text.split(",") if (name := part.strip())]
 
 
 def priority(text: str | None) -> str | int | None:
-    """A name, or a number in digits."""
+    """A name or a number."""
     return int(text) if text is not None and text.removeprefix("-").isdigit() and len(text) < 12 else text
+
+
+def shortest(text: str | None, option: str, least: str) -> str | None:
+    """A duration of at least `least`."""
+    if text is not None and duration_ms(text, option) < duration_ms(least):
+        raise InvalidInput(f"{option}: {text} is too short; at least {least}, please")
+    return text
+
+
+_SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+def size(text: str | None, option: str) -> int | None:
+    """Bytes of "512M" or "2G"."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
+    if not found or not int(found[1]):
+        raise InvalidInput(f"{option}: {text[:40]!r} is not a size; write it like 512M or 2G")
+    return int(found[1]) * _SIZES[found[2]]

@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, tables for people, and nothing that could steer a terminal."""
+"""Output of commands: JSON for programs, tables for people, and no terminal control characters."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ STATUS_STYLES = {
     "warn": "yellow",
     "fail": "bold red",
 }
-# For pipes and files, where there is no width to fit into.
+# For pipes and files, which have no width limit.
 UNBOUNDED = 10_000
 
-# Everything that moves a cursor, rings, reorders text or breaks a line in the middle of a word.
+# Characters that move the cursor, ring the bell, reorder text or break a line inside a word.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def safe(text: str) -> str:
-    """The text with control characters spelled out; lines and tabs stay."""
+    """The text with control characters escaped; line breaks and tabs stay."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
 
 
@@ -45,19 +45,34 @@ def one_line(text: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Indented JSON, as UTF-8 or with escapes where the terminal knows no UTF-8."""
+    """Indented JSON, in UTF-8, or with escapes if the terminal has no UTF-8."""
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     print(json.dumps(value, indent=2, ensure_ascii=ascii_only))
 
 
 def listed(items: Iterable[Any], **more: Any) -> dict[str, Any]:
-    """The shape of every list in JSON."""
+    """The JSON format of every list."""
     return {"items": list(items), **more}
 
 
 def say(text: str) -> None:
     """One plain line for people."""
     print(one_line(text))
+
+
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Suppress notes, for programs that read the output."""
+    global _quiet  # noqa: PLW0603 - one command a process
+    _quiet = quiet
+
+
+def note(text: str) -> None:
+    """One line on stderr about what the command does."""
+    if not _quiet:
+        complain(text)
 
 
 def complain(text: str) -> None:
@@ -86,26 +101,51 @@ class Column(NamedTuple):
     name: str
     number: bool = False
     flexible: bool = False
-    """May be broken into lines where room is short; all others are shown whole."""
+    """May be wrapped if space is short; all other columns are shown in full."""
     extra: bool = False
-    """May be left out where room is shorter still."""
+    """May be left out if space is even shorter."""
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Text | str]]) -> None:
-    """A table if the terminal is wide enough for it, perhaps without its extras; else one paragraph per row."""
+    """Print a table if the terminal is wide enough, with extra columns below their rows if necessary. Otherwise print
+    one paragraph per row.
+    """
     cells = [[styled(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    needed = [i for i, column in enumerate(columns) if not column.extra]
     out = console()
-    for chosen in (range(len(columns)), needed):
-        table = table_of([columns[i] for i in chosen], [[row[i] for i in chosen] for row in cells])
-        if out.measure(table, options=out.options.update(max_width=UNBOUNDED)).minimum <= out.width:
-            return _emit(out, table)
+    if _fits(out, whole := table_of(columns, cells)):
+        return _emit(out, whole)
+    needed = [i for i, column in enumerate(columns) if not column.extra]
+    extra = [i for i, column in enumerate(columns) if column.extra]
+    short = table_of([columns[i] for i in needed], [[row[i] for i in needed] for row in cells])
+    if extra and _fits(out, short):
+        return _print_with_extras(out, short, [[row[i] for i in extra] for row in cells])
     for row in cells:
         _print_paragraph(out, columns, row)
 
 
+def _fits(out: Console, table: Table) -> bool:
+    return out.measure(table, options=out.options.update(max_width=UNBOUNDED)).minimum <= out.width
+
+
+def _print_with_extras(out: Console, table: Table, extras: Sequence[Sequence[Text]]) -> None:
+    """Each row on one line, followed by the columns that did not fit, cut at the line's end."""
+    from rich.text import Text
+
+    header, *lines = (
+        Text.assemble(*((part.text, part.style or "") for part in line))
+        for line in out.render_lines(table, out.options.update(no_wrap=True), pad=False)
+    )
+    shown = [header]
+    for line, extra in zip(lines, extras, strict=True):
+        shown += [line, *(Text("  ") + cell for cell in extra if cell.plain)]
+    for text in shown:
+        text.rstrip()
+        text.truncate(out.width, overflow="ellipsis")
+        out.print(text, no_wrap=True)
+
+
 def _emit(out: Console, shown: RenderableType) -> None:
-    """Tables fill their cells with blanks; a file or a pipe gets none at the ends of lines."""
+    """Tables pad their cells with blanks; strip them at line ends in files and pipes."""
     if out.is_terminal:
         out.print(shown)
         return
@@ -137,7 +177,7 @@ def _print_paragraph(out: Console, columns: Sequence[Column], row: Sequence[Text
 
 
 def print_facts(facts: Mapping[str, Text | str], indent: int = 0) -> None:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     from rich.padding import Padding
     from rich.table import Table
 
@@ -154,7 +194,7 @@ def print_heading(text: str) -> None:
 
 
 def span(duration: timedelta) -> str:
-    """A length of time in its largest fitting unit."""
+    """A duration in its largest fitting unit."""
     seconds = abs(duration.total_seconds())
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= size:
@@ -167,6 +207,6 @@ def age(when: datetime) -> str:
 
 
 def relative(when: datetime) -> str:
-    """Seen from now: "5m ago", "in 2h"."""
+    """Relative to now: "5m ago", "in 2h"."""
     away = when - datetime.now(UTC)
     return f"in {span(away)}" if away > timedelta(0) else f"{span(away)} ago"

@@ -1,4 +1,4 @@
-"""Where a password on the command line comes from."""
+"""Reads a password for a command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.errors import InvalidInput
+from treadle.model.errors import InvalidInput
 
 STDIN = "-"
 
@@ -22,7 +22,7 @@ Password = Annotated[
 
 
 def password(given: str | None) -> str:
-    """As it was given, or else from the terminal (not shown, asked twice) or the first line of stdin."""
+    """The given one, or from the terminal (hidden, asked twice), or the first line of stdin."""
     if given is not None and given != STDIN:
         return given
     if sys.stdin is not None and sys.stdin.isatty():

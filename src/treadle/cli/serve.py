@@ -1,4 +1,4 @@
-"""`treadle serve`: the HTTP API, and a worker beside it."""
+"""`treadle serve`: the HTTP API and the dashboard, and a worker in the same process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from treadle.cli import logs, options
+from treadle.cli.database import moved
 from treadle.cli.loading import load_queue
-from treadle.errors import StoreUnavailable
+from treadle.model.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     import uvicorn
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.serve")
 
-# How long open connections have to end once no new ones are taken; streams end at once.
+# How long open connections may take to end after shutdown begins; streams end immediately.
 LINGER_S = 3
+# Between two attempts to reach an unavailable database.
+AWAY_S = 1.0
 
 
 def serve(
@@ -32,7 +35,7 @@ def serve(
         str | None,
         typer.Argument(
             metavar="[MODULE:QUEUE]",
-            help="Where the queue is, such as app:queue; its jobs are run as well. Without it only the API is served.",
+            help="Where the queue is, such as app:queue; its jobs are run as well. Without it no jobs are run here.",
             show_default=False,
         ),
     ] = None,
@@ -50,49 +53,76 @@ def serve(
     drain: Annotated[
         str, typer.Option("--drain", metavar="TIME", help="How long running jobs may go on after a stop signal.")
     ] = "30s",
+    log_level: options.LogLevel = "info",
     db: options.Db = None,
 ) -> None:
-    """Serve the HTTP API, and run the jobs of a queue in your code.
+    """Serve the HTTP API and the dashboard, and run the jobs of a queue in your code.
 
     The first start prints a link that makes the first superuser. SIGTERM or Ctrl-C stops it as it stops a worker.
     """
     from treadle.queue import Queue
 
-    queue = load_queue(target) if target else Queue(db)
-    if target and db is not None:
-        queue.use(db)
+    queue = moved(load_queue(target), target, db) if target else Queue(db)
     queue.settings = queue.settings.override({"host": host, "port": port, "slots": slots})
-    logs.configure(queue.settings.log_format)
+    logs.configure(queue.settings.log_format, log_level)
     from treadle.cli.worker import run_on_uvloop
 
     run_on_uvloop(_serve(queue, runs_jobs=worker and bool(queue.handlers), drain=drain))
 
 
 async def _serve(queue: Queue, *, runs_jobs: bool, drain: str) -> None:
-    from treadle.http import create_app
     from treadle.worker import Worker
-    from treadle.worker.signals import on_signals
 
-    listener = _listen(queue.settings.host, queue.settings.port)
+    listener = listen(queue.settings.host, queue.settings.port)
     try:
         await queue.open()
-        # Without handlers it runs no jobs, but still sees to delayed and lost ones, so that nothing extra is needed.
-        worker = Worker(queue, topics=None if runs_jobs else [], drain=drain)
-        app = create_app(queue, worker_metrics=[worker.metrics])
-        server = _server(app)
-        address = _address(queue.settings.host, listener)
-        with on_signals(_stopper(queue, server, worker)):
-            log.info("serving on %s%s", address, _works(queue, runs_jobs))
-            await _tell_how_to_begin(queue, address)
-            await _together(server, worker, listener)
-    finally:
+    except BaseException:
         listener.close()
-        await queue.close()
+        raise
+
+    async def tell(address: str) -> Coroutine[Any, Any, None] | None:
+        log.info("serving on %s%s", address, _works(queue, runs_jobs))
+        return None if await _tell_how_to_begin(queue, address) else tell_later(address)
+
+    async def tell_later(address: str) -> None:
+        await asyncio.sleep(AWAY_S)
+        while not await _tell_how_to_begin(queue, address):
+            await asyncio.sleep(AWAY_S)
+
+    # Without handlers it runs no jobs, but still promotes delayed jobs and reclaims lost ones, so no extra process is
+    # needed.
+    await serve_queue(queue, listener, Worker(queue, topics=None if runs_jobs else [], drain=drain), tell)
     log.info("the server has stopped")
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Bound here, so that a port that is taken is one line and not a trace."""
+Tell = Callable[[str], Coroutine[Any, Any, Coroutine[Any, Any, None] | None]]
+
+
+async def serve_queue(queue: Queue, listener: socket.socket, worker: Worker, tell: Tell) -> None:
+    """Run the API, the dashboard and a worker of an open queue until a signal.
+
+    `tell` gets the address before serving starts; the task that it returns runs as long as the server.
+    """
+    from treadle.dashboard import create_app
+    from treadle.worker.signals import on_signals
+
+    server = _server(create_app(queue, worker_metrics=[worker.metrics]))
+    aside: asyncio.Task[None] | None = None
+    try:
+        with on_signals(_stopper(queue, server, worker)):
+            rest = await tell(_address(queue.settings.host, listener))
+            aside = asyncio.create_task(rest) if rest else None
+            await _together(server, worker, listener)
+    finally:
+        if aside is not None:
+            aside.cancel()
+            await asyncio.gather(aside, return_exceptions=True)
+        listener.close()
+        await queue.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind here, so that a port in use gives one line and not a traceback."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -123,13 +153,13 @@ def _server(app: Any) -> uvicorn.Server:
     class Server(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # the worker has to hear them too
+            yield  # the worker has to receive them too
 
     return Server(config)
 
 
 async def _together(server: uvicorn.Server, worker: Worker, listener: socket.socket) -> None:
-    """Both, until one of them is at its end: then the other has nothing to stay for."""
+    """Run both until one of them ends, then stop the other."""
     working = asyncio.create_task(worker.run())
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -146,37 +176,42 @@ async def _together(server: uvicorn.Server, worker: Worker, listener: socket.soc
 
 
 def _stopper(queue: Queue, server: uvicorn.Server, worker: Worker) -> Callable[[], None]:
-    """The first call stops server and worker in good order, the second at once."""
+    """The first call stops server and worker gracefully, the second immediately."""
     ending: set[asyncio.Task[None]] = set()
 
     def stop() -> None:
         server.should_exit = True
         server.force_exit = worker.stopping
         worker.stop()
-        ending.add(asyncio.create_task(queue.feed.stop()))  # streams would not end by themselves
+        ending.add(asyncio.create_task(queue.feed.stop()))  # streams would not end otherwise
 
     return stop
 
 
 def _works(queue: Queue, runs_jobs: bool) -> str:
-    from treadle.connect import shown
+    from treadle.store.connect import shown
 
     if not runs_jobs:
         return f", from {shown(queue.url)}; no jobs are run here"
     return f", and running {', '.join(sorted(queue.handlers))} from {shown(queue.url)}"
 
 
-async def _tell_how_to_begin(queue: Queue, address: str) -> None:
-    """As long as there is no superuser, the way to become one."""
+async def _tell_how_to_begin(queue: Queue, address: str) -> bool:
+    """While there is no superuser, show how to create one. False if the database is unavailable."""
     from treadle.accounts import Accounts
 
-    token = await Accounts(queue.store).setup_token()
+    try:
+        token = await Accounts(queue.store).setup_token()
+    except StoreUnavailable as error:
+        log.warning("the set-up link waits for the database: %s", error)
+        return False
     if token is not None:
-        log.info("make the first superuser, once, within a day: %s/_/setup?token=%s", address, token)
+        log.info("make the first superuser, once, within a day: %s/_/setup#token=%s", address, token)
+    return True
 
 
 def _address(host: str, listener: socket.socket) -> str:
-    """Where to reach it from here: a server on every address is also on this machine's own."""
+    """A local address to reach it; a server on all addresses is also reachable on localhost."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
     name = everywhere.get(host, host)
     return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""`treadle stats`: how many jobs there are, and how well it goes."""
+"""`treadle stats`: job counts, success rates and run times."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing
+from treadle.cli.database import existing, named_database
 from treadle.cli.output import Column, print_json, print_table, say, span
 
 if TYPE_CHECKING:
-    from treadle.insights import QueueStats
+    from treadle.insights.stats import QueueStats
 
 
 def stats(
@@ -31,21 +31,23 @@ def stats(
     """
     start = options.since(since)
 
-    async def read() -> QueueStats:
+    async def read() -> tuple[QueueStats, str]:
         async with existing(db) as queue:
-            return await queue.stats(topic=topic, since=start)
+            return await queue.stats(topic=topic, since=start), named_database(queue, db)
 
-    found = asyncio.run(read())
+    found, where = asyncio.run(read())
     if as_json:
         print_json(found.as_json())
     elif not found.topics:
-        say("no jobs")
+        say(f"no jobs{where}")
     else:
+        if where:
+            say(f"jobs{where}")
         _print(found)
 
 
 def _print(found: QueueStats) -> None:
-    from treadle.lifecycle import Status
+    from treadle.model.status import Status
 
     total = {status.value: getattr(found, status.value) for status in Status}
     shown = [name for name, count in total.items() if count or name in ("pending", "completed", "failed")]
@@ -61,7 +63,7 @@ def _print(found: QueueStats) -> None:
 
 
 def _cells(counts: Mapping[str, int], shown: Sequence[str]) -> list[str]:
-    """Nothing for nothing: what is there stands out."""
+    """Blank for zero, so that other values stand out."""
     return [f"{counts[name]:,}" if counts[name] else "" for name in shown]
 
 

@@ -1,4 +1,4 @@
-"""`treadle superuser …`: who may do everything."""
+"""`treadle superuser …`: manage superusers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def delete(
 
     async def remove() -> Account:
         async with existing(db) as queue:
-            return await Accounts(queue.store).delete(SUPERUSERS, account)
+            deleted = await Accounts(queue.store).delete(SUPERUSERS, account)
+            await queue.schedules.disable_created_by(deleted.id, f"the account {deleted.email} was deleted")
+            return deleted
 
     gone = asyncio.run(remove())
     if as_json:

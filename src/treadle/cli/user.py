@@ -1,4 +1,4 @@
-"""`treadle user …`: who may sign in and do what the rules allow."""
+"""`treadle user …`: manage users, who may do what the rules allow."""
 
 from __future__ import annotations
 
@@ -123,14 +123,16 @@ def delete(user: Who, db: options.Db = None, as_json: options.AsJson = False) ->
 
     async def remove() -> Account:
         async with existing(db) as queue:
-            return await Accounts(queue.store).delete(USERS, user)
+            account = await Accounts(queue.store).delete(USERS, user)
+            await queue.schedules.disable_created_by(account.id, f"the account {account.email} was deleted")
+            return account
 
     _tell("deleted", asyncio.run(remove()), as_json)
 
 
 def _fields(text: str | None) -> Mapping[str, Any] | None:
-    from treadle.errors import InvalidInput
-    from treadle.payload import loads
+    from treadle.model.errors import InvalidInput
+    from treadle.model.payload import loads
 
     if text is None:
         return None

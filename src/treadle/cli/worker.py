@@ -6,23 +6,28 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import sys
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from treadle.cli import logs, options
+from treadle.cli.database import moved
 from treadle.cli.loading import load_queue
-from treadle.errors import InvalidInput
+from treadle.model.errors import InvalidInput
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
+    from treadle.worker import Worker
 
 log = logging.getLogger("treadle.worker")
 
-# How long what is left of the handlers has to end after the worker has stopped.
+# How long remaining handlers may take to end after the worker has stopped.
 STOP_S = 1.0
+LOOK_AT_MEMORY_S = 1.0
 
 
 def worker(
@@ -63,49 +68,120 @@ def worker(
     drain: Annotated[
         str, typer.Option("--drain", metavar="TIME", help="How long running jobs may go on after a stop signal.")
     ] = "30s",
+    burst: Annotated[bool, typer.Option("--burst", help="End when no job is left that could be started now.")] = False,
+    max_jobs: Annotated[
+        int | None,
+        typer.Option("--max-jobs", metavar="N", min=1, help="Replace a process after so many jobs."),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option("--max-memory", metavar="SIZE", help="Replace a process that has outgrown this, such as 512M."),
+    ] = None,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            "--prefetch",
+            metavar="N",
+            min=0,
+            help="Claim at most N jobs beyond the free slots; 0: none. Default: what is started within 100 ms.",
+        ),
+    ] = None,
+    log_level: options.LogLevel = "info",
+    member: Annotated[bool, typer.Option("--member", hidden=True)] = False,
     db: options.Db = None,
 ) -> None:
     """Run the jobs of a queue in your code.
 
     SIGTERM or Ctrl-C stops it: no new jobs, those that run may finish until --drain is over, the rest is
-    given back. A second signal leaves at once; what was running is recovered when its lease is over.
+    given back. A second signal gives them back without waiting.
     """
-    if processes > 1:
-        raise typer.Exit(_supervised(processes))
-    queue = load_queue(target)
-    if db is not None:
-        queue.use(db)
+    limits = Limits(max_jobs, options.size(max_memory, "--max-memory"))
+    if not member and (processes > 1 or any(limits)):
+        raise typer.Exit(_supervised(processes, log_level, burst=burst))
+    queue = moved(load_queue(target), target, db)
     if not queue.handlers:
         raise InvalidInput(f"{target} has no handlers; register one with @queue.job")
-    logs.configure(queue.settings.log_format)
+    logs.configure(queue.settings.log_format, log_level)
     choices = {
         "slots": slots,
         "topics": options.names(topics),
         "capabilities": options.names(capabilities) or (),
         "name": name,
-        "lease": lease,
+        "lease": options.shortest(lease, "--lease", "1s"),
         "drain": drain,
+        "burst": burst,
+        "prefetch": prefetch,
     }
-    run_on_uvloop(_work(queue, choices))
+    replace_me: list[bool] = []
+    run_on_uvloop(_work(queue, choices, limits, replace_me))
+    if replace_me:
+        from treadle.worker.supervisor import REPLACE_ME
+
+        raise typer.Exit(REPLACE_ME)
 
 
-async def _work(queue: Queue, choices: dict[str, Any]) -> None:
-    from treadle.connect import shown
+class Limits(NamedTuple):
+    """When to replace a process with a fresh one."""
+
+    jobs: int | None
+    memory_bytes: int | None
+
+
+async def _work(queue: Queue, choices: dict[str, Any], limits: Limits, replace_me: list[bool]) -> None:
+    from treadle.store.connect import shown
     from treadle.worker import Worker
 
     worker = Worker(queue, **choices)
     served = ", ".join(sorted(worker.options.topics or queue.handlers))
     log.info("%s runs %s from %s, %d at a time", worker.name, served, shown(queue.url), worker.options.slots)
+    watching = asyncio.create_task(_replaced_by(worker, limits, replace_me))
     try:
         await worker.run(signals=True)
     finally:
+        watching.cancel()
         await queue.close()
     log.info("%s has stopped", worker.name)
     await _leave_the_deaf_behind()
 
 
+def _replaced_by(worker: Worker, limits: Limits, replace_me: list[bool]) -> Coroutine[Any, Any, None]:
+    """Stop the worker when it reaches a limit; the supervisor starts another."""
+    done = 0
+
+    def enough(reason: str) -> None:
+        if not worker.stopping:
+            log.info("%s %s and is replaced by a fresh process", worker.name, reason)
+            replace_me.append(True)
+            worker.stop()
+
+    def count(settlements: Sequence[object]) -> None:
+        nonlocal done
+        done += len(settlements)
+        if limits.jobs and done >= limits.jobs:
+            enough(f"has run {done} jobs")
+
+    async def look_at_memory() -> None:
+        while limits.memory_bytes and not worker.stopping:
+            used = _memory_bytes()
+            if used > limits.memory_bytes:
+                enough(f"has grown to {used // 2**20} MiB")
+            await asyncio.sleep(LOOK_AT_MEMORY_S)
+
+    worker.on_settled = count
+    return look_at_memory()
+
+
+def _memory_bytes() -> int:
+    """The current memory use of this process, or its peak if the system does not report it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()
+
+
 async def _leave_the_deaf_behind() -> None:
-    """A handler that swallows its cancel would keep the process, and run on beside whoever has its job by now."""
+    """Exit even if a handler swallows its cancel, because another worker may already have its job."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -116,9 +192,9 @@ async def _leave_the_deaf_behind() -> None:
 
 
 def run_on_uvloop(work: Coroutine[Any, Any, None]) -> None:
-    """Run it to its end, on uvloop where there is one, with the garbage collector out of the way.
+    """Run it to its end, on uvloop if installed, with the garbage collector tuned.
 
-    Measured: looking for cycles among all that was imported took a tenth of what a server under load does.
+    Measured: searching all imported modules for cycles took a tenth of a loaded server's time.
     """
     gc.collect()
     gc.freeze()
@@ -133,16 +209,17 @@ def run_on_uvloop(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-def _supervised(processes: int) -> int:
-    """The same command without --processes, so many times."""
-    from treadle import settings
+def _supervised(processes: int, log_level: str, *, burst: bool) -> int:
+    """Run several processes of the same command under a supervisor."""
+    from treadle.model import settings
     from treadle.worker.supervisor import supervise
 
-    logs.configure(settings.load().log_format)
-    return supervise([sys.executable, "-m", "treadle", *_alone(sys.argv[1:])], processes)
+    logs.configure(settings.load().log_format, log_level)
+    command = [sys.executable, "-m", "treadle", *_without_processes(sys.argv[1:]), "--member"]
+    return supervise(command, processes, until_done=burst)
 
 
-def _alone(argv: list[str]) -> list[str]:
+def _without_processes(argv: list[str]) -> list[str]:
     kept, words = [], iter(argv)
     for word in words:
         if word == "--processes":

@@ -1,50 +1,52 @@
-"""Who asks, and whether they may: tokens, cookies, rules, scopes."""
+"""Authentication and authorization: tokens, cookies, rules, scopes."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from treadle import rules
 from treadle.accounts import Accounts, Caller
-from treadle.errors import TreadleError
-from treadle.http.bodies import header_of, json_object
+from treadle.http.bodies import ANYBODY, SIGNED_IN, Bounds, header_of, json_object
 from treadle.http.errors import ApiError, not_found
-from treadle.job import Job
-from treadle.rules import Condition, RequestFacts, Rule, parse_rule
-from treadle.site import Site, SiteSettings
+from treadle.http.front import READS, Front
+from treadle.http.queries import check_query, flags_of
+from treadle.model.durations import duration_ms
+from treadle.model.errors import InvalidInput, TreadleError
+from treadle.model.job import Job, rfc3339
+from treadle.policy import rules
+from treadle.policy.rules import Condition, RequestFacts, Rule, parse_rule
+from treadle.queue.runtime_settings import RuntimeSettings, StoredSettings
 
-COOKIE = "treadle_auth"
-# Where a request's caller is kept once they are known.
+# The scope entry that caches the request's caller.
 CALLER = "treadle.caller"
 PUBLIC = "true"
-"""Everybody, without signing in: our own word, which the rule language does not have."""
-READS = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Open to everyone without signing in. A keyword of the settings; the rule language does not have it."""
 
 
 class Permit(NamedTuple):
-    """What somebody may enqueue."""
+    """What a caller may enqueue."""
 
     caller: Caller
-    jobs: Condition
     topics: Sequence[str]
-    """Without one: of every topic."""
+    """Empty: all topics."""
     asked_at: datetime
-    """Not after the rule's `@now`, so that a job that is due at once is due for the rule too."""
+    """The rule's `@now`, fixed early so that a job due immediately counts as due for the rule too."""
+    jobs: Sequence[Condition] = (rules.always,)
+    """One condition per job of the request, or a single one for all of them."""
 
     @property
     def restricted(self) -> bool:
-        return self.jobs != rules.always or bool(self.topics)
+        return bool(self.topics) or any(condition != rules.always for condition in self.jobs)
 
-    def admit(self, job: Mapping[str, Any]) -> None:
-        """This job, or it is refused."""
-        if not rules.matches(self.jobs, job):
+    def admit(self, place: int, job: Mapping[str, Any]) -> None:
+        """Raise unless the job at this position of the request may be enqueued."""
+        if not rules.matches(self.jobs[place if len(self.jobs) > 1 else 0], job):
             raise refusal(self.caller)
         if self.topics and job["topic"] not in self.topics:
             message = f"Jobs of topic {job['topic']} can't be enqueued over HTTP (allowed_topics)."
@@ -52,16 +54,17 @@ class Permit(NamedTuple):
 
 
 class Access:
-    def __init__(self, accounts: Accounts, site: Site) -> None:
+    def __init__(self, accounts: Accounts, site: RuntimeSettings, front: Front) -> None:
         self._accounts = accounts
         self._site = site
+        self.front = front
 
     # -- who asks ----------------------------------------------------------------------------------
 
     async def caller(self, request: Request, *, anew: bool = False) -> Caller:
-        """Who the request's token or cookie says it is. One that is there but bad is refused, whatever was asked.
+        """The account behind the request's token or cookie. An invalid token is refused on every route.
 
-        `anew`: ask again; a stream lives longer than some tokens.
+        `anew` checks again, because a stream can outlive its token.
         """
         known: Caller | None = request.scope.get(CALLER)
         if known is None or anew:
@@ -70,8 +73,8 @@ class Access:
 
     async def _check(self, request: Request) -> Caller:
         token = _bearer(request)
-        if token is None and (token := request.cookies.get(COOKIE)):
-            require_same_origin(request)
+        if token is None and (token := self.front.token(request)):
+            self.front.require_same_origin(request)
         if token is None:
             return Caller.anonymous
         caller = await self._accounts.caller(token)
@@ -79,60 +82,90 @@ class Access:
             raise ApiError(401, "invalid_token", "The token is not valid, or no longer; sign in again.")
         return caller
 
+    async def who(self, request: Request) -> str:
+        """A name for the caller: the id of an account or API key, or the address of an anonymous client."""
+        caller = await self.caller(request)
+        return caller.account_id or (request.client.host if request.client else "")
+
     # -- may they ----------------------------------------------------------------------------------
 
     async def require(self, request: Request, scope: str) -> Caller:
-        """For what no rule opens: superusers, and API keys with this scope."""
+        """For routes that no rule opens: superusers, and API keys with this scope."""
         caller = await self.caller(request)
         if not caller.may(scope):
             raise refusal(caller)
         return caller
 
-    async def enabled(self) -> SiteSettings:
-        """The settings, unless the API is switched off."""
+    async def enabled(self) -> StoredSettings:
+        """The settings; refused if the API is switched off."""
         settings = await self._site.settings()
         if not settings.http_enabled:
             raise ApiError(403, "http_disabled", "The jobs API is switched off in the settings (http_enabled).")
         return settings
 
+    async def check_query(self, request: Request) -> None:
+        """Refuse parameters that neither the route nor a rule uses."""
+        if request.scope["query_string"]:
+            settings = await self._site.settings()
+            texts = (settings.enqueue_rule, settings.manage_rule)
+            check_query(request, {name for text in texts if (rule := parsed(text)) for name in rule.query_names})
+
     async def enqueue(self, request: Request) -> Permit:
-        """Refused outright where no job could be enqueued."""
+        """Refuses immediately if the caller could not enqueue any job."""
         asked_at = datetime.now(UTC)
         caller = await self.caller(request)
         settings = await self.enabled()
-        topics = () if caller.is_superuser else settings.allowed_topics
-        if caller.may("enqueue"):
-            return Permit(caller, rules.always, topics, asked_at)
-        condition = await self._condition(settings.enqueue_rule, request, caller)
-        if condition is None or condition == rules.never:
-            raise refusal(caller)
-        return Permit(caller, condition, topics, asked_at)
+        permit = Permit(caller, () if caller.is_superuser else settings.allowed_topics, asked_at)
+        if not caller.may("enqueue") and settings.enqueue_rule != PUBLIC:
+            conditions = await self._enqueued(request, caller, settings.enqueue_rule, asked_at)
+            if rules.never in conditions:
+                raise refusal(caller)
+            permit = permit._replace(jobs=conditions)
+        await self.check_query(request)
+        if caller.kind == "anonymous":
+            await json_object(request, Bounds(gzip=False))
+        return permit
 
-    async def manage(self, request: Request) -> Condition:
-        """Which jobs the caller may see and steer. Refused outright where no job could be among them."""
-        caller = await self.caller(request)
-        settings = await self.enabled()
-        if caller.may("manage"):
-            return rules.always
-        condition = await self._condition(settings.manage_rule, request, caller)
-        rule = parsed(settings.manage_rule)
-        if condition is None or (condition == rules.never and not (rule and rule.names_job_fields)):
-            raise refusal(caller)
-        return condition
-
-    async def _condition(self, text: str, request: Request, caller: Caller) -> Condition | None:
-        """The rule for this request, everything but the job filled in; None: superusers only."""
-        if text == PUBLIC:
-            return rules.always
+    async def _enqueued(self, request: Request, caller: Caller, text: str, now: datetime) -> Sequence[Condition]:
         rule = parsed(text)
         if rule is None:
-            return None
-        return _of_caller(rule.text, caller) if rule.asks_only_who else rule.bind(await _facts(request, caller, text))
+            return (rules.never,)
+        if rule.asks_only_who:
+            return (_of_caller(text, caller),)
+        facts = _facts(request, caller, text, now)
+        if not rule.names_body:
+            return (rule.bind(facts),)
+        bodies = job_bodies(request, await _body(request, caller))
+        return [rule.bind(replace(facts, body=normalised(body, now))) for body in bodies]
+
+    async def manage(self, request: Request) -> Condition:
+        """The condition for the jobs that the caller may see and change. Refuses immediately if no job could match."""
+        condition = await self._managed(request)
+        await self.check_query(request)
+        return condition
+
+    async def _managed(self, request: Request) -> Condition:
+        caller = await self.caller(request)
+        settings = await self.enabled()
+        if caller.may("manage") or settings.manage_rule == PUBLIC:
+            return rules.always
+        rule = parsed(settings.manage_rule)
+        if rule is None:
+            raise refusal(caller)
+        if rule.asks_only_who:
+            condition = _of_caller(rule.text, caller)
+        else:
+            body = {**flags_of(request), **await _body(request, caller)} if rule.names_body else {}
+            facts = _facts(request, caller, rule.text, datetime.now(UTC))
+            condition = rule.bind(replace(facts, body=normalised(body)))
+        if condition == rules.never and not rule.names_job_fields:
+            raise refusal(caller)
+        return condition
 
 
 @lru_cache(maxsize=64)
 def parsed(text: str) -> Rule | None:
-    """None for the two that are no expressions: `""`, superusers only, and `"true"`, everybody."""
+    """None for the two values that are not expressions: `""` (superusers only) and `"true"` (everyone)."""
     return None if text in ("", PUBLIC) else parse_rule(text)
 
 
@@ -142,7 +175,7 @@ def _of_caller(text: str, caller: Caller) -> Condition:
 
 
 def of_job(condition: Condition, job: Job) -> Job:
-    """The job, unless it is somebody else's."""
+    """The job, or 404 if the caller may not see it."""
     if condition != rules.always and not rules.matches(condition, job.as_json()):
         raise not_found()
     return job
@@ -154,15 +187,6 @@ def refusal(caller: Caller) -> ApiError:
     return ApiError(403, "forbidden", "The authorized record is not allowed to perform this action.")
 
 
-def require_same_origin(request: Request) -> None:
-    """A browser sends the cookie along whoever's page asks: only our own pages may."""
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    foreign = urlsplit(origin).netloc != request.headers.get("host") if origin else site in ("cross-site", "same-site")
-    if foreign and (request.method not in READS or origin):
-        raise ApiError(403, "cross_origin", "A page of another origin can't use this session; send a token.")
-
-
 def _bearer(request: Request) -> str | None:
     """`Authorization: TOKEN` or `Bearer TOKEN`; None without the header."""
     header = header_of(request, b"authorization")
@@ -172,27 +196,56 @@ def _bearer(request: Request) -> str | None:
     return rest if blank and scheme.lower() == "bearer" else header
 
 
-async def _facts(request: Request, caller: Caller, text: str) -> RequestFacts:
-    """As much of them as the rule can name."""
-    body: dict[str, Any] = {}
-    if request.method not in READS:
-        with contextlib.suppress(ApiError, TreadleError):  # who reads the body next will say what is wrong with it
-            body = await json_object(request)
+def _facts(request: Request, caller: Caller, text: str, now: datetime) -> RequestFacts:
+    """The parts of the request that the rule can refer to, except the body."""
     return RequestFacts(
         method=request.method,
         context="default",
         headers=_headers(request) if "headers" in text else {},
         query=_query(request) if "query" in text else {},
-        body=body,
         auth=caller.record,
-        now=datetime.now(UTC),
+        now=now,
     )
+
+
+async def _body(request: Request, caller: Caller) -> dict[str, Any]:
+    """The body for a rule; `{}` if it can't be read, since the route reports that error later."""
+    if request.method in READS:
+        return {}
+    try:
+        return await json_object(request, ANYBODY if caller.kind == "anonymous" else SIGNED_IN)
+    except (ApiError, TreadleError):
+        return {}
+
+
+def job_bodies(request: Request, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The requested jobs in the format of `enqueue`, for each of the three enqueue routes."""
+    if "topic" in request.path_params:
+        rest = {name: value for name, value in body.items() if name != "args"}
+        payload = {"payload": body["args"]} if "args" in body else {}
+        return [{**rest, **payload, "topic": request.path_params["topic"]}]
+    if request.scope["route"].name == "enqueue_many":
+        jobs = body.get("jobs")
+        return [job if isinstance(job, dict) else {} for job in jobs] if isinstance(jobs, list) and jobs else [{}]
+    return [body]
+
+
+def normalised(body: Mapping[str, Any], asked_at: datetime | None = None) -> dict[str, Any]:
+    """Fill in both spellings of an option, so that a client can't get around a rule by using the other one."""
+    found = dict(body)
+    attempts = body.get("maxRetries", body.get("maxAttempts"))
+    if attempts is not None:
+        found |= {"maxRetries": attempts, "maxAttempts": body.get("maxAttempts", attempts)}
+    if asked_at and "delay" in body and "runAt" not in body:
+        with contextlib.suppress(InvalidInput, OverflowError):
+            found["runAt"] = rfc3339(asked_at + timedelta(milliseconds=duration_ms(body["delay"], "delay")))
+    return found
 
 
 def _headers(request: Request) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
-        # A name with an underscore of its own could pass for one with a dash.
+        # A name that already has an underscore could pass for one with a dash.
         if name != "host" and "_" not in name:
             headers.setdefault(name.replace("-", "_"), value.strip())
     return headers

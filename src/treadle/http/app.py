@@ -1,11 +1,11 @@
-"""The application, put together."""
+"""Assembles the application."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -18,30 +18,43 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from treadle.errors import TreadleError
-from treadle.http import openapi, streams
-from treadle.http.direct import Direct, path_here
-from treadle.http.errors import NOT_FOUND, ApiError, from_treadle, wrong_method
-from treadle.http.routes import accounts, jobs, service, settings, setup, steering, topics, workers
-from treadle.http.server import Servers
-from treadle.http.shell import Shell
+from treadle.http import openapi
+from treadle.http.errors import MOST_FIELDS, NOT_FOUND, ApiError, from_treadle, wrong_method
+from treadle.http.fast_routes import FastRoutes, path_here
+from treadle.http.routes import accounts, jobs, schedules, service, settings, setup, steering, topics, workers
+from treadle.http.security_headers import SecurityHeaders
+from treadle.http.server import Server, Servers
+from treadle.http.streams import sse
+from treadle.model.errors import TreadleError
 from treadle.telemetry import HttpMetrics, Observed
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
 
-# Fixed paths before those with a job's id or a topic in them.
+# Fixed paths come before paths with a job id or a topic.
 ROUTES: list[BaseRoute] = [
     route
-    for module in (streams, jobs, steering, topics, workers, accounts, settings, setup, service)
+    for module in (sse, jobs, steering, topics, schedules, workers, accounts, settings, setup, service)
     for route in module.router.routes
 ]
 
 
-def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
-    """The HTTP API of a queue, to be served by itself or mounted in another application.
+class Pages(Protocol):
+    """Extra pages served with the API, such as the dashboard, which this layer does not import."""
 
-    `worker_metrics`: of the workers in this process, for `/metrics`.
+    @property
+    def routes(self) -> Sequence[BaseRoute]: ...
+
+    def begin(self, server: Server) -> None:
+        """Called when the server of this event loop has been created."""
+
+
+def create_app(
+    queue: Queue, *, worker_metrics: Sequence[Any] = (), pages: Callable[[Servers], Pages] | None = None
+) -> FastAPI:
+    """The HTTP API of a queue, to serve directly or to mount in another application.
+
+    `worker_metrics` are the counters of workers in this process, for `/metrics`. `pages` adds further routes.
     """
     metrics = HttpMetrics()
     servers = Servers(queue, metrics)
@@ -62,9 +75,14 @@ def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
         redirect_slashes=False,
         middleware=[
             Middleware(Observed, metrics=metrics),
-            Middleware(Shell),
-            Middleware(_ForBrowsers, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]),
-            Middleware(Direct, routes=ROUTES),
+            Middleware(SecurityHeaders),
+            Middleware(
+                _ForBrowsers,
+                allow_origins=queue.settings.allowed_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+            ),
+            Middleware(FastRoutes, routes=ROUTES),
         ],
         exception_handlers={
             ApiError: _api_error,
@@ -76,14 +94,18 @@ def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
     app.state.servers = servers
     app.state.http_metrics = metrics
     app.state.worker_metrics = worker_metrics
-    # Not include_router: each request would be matched by every router once more, a tenth of its time.
+    # Not include_router: every request would be matched against each router again, a tenth of its time.
     app.router.routes += ROUTES
+    if pages is not None:
+        beside = pages(servers)
+        servers.on_made.append(beside.begin)
+        app.router.routes += beside.routes
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
 
 class _ForBrowsers(CORSMiddleware):
-    """Of no use, and not free, to clients that are no browsers and name no origin."""
+    """Skips the CORS middleware for requests without an Origin header, which don't need it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"])
@@ -106,7 +128,7 @@ async def _treadle_error(request: Request, error: Any) -> Response:
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    """What the framework refuses by itself: no such path, no such method there."""
+    """Errors raised by the framework: unknown path or method."""
     if error.status_code == 404:
         return ApiError(404, "not_found", NOT_FOUND).response()
     if error.status_code == 405:
@@ -115,7 +137,7 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Of all routes with this path: the framework tells only the first one's."""
+    """The methods of all routes with this path; the framework reports only those of the first one."""
     path = path_here(request.scope)
     fitting = [route for route in ROUTES if isinstance(route, APIRoute) and route.path_regex.match(path)]
     return {method for route in fitting for method in route.methods or ()}
@@ -123,7 +145,7 @@ def _methods(request: Request) -> set[str]:
 
 async def _bad_parameters(request: Request, error: Any) -> Response:
     data: dict[str, Any] = {}
-    for one in error.errors():
+    for one in error.errors()[:MOST_FIELDS]:
         name = ".".join(str(part) for part in one["loc"][1:])[:200]
         data.setdefault(name, {"code": "invalid_input", "message": one["msg"]})
     name, first = next(iter(data.items()))

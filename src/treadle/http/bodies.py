@@ -1,54 +1,71 @@
-"""Request bodies: bounded before they are parsed, parsed strictly, checked by a model."""
+"""Request bodies: limited in size before parsing, parsed strictly, validated by a model."""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from treadle.errors import InvalidPayload, TreadleError
-from treadle.http.errors import ApiError, from_validation
-from treadle.payload import check_plain
+from treadle.http.errors import MOST_FIELDS, ApiError, from_validation, not_known
+from treadle.model.errors import InvalidPayload, TreadleError
+from treadle.model.payload import check_plain
 
 MAX_BODY = 4 * 1024 * 1024
-# Where a request's body is kept once it was read.
+# Larger bodies are parsed in a thread.
+QUICK = 64 * 1024
+# The scope entry that caches the request's body.
 BODY = "treadle.body"
 M = TypeVar("M", bound="Body")
 
 
+class Bounds(NamedTuple):
+    """How much a caller may send."""
+
+    most: int = MAX_BODY
+    gzip: bool = True
+
+
+SIGNED_IN = Bounds()
+ANYBODY = Bounds(64 * 1024, gzip=False)
+"""For callers that are not authenticated yet."""
+
+
 class Body(BaseModel):
-    """A JSON object that a client sends: no unknown field, no type turned into another."""
+    """A JSON object sent by a client: no unknown fields, no type conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """A dependency: the request's body as this model."""
+def body_of(model: type[M], bounds: Bounds = SIGNED_IN) -> Callable[[Request], Awaitable[M]]:
+    """A dependency that returns the request's body as this model."""
 
     async def read(request: Request) -> M:
-        return await read_body(request, model)
+        return await read_body(request, model, bounds)
 
     return read
 
 
-async def read_body(request: Request, model: type[M]) -> M:
-    body = await json_object(request)
+async def read_body(request: Request, model: type[M], bounds: Bounds = SIGNED_IN) -> M:
+    body = await json_object(request, bounds)
+    _check_names(model, body)
     try:
         return model.model_validate(body)
     except ValidationError as error:
         raise from_validation(error, body) from None
 
 
-async def json_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object, read once, by a rule perhaps; what is wrong with it is told to everybody who asks."""
+async def json_object(request: Request, bounds: Bounds = SIGNED_IN) -> dict[str, Any]:
+    """The body as a JSON object, read once and cached. A bad body raises the same error at every call."""
     kept = request.scope
     if BODY not in kept:
         try:
-            kept[BODY] = _parsed(request, await _bytes(request))
+            kept[BODY] = await _read(request, bounds)
         except (ApiError, TreadleError) as error:
             kept[BODY] = error
     found: dict[str, Any] | ApiError | TreadleError = kept[BODY]
@@ -57,11 +74,16 @@ async def json_object(request: Request) -> dict[str, Any]:
     return found
 
 
-def _parsed(request: Request, body: bytes) -> dict[str, Any]:
-    """No body at all is `{}`."""
+async def _read(request: Request, bounds: Bounds) -> dict[str, Any]:
+    body, kind = await _bytes(request, bounds), header_of(request, b"content-type")
+    return _parsed(kind, body) if len(body) <= QUICK else await asyncio.to_thread(_parsed, kind, body)
+
+
+def _parsed(content_type: str, body: bytes) -> dict[str, Any]:
+    """A missing body counts as `{}`."""
     if not body:
         return {}
-    kind = header_of(request, b"content-type").partition(";")[0].strip().lower()
+    kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise ApiError(415, "unsupported_media_type", "Send JSON with Content-Type: application/json.")
     try:
@@ -78,18 +100,61 @@ def _parsed(request: Request, body: bytes) -> dict[str, Any]:
     return value
 
 
+# -- names -----------------------------------------------------------------------------------------
+
+
+def _check_names(model: type[Body], body: Mapping[str, Any]) -> None:
+    """Runs before the model, which would report an error for each of a million names."""
+    if model.model_config.get("extra") != "forbid":
+        return
+    unknown: list[str] = []
+    for path in _unknown(model, body, ""):
+        unknown.append(path)
+        if len(unknown) == MOST_FIELDS:
+            break
+    if unknown:
+        raise not_known(unknown, list(model.model_fields), "field")
+
+
+def _unknown(model: type[Body], body: Mapping[str, Any], path: str) -> Iterator[str]:
+    known, inner = model.model_fields, _inner(model)
+    for name, value in body.items():
+        if name not in known:
+            yield f"{path}{name}"
+        elif name in inner:
+            items = enumerate(value) if isinstance(value, list) else [(None, value)]
+            for i, item in items:
+                if isinstance(item, dict):
+                    yield from _unknown(inner[name], item, f"{path}{name}." + ("" if i is None else f"{i}."))
+
+
+@lru_cache(maxsize=256)
+def _inner(model: type[Body]) -> dict[str, type[Body]]:
+    """The fields that contain bodies or lists of bodies."""
+    found = {}
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, Body):
+                found[name] = kind
+    return found
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
 def header_of(request: Request, name: bytes) -> str:
-    """The first with this name, in lower case; "" if there is none. Three times as fast as the framework's."""
+    """The first header with this lower-case name, or "". Three times as fast as the framework's lookup."""
     for key, value in request.scope["headers"]:
         if key == name:
             return str(value, "latin-1")
     return ""
 
 
-async def _bytes(request: Request) -> bytes:
+async def _bytes(request: Request, bounds: Bounds) -> bytes:
     length = header_of(request, b"content-length")
-    if length.isdigit() and int(length) > MAX_BODY:
-        raise too_large()
+    if length.isdigit() and int(length) > bounds.most:
+        raise too_large(bounds.most)
     chunks: list[bytes] = []
     size, more = 0, True
     while more:
@@ -98,33 +163,34 @@ async def _bytes(request: Request) -> bytes:
             raise ApiError(400, "incomplete_body", "The body ended before its length.")
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
-        if size > MAX_BODY:
-            raise too_large()
+        if size > bounds.most:
+            raise too_large(bounds.most)
         more = message.get("more_body", False)
     body = b"".join(chunks)
-    match header_of(request, b"content-encoding").strip().lower():
-        case "identity" | "":
-            return body
-        case "gzip":
-            return _unzipped(body)
-    raise ApiError(415, "unsupported_encoding", "Send the body as it is, or with Content-Encoding: gzip.")
+    encoding = header_of(request, b"content-encoding").strip().lower()
+    if encoding in ("identity", ""):
+        return body
+    if encoding == "gzip" and bounds.gzip:
+        return _unzipped(body, bounds.most)
+    allowed = ", or with Content-Encoding: gzip" if bounds.gzip else ""
+    raise ApiError(415, "unsupported_encoding", f"Send the body as it is{allowed}.")
 
 
-def _unzipped(body: bytes) -> bytes:
-    """At most what a body may have, however far it would unfold."""
+def _unzipped(body: bytes, most: int) -> bytes:
+    """Decompress up to the size limit and no further."""
     unzip = zlib.decompressobj(wbits=31)
     try:
-        found = unzip.decompress(body, MAX_BODY + 1)
+        found = unzip.decompress(body, most + 1)
     except zlib.error:
         raise ApiError(400, "invalid_encoding", "The body is not what gzip makes.") from None
-    if len(found) > MAX_BODY:
-        raise too_large()
+    if len(found) > most:
+        raise too_large(most)
     if not unzip.eof:
         raise ApiError(400, "invalid_encoding", "The gzip body is cut off.")
     return found
 
 
-def too_large() -> ApiError:
-    # The rest of the body is not read, so the connection can't be used again.
-    message = f"The body is larger than {MAX_BODY:,} bytes."
+def too_large(most: int) -> ApiError:
+    # The rest of the body stays unread, so the connection can't be reused.
+    message = f"The body is larger than {most:,} bytes."
     return ApiError(413, "body_too_large", message, headers={"Connection": "close"})

@@ -1,24 +1,36 @@
-"""What goes over the wire: the bodies that clients send and the answers that they get, as OpenAPI tells them."""
+"""Request and response bodies, as described in OpenAPI."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    JsonValue,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+)
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from treadle.errors import InvalidInput
 from treadle.http.bodies import Body
-from treadle.lifecycle import Status
-from treadle.policy import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
+from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
+from treadle.model.errors import InvalidInput
+from treadle.model.fields import JOB_FIELDS, Kind
+from treadle.model.fields import Field as JobField
+from treadle.model.status import Status
 
 # -- what clients send ---------------------------------------------------------------------------
 
 TopicName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=100)]
 ShortText = Annotated[str, Field(min_length=1, max_length=255)]
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=64)]
-# Checked where they are understood (`policy`), which also says better what is wrong; this is what clients are told.
+# Validated in `policy`, which gives better messages; this is only the description for clients.
 _DURATION = WithJsonSchema(
     {
         "description": '"30s", "5m", "2h", "1000ms", or seconds as a number; at most 100 years',
@@ -44,7 +56,27 @@ PriorityText = Annotated[
     ),
 ]
 Attempts = Annotated[int, Field(ge=1, le=1_000_000)]
-Token = Annotated[int, Field(ge=1, lt=2**63, description="what the claim gave for this job")]
+
+
+def _number(token: Any) -> Any:
+    return int(token) if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 20 else token
+
+
+# Strings in responses, because JavaScript numbers would lose digits.
+Token = Annotated[
+    int,
+    Field(ge=1, lt=2**63),
+    BeforeValidator(_number),
+    WithJsonSchema(
+        {
+            "description": "what the claim gave for this job",
+            "anyOf": [
+                {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"},
+                {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
+            ],
+        }
+    ),
+]
 Object = dict[str, JsonValue]
 
 
@@ -72,7 +104,12 @@ class DispatchBody(JobOptions):
 
 
 class EnqueueManyBody(Body):
-    jobs: list[EnqueueBody] = Field(max_length=10_000)
+    # One bad job is enough to refuse the request; the others are not checked.
+    jobs: Annotated[list[EnqueueBody], FailFast()] = Field(max_length=10_000)
+
+
+class NoBody(Body):
+    """Takes no fields, so that a field sent by mistake is refused and not ignored."""
 
 
 class CancelBody(Body):
@@ -82,6 +119,12 @@ class CancelBody(Body):
 class RequeueBody(Body):
     mode: Literal["unfinished", "all", "from"] = "unfinished"
     step: ShortText | None = None
+    force: bool | None = Field(None, description="a completed job too")
+    dryRun: bool | None = Field(None, description="only say whether it could be")
+
+
+class DeleteBody(Body):
+    force: bool | None = Field(None, description="a completed job too, for superusers")
 
 
 class JobPatch(Body):
@@ -94,16 +137,63 @@ class JobPatch(Body):
 class BulkBody(Body):
     action: Literal["cancel", "requeue", "delete", "release", "patch"]
     filter: str = Field(min_length=1, max_length=3500)
-    dryRun: bool = False
+    dryRun: bool | None = Field(None, description="only count them")
+    asOf: Instant | None = Field(None, description="only jobs that were created until then; now if it is not given")
     reason: str = Field("", max_length=1000, description="for cancel")
-    force: bool = Field(False, description="for requeue and delete: completed jobs too")
+    force: bool | None = Field(None, description="for requeue and delete: completed jobs too")
     runAt: Instant | None = Field(None, description="for patch")
     priority: PriorityText | None = Field(None, description="for patch")
     maxRetries: Attempts | None = Field(None, description="for patch")
+    maxAttempts: Attempts | None = Field(None, description="the same as maxRetries")
 
 
 class PauseBody(Body):
     until: Instant | None = None
+
+
+# Validated by `policy/cron`, which has error codes for it.
+CronText = Annotated[
+    str,
+    WithJsonSchema({"type": "string", "description": "five or six fields, or @daily", "examples": ["0 9 * * *"]}),
+]
+ZoneText = Annotated[str, WithJsonSchema({"type": "string", "examples": ["UTC", "Asia/Taipei"]})]
+Jitter = Annotated[int, Field(ge=0, le=86_400, description="jobs are delayed by up to so many seconds")]
+ScheduleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
+
+
+class ScheduleOptions(Body):
+    cron: CronText | None = Field(None, description="or `every`")
+    every: DurationText | None = Field(None, description="an interval of at least a second")
+    startAt: Instant | None = None
+    endAt: Instant | None = None
+    scope: ShortText | None = None
+    scopeId: ShortText | None = None
+
+
+class ScheduleBody(ScheduleOptions):
+    id: ScheduleId | None = Field(None, description="made up if none is given")
+    topic: TopicName
+    timezone: ZoneText = "UTC"
+    payload: Object = Field(
+        default_factory=dict, description="texts in it may hold {{scheduledAt}}, {{previousAt}} and {{scheduleId}}"
+    )
+    enabled: bool = True
+    missed: Literal["skip", "one", "all"] = Field("one", description="slots that passed while no scheduler ran")
+    overlap: Literal["allow", "skip", "queue"] = Field("allow", description="a slot while earlier jobs have not ended")
+    jitterSeconds: Jitter = 0
+
+
+class SchedulePatch(ScheduleOptions):
+    """Omitted fields keep their value. Null clears a start, an end or a scope; elsewhere it changes nothing."""
+
+    version: int | None = Field(None, description="the one that was read; 409 if it is another one by now")
+    topic: TopicName | None = None
+    timezone: ZoneText | None = None
+    payload: Object | None = None
+    enabled: bool | None = None
+    missed: Literal["skip", "one", "all"] | None = None
+    overlap: Literal["allow", "skip", "queue"] | None = None
+    jitterSeconds: Jitter | None = None
 
 
 class ClaimBody(Body):
@@ -137,6 +227,8 @@ class ReleaseBody(TokenBody):
 
 
 class SignInBody(Body):
+    model_config = ConfigDict(extra="ignore")  # PocketBase's clients send more fields than this
+
     identity: str = Field(min_length=1, max_length=255)
     password: str = Field(min_length=1, max_length=1000)
     identityField: SkipJsonSchema[str | None] = None
@@ -151,6 +243,7 @@ class SetupBody(Body):
 class JobsSettingsPatch(Body):
     enqueue_rule: str | None = Field(None, max_length=10_000)
     manage_rule: str | None = Field(None, max_length=10_000)
+    access_rule: str | None = Field(None, max_length=10_000, description="sets both rules")
     http_enabled: bool | None = None
     allowed_topics: list[TopicName] | None = Field(None, max_length=1000)
 
@@ -172,11 +265,11 @@ class RetentionPatch(Body):
 
 
 class WebhooksPatch(Body):
-    """Nothing yet; here so that what GET answers can be sent back."""
+    """Empty for now; it lets clients send back what GET returned."""
 
 
 class SettingsPatch(Body):
-    """What is not given stays as it is; null for a setting goes back to its default."""
+    """Omitted settings keep their value; null resets a setting to its default."""
 
     jobs: JobsSettingsPatch | None = None
     retention: RetentionPatch | None = None
@@ -187,7 +280,7 @@ class SettingsPatch(Body):
 
 
 class Document(BaseModel):
-    """All its fields are always there."""
+    """All fields are always present."""
 
     model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
@@ -195,63 +288,35 @@ class Document(BaseModel):
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
-class JobDocument(Document):
-    id: str
-    topic: str
-    status: Status
-    staleAt: Time | None
-    priority: int
-    payload: dict[str, Any]
-    result: Any
-    lastError: str | None
-    errorType: str | None
-    progress: int = Field(ge=0, le=100)
-    progressMessage: str | None
-    step: str | None
-    steps: list[dict[str, Any]]
-    attempt: int
-    maxAttempts: int
-    retries: int
-    maxRetries: int
-    runAt: Time
-    expiresAt: Time | None
-    createdAt: Time
-    updatedAt: Time
-    claimedAt: Time | None
-    startedAt: Time | None
-    completedAt: Time | None
-    failedAt: Time | None
-    cancelledAt: Time | None
-    lastHeartbeatAt: Time | None
-    lockedBy: str | None
-    lockedUntil: Time | None
-    eventsCount: int
-    cancelRequestedAt: Time | None
-    cancelReason: str | None
-    scope: str | None
-    scopeId: str | None
-    createdBy: str | None
-    idempotencyKey: str | None
-    capability: str | None
-    templateVersion: int | None
-    scheduleId: str | None
-    parentId: str | None
-    webhookUrl: str | None
-    webhookSent: bool | None
+_BOUNDS: dict[str, Any] = {"progress": Annotated[int, Field(ge=0, le=100)]}
 
 
-class EnqueuedDocument(JobDocument):
-    deduplicated: bool
+def _of_table(field: JobField) -> Any:
+    found = _BOUNDS.get(field.name, Time if field.kind is Kind.DATE else field.type)
+    return found if field.always else found | None
 
 
-class ClaimedDocument(JobDocument):
-    token: int
+if TYPE_CHECKING:
+
+    class JobDocument(Document): ...
+
+    class EnqueuedDocument(JobDocument): ...
+
+    class ClaimedDocument(JobDocument): ...
+else:
+    _FIELDS = {field.json: (_of_table(field), ...) for field in JOB_FIELDS}
+    JobDocument = create_model("JobDocument", __base__=Document, **_FIELDS)
+    EnqueuedDocument = create_model("EnqueuedDocument", __base__=JobDocument, deduplicated=(bool, ...))
+    ClaimedDocument = create_model("ClaimedDocument", __base__=JobDocument, token=(str, ...))
 
 
 class JobPage(Document):
     items: list[JobDocument]
     totalItems: int
-    totalCapped: bool
+    totalCapped: bool = Field(description="there are more than totalItems")
+    searched: int | None = Field(
+        description="only so many jobs were looked into for payload, result or steps, the newest; null: all of them"
+    )
     limit: int
     offset: int
     page: int
@@ -331,6 +396,48 @@ class TopicList(Document):
     items: list[TopicDocument]
 
 
+class ScheduleDocument(Document):
+    id: str
+    topic: str
+    cron: str | None
+    every: str | None
+    startAt: Time | None
+    endAt: Time | None
+    timezone: str
+    payload: dict[str, Any]
+    scope: str | None
+    scopeId: str | None
+    createdBy: str | None
+    createdAt: Time
+    updatedAt: Time
+    version: int
+    enabled: bool
+    missed: str
+    overlap: str
+    jitterSeconds: float
+    nextRunAt: Time | None
+    lastRunAt: Time | None
+    lastJobId: str | None
+    description: str = Field(description="when it runs, in words")
+    next: list[Time] = Field(description="the next five runs")
+    source: str | None = Field(description="the file of the code that defines it")
+    problem: str | None = Field(description="why it makes no jobs")
+
+
+class ScheduleList(Document):
+    items: list[ScheduleDocument]
+
+
+class ScheduleEventDocument(Document):
+    type: str
+    message: str
+    createdAt: Time
+
+
+class ScheduleEventList(Document):
+    items: list[ScheduleEventDocument]
+
+
 class WorkerDocument(Document):
     name: str
     topics: list[str]
@@ -368,7 +475,7 @@ class SettingsDocument(Document):
 
 
 class AccountDocument(BaseModel):
-    """A user or superuser; a user's own fields stand beside these."""
+    """A user or superuser; a user's extra fields are at the same level."""
 
     model_config = ConfigDict(extra="allow")
     id: str

@@ -1,4 +1,4 @@
-"""Every answer that is not a success: `{status, code, message, data}`, and which error becomes which."""
+"""Error responses `{status, code, message, data}`, and the mapping from exceptions to them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from treadle import errors
-from treadle.job import camel
+from treadle.model import errors
+from treadle.model.fields import camel
+from treadle.model.words import RIGHT_WORDS
 
+# Report at most this many fields per response; the rest show up once these are fixed.
+MOST_FIELDS = 20
+UNKNOWN = "unknown_parameter"
 NOT_FOUND = "The requested resource wasn't found."
 
 
 class ApiError(Exception):
-    """An answer other than success, raised wherever it is noticed."""
+    """An error response, raised by any layer of the HTTP API."""
 
     def __init__(
         self,
@@ -40,7 +44,7 @@ class ApiError(Exception):
 
 
 def not_found() -> ApiError:
-    """The same bytes for what is not there and for what is somebody else's."""
+    """The same bytes for a job that does not exist and for one that the caller may not see."""
     return ApiError(404, "not_found", NOT_FOUND)
 
 
@@ -51,18 +55,43 @@ def wrong_method(method: str, possible: Collection[str]) -> ApiError:
 
 
 def bad_field(field: str, message: str, code: str = "invalid_input") -> ApiError:
-    """One field is at fault."""
+    """An error about a single field."""
     return ApiError(400, code, f"{field}: {message}", {field: {"code": code, "message": message}})
 
 
-# The first that fits counts, so subclasses stand before their base.
+def not_known(names: Sequence[str], known: Collection[str], what: str) -> ApiError:
+    """Unknown names, each with the likely right one if there is one."""
+    data = {}
+    for name in names[:MOST_FIELDS]:
+        right = _right_word(name.rpartition(".")[2], known)
+        message = f"there is no such {what}" + (f"; write {right}" if right else "")
+        data[name[:200]] = {"code": UNKNOWN, "message": message}
+    name, first = next(iter(data.items()))
+    listed = (
+        f" (there are {', '.join(known)})" if known and len(known) <= 20 and "; write" not in first["message"] else ""
+    )
+    return ApiError(400, UNKNOWN, f"{name}: {first['message']}{listed}", data)
+
+
+def _right_word(name: str, known: Collection[str]) -> str | None:
+    right = RIGHT_WORDS.get(name)
+    if right is None or (right.isidentifier() and right not in known):
+        right = camel(name) if camel(name) in known else None
+    return right
+
+
+# The first match counts, so subclasses come before their base class.
 _STATUS: list[tuple[type[errors.TreadleError], int]] = [
     (errors.JobNotFound, 404),
+    (errors.ScheduleNotFound, 404),
     (errors.InvalidInput, 400),
     (errors.KeyReused, 422),
     (errors.Refused, 409),
     (errors.WrongState, 409),
+    (errors.VersionConflict, 409),
+    (errors.CodeDefined, 409),
     (errors.LeaseLost, 409),
+    (errors.QueryTooSlow, 400),
     (errors.StoreUnavailable, 503),
     (errors.SchemaMismatch, 503),
 ]
@@ -70,7 +99,7 @@ _SNAKE = re.compile(r"\b(?:run|expires)_at\b|\bmax_(?:attempts|retries)\b|^[a-z]
 
 
 def from_treadle(error: errors.TreadleError) -> ApiError:
-    """What an error of the queue is over HTTP, its fields by the names that HTTP has for them."""
+    """Translate an error of the queue, with the HTTP names of its fields."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     if status == 404:
         return not_found()
@@ -90,9 +119,9 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
 
 
 def from_validation(error: ValidationError, body: Any) -> ApiError:
-    """Every field of the body that a model refused, by its path."""
+    """Every field of the body that the model refused, by its path."""
     data: dict[str, dict[str, str]] = {}
-    for one in error.errors(include_url=False, include_input=False, include_context=False):
+    for one in error.errors(include_url=False, include_input=False, include_context=False)[:MOST_FIELDS]:
         path = ".".join(_path(one["loc"], body, missing=one["type"] == "missing"))[:200] or "body"
         message = "Input should be an object" if one["type"] == "model_type" else one["msg"]
         data.setdefault(path, {"code": _codes.get(one["type"], "invalid_input"), "message": message})
@@ -101,7 +130,7 @@ def from_validation(error: ValidationError, body: Any) -> ApiError:
 
 
 def _path(parts: Sequence[int | str], body: Any, *, missing: bool) -> Iterator[str]:
-    """As far as the body goes: behind that a model only names the types that it tried."""
+    """The part of the path that is in the body; after it the model only lists the types that it tried."""
     for part in parts:
         within = (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int))
         if within:
@@ -114,7 +143,6 @@ def _path(parts: Sequence[int | str], body: Any, *, missing: bool) -> Iterator[s
 _codes = {
     "missing": "validation_required",
     "string_too_short": "validation_required",
-    "extra_forbidden": "validation_unknown_field",
 }
 
 

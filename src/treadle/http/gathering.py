@@ -1,11 +1,11 @@
-"""Reads that are wanted at the same time share one statement."""
+"""Concurrent reads share one statement."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from treadle.together import Together
+from treadle.queue.batcher import Batcher
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -14,14 +14,14 @@ MOST = 200
 
 
 class Gathered(Generic[K, V]):
-    """A read by keys, each key of a group read once."""
+    """A batched read by key; each key of a group is read once."""
 
     def __init__(self, read: Callable[[Sequence[K]], Awaitable[Sequence[V]]]) -> None:
         self._read = read
-        self._together: Together[Sequence[K], Sequence[V]] = Together(self._read_all, MOST, patient=True)
+        self._together: Batcher[Sequence[K], Sequence[V]] = Batcher(self._read_all, MOST, patient=True)
 
     async def __call__(self, keys: Sequence[K]) -> Sequence[V]:
-        """The values of these keys, in their order."""
+        """The values of these keys, in the same order."""
         return await self._together(keys)
 
     async def _read_all(self, asked: Sequence[Sequence[K]]) -> Sequence[Sequence[V]]:

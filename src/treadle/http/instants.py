@@ -1,19 +1,19 @@
-"""Points in time as clients write them."""
+"""Timestamps as clients write them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from treadle.errors import InvalidInput
 from treadle.http.errors import bad_field
-from treadle.job import to_ms
-from treadle.policy import duration_ms
+from treadle.model.durations import duration_ms
+from treadle.model.errors import InvalidInput
+from treadle.model.job import to_ms
 
 EXAMPLE = "write it like 2026-12-24T18:00:00Z"
 
 
 def instant(text: str, field: str) -> datetime:
-    """RFC 3339, with its zone, within what every store can keep."""
+    """RFC 3339 with a time zone, within the range that every store can keep."""
     try:
         when = datetime.fromisoformat(text.upper())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The OpenAPI document, put together from what each route says of itself."""
+"""The OpenAPI document, assembled from the description of each route."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pydantic import BaseModel
 
 from treadle.http import documents
 from treadle.http.bodies import Body
-from treadle.http.documents import Document, ErrorDocument, JobOptions, StreamEvent
-from treadle.job import camel
+from treadle.http.documents import Document, ErrorDocument, JobOptions, ScheduleOptions, StreamEvent
+from treadle.model.fields import camel
 
 REFERENCE = "#/components/schemas/{model}"
-# What any route may answer: the rules, the server, the database.
+# Errors that any route may return: from rules, the server or the database.
 ALWAYS = (400, 401, 403, 503)
 WITH_BODY = (413, 415)
 EVENT_STREAM = "text/event-stream"
-# What other models are made from; none of them goes over the wire itself.
-BASES = (BaseModel, Body, Document, JobOptions)
+# Base models that never appear in a request or response themselves.
+BASES = (BaseModel, Body, Document, JobOptions, ScheduleOptions)
 
 HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-ID": {
@@ -48,7 +48,7 @@ def spec(
     kind: str = "application/json",
     or_nothing: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of a route's decorator: its body, its answer (`or_nothing`: or 204), its errors."""
+    """Arguments for a route's decorator: its body, its response (`or_nothing`: or 204) and its errors."""
     codes = sorted({*ALWAYS, *errors, *(WITH_BODY if body else ())})
     extra: dict[str, Any] = {"security": [] if open_to_all else [{"token": []}, {"cookie": []}, {}]}
     if body:
@@ -65,7 +65,7 @@ def spec(
 
 
 def _answer_schema(answer: type[BaseModel] | None, kind: str) -> dict[str, Any]:
-    """Of the whole answer, or of each event of a stream."""
+    """The schema of the whole response, or of each event of a stream."""
     if answer is None and kind == EVENT_STREAM:
         answer = StreamEvent
     return {"type": "string"} if answer is None else {"$ref": REFERENCE.format(model=answer.__name__)}
@@ -85,7 +85,7 @@ def _response(code: int) -> dict[str, Any]:
 def describe(app: FastAPI) -> dict[str, Any]:
     for route in app.routes:
         if isinstance(route, APIRoute):
-            route.unique_id = camel(route.name)  # what generated clients call their functions
+            route.unique_id = camel(route.name)  # generated clients use these as function names
     document = get_openapi(
         title="Treadle",
         version=app.version,
@@ -111,7 +111,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _take_out_what_is_not_so(responses: dict[str, dict[str, Any]]) -> None:
-    """FastAPI adds a 422 for bad parameters (ours are 400) and JSON to answers that are something else."""
+    """Remove the 422 responses that FastAPI adds (ours are 400), and JSON from responses of other types."""
     if "HTTPValidationError" in str(responses.get("422")):
         del responses["422"]
     for response in responses.values():
@@ -121,7 +121,7 @@ def _take_out_what_is_not_so(responses: dict[str, dict[str, Any]]) -> None:
 
 
 def _schemas() -> dict[str, Any]:
-    """Every model of `documents`, bodies as they may be sent, answers as they are."""
+    """Every model of `documents`: request bodies as input schemas, responses as output schemas."""
     found: dict[str, Any] = {}
     for model in vars(documents).values():
         if isinstance(model, type) and issubclass(model, BaseModel) and model not in BASES:

@@ -1,8 +1,10 @@
-"""What the routes share: the queue and what was built on it, opened at the first request if nobody opened it before."""
+"""What the routes share: the queue and the objects built on it, opened at the first request if necessary."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import Depends
@@ -11,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.accounts import Accounts
-from treadle.external import ExternalWorkers
 from treadle.http.access import Access, Permit
+from treadle.http.front import Front
 from treadle.http.gathering import Gathered
-from treadle.rules import Condition
+from treadle.http.turns import Turns
+from treadle.policy.rules import Condition
+from treadle.queue.external import ExternalWorkers
 from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
@@ -29,31 +33,47 @@ class Server:
         self.queue = queue
         self.accounts = Accounts(store, records=Gathered(store.records))
         self.site = queue.site
-        self.access = Access(self.accounts, self.site)
+        self.front = Front.of(queue.settings)
+        self.access = Access(self.accounts, self.site, self.front)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
         self.jobs = Gathered(store.get)
+        self._turns = Turns()
+        self.on_close: list[Callable[[], Awaitable[None]]] = []
+
+    @contextlib.asynccontextmanager
+    async def searching(self, request: Request, kind: str = "look") -> AsyncIterator[None]:
+        """One search of a kind at a time per caller, so a caller with many searches only delays itself."""
+        async with self._turns.turn(f"{kind} {await self.access.who(request)}"):
+            yield
 
 
 class Servers:
-    """Opens the queue and makes the `Server`, once."""
+    """Opens the queue and creates one `Server` per event loop."""
 
     def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
         self.queue = queue
         self._metrics = metrics
         self._made: dict[asyncio.AbstractEventLoop, Server] = {}
+        self.on_made: list[Callable[[Server], None]] = []
 
     async def get(self) -> Server:
         loop = asyncio.get_running_loop()
         server = self._made.get(loop)
         if server is None:
             await self.queue.open()
-            server = self._made.setdefault(loop, Server(self.queue, self._metrics))
+            if loop not in self._made:  # another request may have been faster
+                server = self._made[loop] = Server(self.queue, self._metrics)
+                for begin in self.on_made:
+                    begin(server)
+            server = self._made[loop]
         return server
 
     async def close(self) -> None:
         server = self._made.pop(asyncio.get_running_loop(), None)
         if server is not None:
+            for close in server.on_close:
+                await close()
             await server.feed.stop()
 
 
@@ -61,34 +81,43 @@ async def the_server(request: Request) -> Server:
     return await cast(Servers, request.app.state.servers).get()
 
 
-Here = Annotated[Server, Depends(the_server)]
+ServerDep = Annotated[Server, Depends(the_server)]
 
 
-async def _managing(request: Request, here: Here) -> Condition:
+async def _managing(request: Request, here: ServerDep) -> Condition:
     return await here.access.manage(request)
 
 
-async def _enqueuing(request: Request, here: Here) -> Permit:
+async def _enqueuing(request: Request, here: ServerDep) -> Permit:
     return await here.access.enqueue(request)
 
 
-# Before the body in a route's signature: who may not ask is not told what is wrong with their question.
+# Before the body in a route's signature, so that callers without access get no validation errors.
 Managed = Annotated[Condition, Depends(_managing)]
 Enqueuing = Annotated[Permit, Depends(_enqueuing)]
 
 
 def needs(scope: str, *, jobs_api: bool = False) -> Any:
-    """A dependency of routes for superusers and API keys with this scope; `jobs_api`: closed when the API is off."""
+    """A dependency that admits superusers and API keys with this scope; `jobs_api`: only while the API is on."""
 
-    async def check(request: Request, here: Here) -> None:
-        await here.access.caller(request)  # a bad token is told first
+    async def check(request: Request, here: ServerDep) -> None:
+        await here.access.caller(request)  # report an invalid token first
         if jobs_api:
             await here.access.enabled()
         await here.access.require(request, scope)
+        await here.access.check_query(request)
 
     return Depends(check)
 
 
+async def _known_query(request: Request, here: ServerDep) -> None:
+    await here.access.check_query(request)
+
+
+# For routes that use none of the above.
+KNOWN_QUERY = Depends(_known_query)
+
+
 def answer(body: Any, status: int = 200) -> Response:
-    """JSON, written by pydantic: twice as fast as going through a response model, and nothing is dropped."""
+    """JSON written by pydantic: twice as fast as a response model, and no field is dropped."""
     return Response(to_json(body), status, media_type="application/json")

@@ -1,8 +1,9 @@
-"""What has to happen now and then, wherever a worker runs: one leader at a time does it for all."""
+"""Periodic maintenance, run by one elected worker on behalf of all."""
 
 from treadle.maintenance.duties import Maintenance
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
+from treadle.maintenance.scheduler import Scheduler
 
-__all__ = ["Leader", "Maintenance", "Reaper", "Retention"]
+__all__ = ["Leader", "Maintenance", "Reaper", "Retention", "Scheduler"]

@@ -1,4 +1,4 @@
-"""The leader's duties and how often each is done."""
+"""The leader's duties and their intervals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
-from treadle.store.base import Moved
-from treadle.worker.backoff import jittered
+from treadle.maintenance.scheduler import Scheduler
+from treadle.queue.backoff import jittered
+from treadle.store.values import Moved
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -21,10 +22,12 @@ log = logging.getLogger("treadle.maintenance")
 
 TIDY_EVERY_S = 60.0
 LEAST_TERM_MS = 500
+# How soon to look again after the term has ended and before the next election.
+NOT_LEADING_S = 0.1
 
 
 class Maintenance:
-    """One worker's part in the maintenance: it stands for election, and serves while it leads."""
+    """A worker's role in maintenance: it runs for election, and does the duties while it leads."""
 
     def __init__(
         self,
@@ -40,22 +43,32 @@ class Maintenance:
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS))
         self._reaper = Reaper(store, on_moved)
         self._retention = Retention(store, queue.site)
+        self._scheduler = Scheduler(queue)
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Names and steps, each to be repeated for ever."""
+        """Names and steps; each step is repeated forever."""
         while_leading = functools.partial
         return [
             ("the election", self._leader.tick),
             ("the reaper", while_leading(self._serve, self._reaper.sweep, self._reap_every_s)),
             ("retention", while_leading(self._serve, self._retention.prune, self._prune_every_s)),
+            ("schedules", self._schedule),
             ("tidying", while_leading(self._serve, self._store.tidy, TIDY_EVERY_S)),
         ]
 
     async def resign(self) -> None:
         try:
             await self._leader.resign()
-        except Exception as error:  # the term is over soon anyway
+        except Exception as error:  # the term ends soon anyway
             log.warning("could not resign: %s", error)
+
+    async def _schedule(self) -> None:
+        """Unlike the others, this step does the waiting itself, until the next slot."""
+        await self._leader.elected()
+        if self._leader.leads:
+            await self._scheduler.step()
+        else:
+            await asyncio.sleep(NOT_LEADING_S)
 
     async def _serve(self, duty: Callable[[], Awaitable[None]], every_s: float) -> None:
         await self._leader.elected()

@@ -1,22 +1,23 @@
-"""Which worker does the maintenance.
+"""Elects the worker that does the maintenance.
 
-Every worker asks the store to be elected and asks again at a third of the term, long before it is
-over. The store grants the term to one holder at a time, by its own clock. A leader that can't reach the
-store stops leading when its term is over by its own clock, counted from before it asked: never later
-than the store thinks. So there may be no leader for a while, but never two.
+Every worker asks the store to be elected and asks again after a third of the term, long before it ends. The store
+grants the term to one holder at a time, by the database's clock. A leader that can't reach the store stops leading when
+its term ends by its local clock, counted from before it asked, so never later than the store assumes. So there may be
+no leader for a while, but never two.
 
-Even two would do no harm: each duty re-checks in its own statement what it moves. Leading only keeps
-the cost of maintenance the same however many workers there are.
+Even two leaders would do no harm: each duty re-checks what it moves in the statement that moves it. The election only
+keeps the cost of maintenance independent of the number of workers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 
-from treadle.store.base import Store
-from treadle.worker.backoff import jittered
+from treadle.queue.backoff import jittered
+from treadle.store.protocol import Store
 
 log = logging.getLogger("treadle.maintenance")
 
@@ -24,9 +25,10 @@ NAME = "maintenance"
 
 
 class Leader:
-    def __init__(self, store: Store, holder: str, term_ms: int) -> None:
+    def __init__(self, store: Store, name: str, term_ms: int) -> None:
         self._store = store
-        self._holder = holder
+        # Unique: two workers may have the same name, and the store takes equal holders for the same one.
+        self._holder = f"{name} {secrets.token_hex(4)}"
         self._term_ms = term_ms
         self._until = 0.0
         self._elected = asyncio.Event()
@@ -51,7 +53,7 @@ class Leader:
         await asyncio.sleep(jittered(self._term_ms / 3000, 0.2))
 
     async def resign(self) -> None:
-        """Let somebody else lead at once."""
+        """Let another worker take over immediately."""
         if self.leads:
             self._until = 0.0
             await self._store.resign(NAME, self._holder)

@@ -1,17 +1,18 @@
-"""Takes back what lost its worker, ends cancels whose grace is over and jobs whose deadline has passed."""
+"""Reclaims jobs of lost workers, and ends cancels after their grace and jobs after their deadline."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from pydantic_core import from_json
 
-from treadle.policy import duration_ms
-from treadle.store.base import Moved, Store
-from treadle.template import CancelPolicy
+from treadle.model.durations import duration_ms
+from treadle.model.template import CancelPolicy
+from treadle.store.protocol import Store
+from treadle.store.values import Graces, Moved
 
 log = logging.getLogger("treadle.maintenance")
 
@@ -23,37 +24,37 @@ class Reaper:
     def __init__(self, store: Store, on_moved: Callable[[list[Moved]], None] = lambda moved: None) -> None:
         self._store = store
         self._on_moved = on_moved
-        self._grace_ms: dict[str, int] = {}
+        self._graces = Graces(duration_ms(CancelPolicy().grace))
         self._read_at = float("-inf")
         self._turn = False
 
     async def sweep(self) -> None:
-        await self._until_done(self._store.reclaim)
-        # By turns: neither is as urgent, and an idle worker has two statements a second for everything.
+        await self._read_templates()
+        more = True
+        while more:
+            moved, more = await self._store.reap(self._graces, BATCH)
+            self._tell(moved)
+        # Every other time, because it is less urgent and an idle worker may use two statements a second in total.
         self._turn = not self._turn
-        if self._turn:
-            await self._end_overdue_cancels()
-        else:
-            await self._until_done(self._store.expire_overdue)
+        if not self._turn:
+            await self._advance()
 
-    async def _until_done(self, move: Callable[[int], Awaitable[list[Moved]]]) -> None:
+    async def _advance(self) -> None:
+        """Expire jobs past their deadline on topics without a worker."""
         while True:
-            moved = await move(BATCH)
+            moved = (await self._store.advance(BATCH)).moved
             self._tell(moved)
             if len(moved) < BATCH:
                 return
 
-    async def _end_overdue_cancels(self) -> None:
-        await self._read_templates()
-        self._tell(await self._store.end_overdue_cancels(self._grace_ms, duration_ms(CancelPolicy().grace)))
-
     async def _read_templates(self) -> None:
-        """The grace of every topic, also of those that other workers serve."""
+        """The cancel grace of every topic, including topics that only other workers serve."""
         if time.monotonic() - self._read_at < READ_TEMPLATES_EVERY_S:
             return
         saved = await self._store.templates()
         policies = {topic: from_json(text)["cancelPolicy"] for topic, (text, _) in saved.items()}
-        self._grace_ms = {topic: round(policy["graceSeconds"] * 1000) for topic, policy in policies.items()}
+        topics = {topic: round(policy["graceSeconds"] * 1000) for topic, policy in policies.items()}
+        self._graces = self._graces._replace(topics=topics)
         self._read_at = time.monotonic()
 
     def _tell(self, moved: list[Moved]) -> None:

@@ -1,22 +1,22 @@
-"""Deletes jobs that ended long ago, in small batches that each commit on their own."""
+"""Deletes jobs that ended long ago, in small batches with separate commits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from treadle.site import Site
-from treadle.store.base import Store
+from treadle.queue.runtime_settings import RuntimeSettings
+from treadle.store.protocol import Store
 
 log = logging.getLogger("treadle.maintenance")
 
 BATCH = 1000
-# Between two batches: whoever enqueues meanwhile should not notice.
+# The pause between two batches, so that concurrent enqueues don't slow down.
 PAUSE_S = 0.05
 
 
 class Retention:
-    def __init__(self, store: Store, site: Site) -> None:
+    def __init__(self, store: Store, site: RuntimeSettings) -> None:
         self._store = store
         self._site = site
 
@@ -29,6 +29,6 @@ class Retention:
             log.info("deleted %d jobs that ended long ago", total)
 
     async def _keep_ms(self) -> int:
-        """Asked before each batch: whoever wants to keep more should not have to wait for the end of a long pass."""
+        """Read before each batch, so that a longer retention applies in the middle of a long pass."""
         settings = await self._site.settings()
         return settings.stale_after_ms + settings.delete_after_ms

@@ -1,17 +1,14 @@
-"""What Treadle tells about itself: log facts, metrics, traces. It imports no other part, so every part may use it."""
+"""Logs, metrics and traces. Imports no other package of Treadle, so that every package can use it."""
 
-from treadle.telemetry.context import RunningJob, facts_of, request_id, running_job
-from treadle.telemetry.exposition import CONTENT_TYPE, exposition
 from treadle.telemetry.histogram import Histogram
-from treadle.telemetry.requests import HttpMetrics, Observed
+from treadle.telemetry.http_requests import HttpMetrics, Observed
+from treadle.telemetry.log_context import RunningJob, facts_of, request_id, running_job
 
 __all__ = [
-    "CONTENT_TYPE",
     "Histogram",
     "HttpMetrics",
     "Observed",
     "RunningJob",
-    "exposition",
     "facts_of",
     "request_id",
     "running_job",

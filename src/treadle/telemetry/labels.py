@@ -1,4 +1,4 @@
-"""Every label value is a series that somebody stores: their number is bounded, the rest share one."""
+"""Limits the number of label values, because each one is a stored time series; the rest share one label."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OTHER = "other"
 
 
 class Labels:
-    """The first that come keep their names, so that a counter never changes its label."""
+    """The first values keep their names, so that a counter never changes its label."""
 
     __slots__ = ("_known", "_most")
 

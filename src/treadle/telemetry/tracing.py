@@ -1,8 +1,8 @@
-"""Traces that join an enqueue with its runs, for programs that have OpenTelemetry set up.
+"""Traces that connect an enqueue with its runs, for programs that have set up OpenTelemetry.
 
-The enqueue is a producer span whose `traceparent` is kept with the job; each attempt is a consumer span that
-continues its trace. Without a tracer provider there are no spans, nothing is kept, and the package is not even
-imported: who uses it has imported it already, to set it up.
+The enqueue is a producer span, and its `traceparent` is stored with the job; each attempt is a consumer span in the
+same trace. Without a tracer provider there are no spans, nothing is stored, and the package is not even imported: a
+program that uses it has already imported it for its setup.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCOPE = "treadle"
 
 
 class Traced(Protocol):
-    """A job in a worker's hands, as far as its trace needs it."""
+    """The parts of a claimed job that its trace needs."""
 
     @property
     def id(self) -> str: ...
@@ -33,7 +33,7 @@ class Traced(Protocol):
 
 
 class Sending:
-    """An enqueue under way; `traceparent` goes with its jobs."""
+    """An enqueue in progress; `traceparent` is stored with its jobs."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -44,7 +44,7 @@ class Sending:
 
 
 class Processing:
-    """An attempt under way."""
+    """An attempt in progress."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -60,7 +60,7 @@ class Processing:
 
 
 class _Untraced:
-    """Stands for all of them where nobody traces."""
+    """Replaces all of them while tracing is off."""
 
     traceparent: str | None = None
 
@@ -81,12 +81,12 @@ _last: tuple[Any, Tracer] | None = None
 
 
 def on() -> bool:
-    """Whether somebody has set up a tracer provider."""
+    """Whether a tracer provider is set up."""
     return _tracer() is not None
 
 
 def _tracer() -> Tracer | None:
-    """Asked at every enqueue; where the package is not used that is one look into a dictionary."""
+    """Called at every enqueue; if the package is not in use, this is one dictionary lookup."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -100,7 +100,7 @@ def _tracer() -> Tracer | None:
 
 
 def sending(topic: str | None, count: int = 1) -> AbstractContextManager[Sending | _Untraced]:
-    """Around an enqueue of `count` jobs; None: of several topics."""
+    """Wraps an enqueue of `count` jobs; the topic is None if there are several."""
     tracer = _tracer()
     return UNTRACED if tracer is None else _send(tracer, topic, count)
 
@@ -119,19 +119,19 @@ def _send(tracer: Tracer, topic: str | None, count: int) -> Iterator[Sending]:
 
 @contextmanager
 def processing(job: Traced) -> Iterator[Processing | _Untraced]:
-    """Around an attempt, where tracing is on: continues the trace of the enqueue, and links to it."""
+    """Wraps an attempt while tracing is on: continues the trace of the enqueue and links to it."""
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, SpanKind, get_current_span
 
     tracer = _tracer()
-    if tracer is None:  # set up when the worker started, and gone since
+    if tracer is None:  # set up when the worker started, and removed since
         yield UNTRACED
         return
     parent = _context_of(job.trace)
     producer = get_current_span(parent).get_span_context() if parent is not None else None
     with tracer.start_as_current_span(
         f"process {job.topic}",
-        context=Context() if parent is None else parent,  # not of whatever span the worker was started in
+        context=Context() if parent is None else parent,  # not a child of the span that the worker was started in
         kind=SpanKind.CONSUMER,
         links=[Link(producer)] if producer and producer.is_valid else [],
         attributes={
@@ -144,7 +144,7 @@ def processing(job: Traced) -> Iterator[Processing | _Untraced]:
 
 
 def continuing(traceparent: str | None) -> AbstractContextManager[object]:
-    """What is done inside belongs to the caller's trace, unless a span of our own program is open already."""
+    """Work inside the block joins the caller's trace, unless this program already has an open span."""
     return UNTRACED if traceparent is None or not on() else _continue(traceparent)
 
 
@@ -165,19 +165,19 @@ def _continue(traceparent: str) -> Iterator[None]:
 
 
 def current() -> str | None:
-    """The traceparent of the span that is open here, to be sent somewhere else."""
+    """The traceparent of the current span, to send elsewhere."""
     return _traceparent() if on() else None
 
 
 def _about(operation: str, topic: str | None) -> dict[str, str | int]:
-    """In the words of OpenTelemetry's conventions for messaging."""
+    """Attributes named by OpenTelemetry's messaging conventions."""
     about: dict[str, str | int] = {"messaging.system": SCOPE, "messaging.operation.type": operation}
     if topic is not None:
         about["messaging.destination.name"] = topic
     return about
 
 
-# W3C's format whatever the program's own propagators speak: it is what we keep.
+# Always W3C's format, regardless of the program's propagators, because that is what we store.
 
 
 def _traceparent() -> str | None:

@@ -1,23 +1,29 @@
-"""What tests of a store work with: one database, stores on it, and jobs in any state. Needs no pytest."""
+"""Tools for store tests: a database, stores on it, and jobs in any state. Needs no pytest."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from uuid_utils import uuid7
 
-from treadle.job import Job
-from treadle.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Status, decide
-from treadle.store.base import Claimed, Gate, Inserted, NewJob, RowState, Settlement, Store
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.policy.admission import QUEUE, Limit
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, RowState, decide
+from treadle.queue import steering
+from treadle.store.protocol import Store
+from treadle.store.values import FOREVER, Claimed, Graces, Inserted, Moved, NewJob, Settlement, Wants
 
 TOPIC = "mail"
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+LEASES_ONLY = Graces(FOREVER)
+"""A reaper with this grace only looks for lost leases and ends no cancels."""
 
-# Every state that a job can be in, in more detail than its status tells.
+# Every state that a job can be in, in more detail than its status.
 PENDING = ("pending", "delayed", "retrying", "held")
 RUNNING = ("processing", "cancelling")
 ENDED = ("completed", "failed", "cancelled", "expired")
@@ -25,23 +31,23 @@ STATES = PENDING + RUNNING + ENDED
 
 
 class Database(ABC):
-    """One fresh database. Who writes a store says how to open it, how time passes in it, what can be wrong in it."""
+    """One fresh database. A store's author implements how to open it, how to move its time and how to check it."""
 
     @abstractmethod
     def make_store(self) -> Store:
-        """One more unopened store on this database, with `stale_after_ms` of seven days."""
+        """A new, unopened store on this database, with `stale_after_ms` of seven days."""
 
     @abstractmethod
     async def pass_time(self, ms: int) -> None:
-        """Make everything that is stored `ms` older, as if that time had passed."""
+        """Age all stored data by `ms`, as if that time had passed."""
 
     @abstractmethod
     async def problems(self) -> Sequence[str]:
-        """What is wrong in it: a job in no place or in two, a count that drifted, a row that hangs on nothing."""
+        """Inconsistencies: a job in no place or in two, a count that drifted, an orphaned row."""
 
 
 class Workbench:
-    """A database with one open store (and more on demand), and short words for what tests do with them."""
+    """A database with one open store (and more on demand), and short methods for common test steps."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -56,7 +62,7 @@ class Workbench:
         await asyncio.gather(*(store.close() for store in self._stores), return_exceptions=True)
 
     async def another(self) -> Store:
-        """A second store on the same database, as another process would have it."""
+        """A second store on the same database, as another process would open it."""
         store = self.database.make_store()
         await store.open()
         self._stores.append(store)
@@ -71,7 +77,7 @@ class Workbench:
     # -- doing ---------------------------------------------------------------------------------
 
     async def enqueue(self, count: int = 1, store: Store | None = None, **options: Any) -> list[str]:
-        """So many jobs alike, one call; their ids."""
+        """Enqueue this many identical jobs in one call and return their ids."""
         jobs = [new_job(**options) for _ in range(count)]
         answers = await (store or self.store).insert(jobs)
         assert all(isinstance(answer, Inserted) and answer.existing_id is None for answer in answers), answers
@@ -93,10 +99,11 @@ class Workbench:
         lease: int | None = None,
         store: Store | None = None,
     ) -> list[Claimed]:
-        """Claim into free slots, under a new lease of an hour unless one is given."""
+        """Claim into free slots, under a new one-hour lease unless one is given."""
         store = store or self.store
         lease = await self.lease(store=store) if lease is None else lease
-        return (await store.claim(lease, topics, capabilities, limit, limit if free is None else free)).jobs
+        wants = Wants(topics, capabilities, limit, limit if free is None else free)
+        return (await store.claim(lease, wants)).jobs
 
     async def claim_one(self, **options: Any) -> Claimed:
         jobs = await self.claim(1, **options)
@@ -108,8 +115,19 @@ class Workbench:
         return not await (store or self.store).settle([settlement(job, outcome, ran_ms)])
 
     async def promoted(self) -> bool:
-        """Whether a job's time has come just now."""
-        return (await self.store.promote())[0] > 0
+        """Promote due jobs; whether any were due."""
+        return (await self.store.advance()).promoted > 0
+
+    async def reap(
+        self, grace_ms: int = FOREVER, topics: Mapping[str, int] | None = None, store: Store | None = None
+    ) -> list[Moved]:
+        """Everything that a reaper sweep reclaims or ends; it ends no cancels unless a grace is given."""
+        moved: list[Moved] = []
+        more = True
+        while more:
+            some, more = await (store or self.store).reap(Graces(grace_ms, topics or {}))
+            moved += some
+        return moved
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -130,29 +148,27 @@ class Workbench:
         return [event.type.removeprefix("job:") for event in events]
 
     async def claimable(self, topics: Sequence[str] = (TOPIC,)) -> list[str]:
-        """The ids of the jobs that a worker could claim now, in its order; nothing stays claimed."""
+        """The ids of the jobs that a worker could claim now, in claim order; none of them stays claimed."""
         jobs = await self.claim(1000, topics=topics)
-        await self.store.release([job.id for job in jobs])
+        await steering.release(self.store, [job.id for job in jobs])
         return [job.id for job in jobs]
 
     # -- a job in any state --------------------------------------------------------------------
 
     async def make(self, state: str, **options: Any) -> str:
-        """A job in this state. One that has run must be made before others of its topic wait to be claimed."""
+        """A job in this state. Create jobs that have run before other jobs of the same topic wait to be claimed."""
         match state:
             case "pending":
                 return await self.enqueue_one(**options)
             case "delayed":
                 return await self.enqueue_one(**{"delay_ms": HOUR, **options})
             case "held":
-                gate = Gate(f"held-{uuid7()}", "queue_same_scope", 1)
-                await self.enqueue_one(**{**options, "gate": gate, "topic": "in.front", "dedupe_key": None})
-                return await self.enqueue_one(**{**options, "gate": gate})
+                return await self._held(options)
             case "expired":
                 return await self._expired(options)
         id = await self.enqueue_one(**options)
         if state == "cancelled":
-            await self.store.cancel([id], "not wanted")
+            await steering.cancel(self.store, [id], "not wanted")
             return id
         job = await self.claim_one(topics=[options.get("topic", TOPIC)], capabilities=[options.get("capability", "")])
         assert job.id == id, "an older job of the same topic was claimed instead; make this one first"
@@ -164,7 +180,7 @@ class Workbench:
             case "processing":
                 return
             case "cancelling":
-                await self.store.cancel([job.id], "not wanted")
+                await steering.cancel(self.store, [job.id], "not wanted")
             case "retrying":
                 assert await self.settle(job, Failed("Boom: again", "Boom", retry_in_ms=HOUR))
             case "completed":
@@ -174,12 +190,21 @@ class Workbench:
             case _:
                 raise ValueError(f"{state!r} is not one of {STATES}")
 
+    async def _held(self, options: dict[str, Any]) -> str:
+        """Held behind a job of another topic that runs under the same key."""
+        limit = Limit(f"held-{uuid7()}", QUEUE, 1)
+        await self.enqueue_one(limit=limit, topic="in.front")
+        await self.claim_one(topics=["in.front"])
+        id = await self.enqueue_one(**{**options, "limit": limit})
+        assert await self.claimable([options.get("topic", TOPIC)]) == []
+        return id
+
     async def _expired(self, options: dict[str, Any]) -> str:
         id = await self.enqueue_one(**{"max_attempts": 1, **options})
         job = await self.claim_one(topics=[options.get("topic", TOPIC)])
         assert job.id == id, "an older job of the same topic was claimed instead; make this one first"
         await self.store.close_lease(job.lease)
-        await self.store.reclaim()
+        await self.reap()
         return id
 
 
@@ -188,14 +213,14 @@ def new_job(**options: Any) -> NewJob:
 
 
 def settlement(job: Claimed, outcome: Outcome, ran_ms: int | None = 5) -> Settlement:
-    """As a worker reports it: it believes the job to be processing, unless it was told of the cancel."""
+    """As a worker reports it: it assumes that the job is processing unless it was told about the cancel."""
     status = Status.CANCELLING if isinstance(outcome, CancelAcknowledged) else Status.PROCESSING
     state = RowState(status, job.attempt, job.max_attempts)
     return Settlement(job, decide(state, outcome), ran_ms)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until it holds; the poll is quick, and time only runs out when something is wrong."""
+    """Poll until the condition holds; the timeout is only reached when something is wrong."""
     deadline = time.monotonic() + seconds
     while True:
         answer = condition()

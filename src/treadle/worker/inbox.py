@@ -1,21 +1,21 @@
-"""Claimed jobs that wait for a slot, and how long they have waited."""
+"""Claimed jobs that wait for a slot, with their waiting time."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from treadle.store.base import Claimed
+from treadle.store.values import Claimed
 
 
 class Inbox:
-    """Slots take from `jobs` directly, oldest first; the arrival times are worked out only when asked for."""
+    """Slots take from `jobs` directly, oldest first; arrival times are computed only on demand."""
 
     def __init__(self) -> None:
         self.jobs: deque[Claimed] = deque()
         self._added = 0
         self._arrivals: deque[tuple[int, float]] = deque()
-        """(how many had been added by then, when)"""
+        """(number added so far, time)"""
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -26,7 +26,7 @@ class Inbox:
         self.jobs.extend(jobs)
 
     def take_older_than(self, when: float) -> list[Claimed]:
-        """Those that came before `when` and have not been taken since."""
+        """Take the jobs that arrived before `when` and are still here."""
         taken = self._added - len(self.jobs)
         upto = taken
         while self._arrivals and (self._arrivals[0][1] < when or self._arrivals[0][0] <= taken):
@@ -39,7 +39,7 @@ class Inbox:
         return jobs
 
     def remove(self, wanted: Iterable[tuple[int, int]]) -> list[Claimed]:
-        """Take out the jobs with these (n, token). It counts as taken from the front: a few ms of error in age."""
+        """Remove the jobs with these (n, token). Counts as taking from the front, so ages may be off by a few ms."""
         keys = set(wanted)
         found = [job for job in self.jobs if (job.n, job.token) in keys]
         for job in found:

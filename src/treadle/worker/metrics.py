@@ -1,6 +1,6 @@
-"""What a worker has done since it started, as plain counters; `treadle.telemetry` makes text of them on demand.
+"""Counters of a worker since its start; `treadle.telemetry` formats them on demand.
 
-What happens to every job costs an append of a number or two; lists are folded into counts by the batch.
+Per job this costs appending a number or two; the lists are folded into counts in batches.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from treadle.lifecycle import ENDED, Status, Transition
-from treadle.store.base import Moved, Settlement
+from treadle.model.status import ENDED, Status
+from treadle.policy.lifecycle import Transition
+from treadle.store.values import Moved, Settlement
 from treadle.telemetry.histogram import CALLS, JOBS, Histogram
 from treadle.telemetry.labels import MOST_TOPICS, Labels
 
 
 class Times:
-    """How long the jobs of a topic waited and ran."""
+    """How long jobs of a topic waited and ran."""
 
     __slots__ = ("new_runs", "new_starts", "runs", "waits")
 
     def __init__(self) -> None:
         self.new_starts: list[float] = []
-        """When a handler started, by our clock, less when its job was due, by the database's: both in seconds."""
+        """Handler start by our clock minus due time by the database's clock, both in seconds."""
         self.new_runs: list[float] = []
         self.waits = Histogram(JOBS)
         self.runs = Histogram(JOBS)
 
     def fold(self, clock_gap_s: float) -> None:
-        """Count what is new."""
+        """Count the new values."""
         if not self.new_runs:
             return
         waits = [start - clock_gap_s for start in self.new_starts]
-        if min(waits) < 0:  # two clocks are compared, by way of an answer that took its time
+        if min(waits) < 0:  # the clocks are compared through an answer that took some time
             waits = [max(wait, 0.0) for wait in waits]
         self.waits.observe_all(waits)
         self.runs.observe_all(self.new_runs)
@@ -52,18 +53,18 @@ class Metrics:
     cancelled: int = 0
     lease_losses: int = 0
     stuck: int = 0
-    """Handlers that did not stop within their grace; each counted once."""
+    """Handlers that did not stop within their grace, each counted once."""
     store_errors: int = 0
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By (topic, status): what this worker and its part in the maintenance ended."""
+    """By (topic, status): jobs ended by this worker and by its maintenance duties."""
     topics: dict[str, Times] = field(default_factory=dict)
     claims: Histogram = field(default_factory=partial(Histogram, CALLS))
     settles: Histogram = field(default_factory=partial(Histogram, CALLS))
     slots: int = 0
-    """0: not running."""
+    """0 if not running."""
     free_slots: Callable[[], int] = lambda: 0
     clock_gap_s: float = 0.0
-    """Our monotonic clock less the database's, as of the last claim."""
+    """Our monotonic clock minus the database's, at the last claim."""
     _labels: Labels = field(default_factory=partial(Labels, MOST_TOPICS))
 
     def times(self, topic: str) -> Times:
@@ -87,7 +88,7 @@ class Metrics:
                 self.ended[self._labels.of(one.job.topic), one.transition.to.value] += 1
 
     def count_moved(self, moved: Iterable[Moved]) -> None:
-        """What maintenance ended."""
+        """Jobs ended by maintenance."""
         for one in moved:
             if one.status in ENDED:
                 self.ended[self._labels.of(one.topic), one.status.value] += 1

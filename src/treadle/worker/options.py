@@ -1,4 +1,4 @@
-"""A worker's options, checked and in milliseconds."""
+"""A worker's options, validated and in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Options:
     slots: int
     topics: tuple[str, ...] | None
-    """None: all that have a handler when the worker starts."""
+    """None means all topics with a handler when the worker starts."""
     capabilities: tuple[str, ...]
     lease_ms: int
     poll_ms: int
@@ -17,3 +17,6 @@ class Options:
     drain_ms: int
     maintenance: bool
     immediate: bool
+    burst: bool
+    prefetch: int | None
+    """The maximum number of jobs claimed beyond the free slots; None means as many as start within 100 ms."""

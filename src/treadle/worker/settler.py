@@ -1,7 +1,7 @@
-"""Hands the endings of attempts to the store: everything that gathers while one write is under way is the next.
+"""Writes the endings of attempts to the store; endings that arrive during a write form the next batch.
 
-An ending is never dropped and never made up. While the store is away it waits here; what the
-store can't keep (and only that) becomes a failure that says so.
+An ending is never dropped and never invented. While the store is unavailable it waits here. Only an ending that the
+store can't keep becomes a failure that says so.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from treadle.errors import StoreUnavailable
-from treadle.lifecycle import Failed, Status, Transition
-from treadle.policy import format_ms
-from treadle.store.base import Settlement, Store, Touch
-from treadle.telemetry.context import facts_of
-from treadle.worker import outcomes
-from treadle.worker.backoff import Backoff
+from treadle.model.durations import format_ms
+from treadle.model.errors import StoreUnavailable
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Failed, Transition, decide
+from treadle.queue.backoff import Backoff
+from treadle.store.protocol import Store
+from treadle.store.values import Settlement, Touch
+from treadle.telemetry.log_context import facts_of
+from treadle.worker.errors import storable
+from treadle.worker.hook_runner import HookRunner
+from treadle.worker.job_log import JobLog
 from treadle.worker.metrics import Metrics
 
 log = logging.getLogger("treadle.worker")
@@ -35,14 +39,18 @@ class Settler:
         metrics: Metrics,
         write_touches: Callable[[int, list[Touch]], Awaitable[None]],
         on_put_back: Callable[[int], None],
-        on_written: Callable[[], None],
+        hooks: HookRunner,
+        job_log: JobLog,
         immediate: bool = False,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._write_touches = write_touches
         self._on_put_back = on_put_back
-        self._on_written = on_written
+        self.on_written: Callable[[], None] = lambda: None
+        self.on_settled: Callable[[Sequence[Settlement]], None] | None = None
+        self._hooks = hooks
+        self._job_log = job_log
         self._most = 1 if immediate else BATCH
         self._waiting: deque[Settlement] = deque()
         self._touches: list[tuple[int, Touch]] = []
@@ -51,6 +59,7 @@ class Settler:
         self._empty = asyncio.Event()
         self._empty.set()
         self._backoff = Backoff()
+        self._outage = store.outage.caller("settling")
 
     def add(self, settlement: Settlement) -> None:
         self._waiting.append(settlement)
@@ -59,7 +68,7 @@ class Settler:
             self._empty.clear()
 
     def add_touch(self, lease: int, touch: Touch) -> None:
-        """Last news of a job, to be written before its ending."""
+        """The last progress of a job, to be written before its ending."""
         self._touches.append((lease, touch))
 
     def __len__(self) -> int:
@@ -78,7 +87,7 @@ class Settler:
             batch = self._in_flight = self._next_batch()
             await self._write(batch)
             self._in_flight = []
-            self._on_written()
+            self.on_written()
             if not self._waiting:
                 self._wake.clear()
                 self._empty.set()
@@ -99,24 +108,25 @@ class Settler:
     async def _write(self, batch: list[Settlement]) -> None:
         try:
             self._note(batch, await self._when_available(batch))
-        except Exception as error:  # drivers name "this value can't be stored" in many ways
-            log.warning("settling %d jobs at once failed (%s); trying them one by one", len(batch), error)
+        except Exception as error:  # drivers have many errors for "this value can't be stored"
+            log.warning("settling %d jobs together failed (%s); trying them one by one", len(batch), error)
             for settlement in batch:
                 await self._write_alone(settlement)
 
     async def _when_available(self, batch: list[Settlement]) -> list[Settlement]:
-        """The lost ones. Waits for the store as long as it takes."""
+        """The lost ones. Waits for the store as long as necessary."""
         while True:
             asked = time.monotonic()
             try:
                 lost = await self._store.settle(batch)
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
-                log.warning("%d endings wait for the store: %s", len(self), error)
+                self._outage.failed(error)
                 await asyncio.sleep(self._backoff.delay_s())
             else:
                 self._metrics.settles.observe(time.monotonic() - asked)
                 self._backoff.reset()
+                self._outage.worked()
                 return lost
 
     async def _write_alone(self, settlement: Settlement) -> None:
@@ -143,6 +153,7 @@ class Settler:
         completed = Status.COMPLETED
         if lost:
             self._metrics.lease_losses += len(lost)
+            self._hooks.forget(lost)
             gone = {(settlement.job.n, settlement.job.token) for settlement in lost}
             batch = [one for one in batch if (one.job.n, one.job.token) not in gone]
             ids = ", ".join(settlement.job.id for settlement in lost[:10])
@@ -155,9 +166,13 @@ class Settler:
             for one in others:
                 _log_failure(one)
         self._metrics.count_completed([one.job.topic for one in done])
+        self._job_log.completed(done)
+        self._hooks.stored(batch)
+        if self.on_settled:
+            self.on_settled(batch)
 
     def _tell_retries(self, transitions: list[Transition]) -> None:
-        """When the first of the jobs put back is due: no need to wait for somebody to say so."""
+        """Report when the first of the jobs put back is due; no hint is needed."""
         delays = [transition.delay_ms for transition in transitions if transition.delay_ms]
         if delays:
             self._on_put_back(min(delays))
@@ -177,8 +192,7 @@ def _log_failure(settlement: Settlement) -> None:
 
 
 def _refused(settlement: Settlement, error: Exception) -> Settlement:
-    """The same attempt, ended as a failure whose text is plain enough for any store."""
-    reason = outcomes.storable(f"the outcome of this job could not be stored: {error!r}", 2000)
+    """The same attempt, ended as a failure with a text that any store can keep."""
+    reason = storable(f"the outcome of this job could not be stored: {error!r}", 2000)
     failed = Failed(reason.encode("ascii", "replace").decode(), "ResultNotStored")
-    transition = outcomes.transition_for(settlement.job, failed)
-    return Settlement(settlement.job, transition, settlement.ran_ms)
+    return Settlement(settlement.job, decide(settlement.job, failed), settlement.ran_ms)

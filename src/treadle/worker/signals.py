@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for a process that belongs to its worker, or to its server."""
+"""SIGTERM and SIGINT for a process dedicated to its worker or its server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-# When a handler blocks the loop, or swallows its cancel, only the end of the process ends it.
+# If a handler blocks the loop or swallows its cancel, only the end of the process stops it.
 PATIENCE_S = 1.0
 
 
 @contextlib.contextmanager
 def on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Each signal calls `stop` on the loop; after the second the process leaves, whoever still runs. Only in the main
-    thread."""
+    """Each signal calls `stop` on the loop. After the second one the process exits even if handlers still run. Works
+    only in the main thread.
+    """
     loop = asyncio.get_running_loop()
     heard = 0
     left = threading.Event()

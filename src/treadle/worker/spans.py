@@ -1,14 +1,11 @@
-"""One consumer span an attempt, around whatever runs the handler; only where somebody traces."""
+"""One consumer span per attempt, around its handler; only if a tracer provider is set up."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from treadle.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
 from treadle.telemetry import tracing
-from treadle.worker.run import Run
-
-Perform = Callable[[Run], Awaitable[Outcome | None]]
+from treadle.worker.attempt import Attempt
+from treadle.worker.recipe import Run, outcome_of
 
 _NAMES: dict[type, str] = {
     Completed: "completed",
@@ -20,17 +17,17 @@ _NAMES: dict[type, str] = {
 }
 
 
-def traced(perform: Perform) -> Perform:
-    """The same, traced, if a tracer provider is set up by the time a worker starts."""
+def traced(run: Run) -> Run:
+    """The same with tracing, if a tracer provider is set up when the worker starts."""
     if not tracing.on():
-        return perform
+        return run
 
-    async def perform_in_span(run: Run) -> Outcome | None:
-        with tracing.processing(run.job) as attempt:
-            outcome = await perform(run)
+    async def run_in_span(attempt: Attempt) -> Outcome | None:
+        with tracing.processing(attempt.job) as span:
+            outcome = await outcome_of(run(attempt))
             if isinstance(outcome, Failed):
-                attempt.failed(outcome.error, outcome.error_type)
-            attempt.outcome(_NAMES[type(outcome)])
+                span.failed(outcome.error, outcome.error_type)
+            span.outcome(_NAMES[type(outcome)])
         return outcome
 
-    return perform_in_span
+    return run_in_span

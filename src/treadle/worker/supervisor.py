@@ -1,4 +1,4 @@
-"""Several worker processes under one: starts them, starts again those that die, ends them together."""
+"""Runs several worker processes: starts them, restarts the ones that die, stops them together."""
 
 from __future__ import annotations
 
@@ -12,25 +12,32 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from treadle.worker.backoff import Backoff
+from treadle.queue.backoff import Backoff
 
 log = logging.getLogger("treadle.supervisor")
 
 LOOK_EVERY_S = 0.1
-# A worker that lived this long was all right: if it dies, it is started again without waiting.
+# A worker that lived this long was healthy: if it dies, it is restarted immediately.
 HEALTHY_AFTER_S = 30.0
 BAD_USAGE = 2
+# The exit code of a worker that reached a limit and wants to be replaced.
+REPLACE_ME = 75
 
 
-def supervise(argv: Sequence[str], processes: int) -> int:
-    """Run `processes` of this command until SIGTERM or SIGINT; the exit code for the command line."""
-    return Supervisor(argv, processes).run()
+def supervise(argv: Sequence[str], processes: int, *, until_done: bool = False) -> int:
+    """Run `processes` of this command until SIGTERM or SIGINT; returns the exit code for the command line.
+
+    A process that ends is replaced. With `until_done`, one that ended successfully is not, and this returns when all
+    have.
+    """
+    return Supervisor(argv, processes, until_done).run()
 
 
 class Supervisor:
-    """Only in the main thread: it handles the signals of its process."""
+    """Works only in the main thread, because it handles the signals of its process."""
 
-    def __init__(self, argv: Sequence[str], processes: int) -> None:
+    def __init__(self, argv: Sequence[str], processes: int, until_done: bool = False) -> None:
+        self._until_done = until_done
         self._members = [Member(argv) for _ in range(processes)]
         self._signals = 0
         self._failed = 0
@@ -48,24 +55,28 @@ class Supervisor:
         return self._failed
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """The first signal is passed on as SIGTERM, the second as SIGKILL."""
+        """The first signal is forwarded as SIGTERM, the second as SIGKILL."""
         self._signals += 1
         for member in self._members:
             member.send(signal.SIGTERM if self._signals == 1 else signal.SIGKILL)
         self._wake.set()
 
     def _look(self) -> bool:
-        """Start what should run; False when all are gone and should be."""
+        """Start what should run; False when all are gone and none should run."""
         for member in self._members:
             code = member.ended()
             if code == BAD_USAGE and not self._signals:
                 self._failed = BAD_USAGE
-                self._hear(signal.SIGTERM, None)  # the others would not fare better
-            elif code and self._signals:
+                self._hear(signal.SIGTERM, None)  # the others would fail as well
+            elif code not in (None, 0, REPLACE_ME) and self._signals:
                 self._failed = self._failed or 1
+            elif code == 0 and self._until_done:
+                member.done = True
             if not self._signals:
                 member.start_when_due()
-        return not self._signals or any(member.alive for member in self._members)
+        if self._signals:
+            return any(member.alive for member in self._members)
+        return not all(member.done for member in self._members)
 
 
 class Member:
@@ -77,15 +88,17 @@ class Member:
         self._backoff = Backoff(first_s=0.1, most_s=30.0)
         self._started_at = 0.0
         self._start_at = 0.0
+        self.done = False
+        """Not to be started again."""
 
     @property
     def alive(self) -> bool:
         return self._process is not None
 
     def start_when_due(self) -> None:
-        if self._process is None and time.monotonic() >= self._start_at:
+        if self._process is None and not self.done and time.monotonic() >= self._start_at:
             self._started_at = time.monotonic()
-            # A group of its own: Ctrl-C reaches it through us, once, and not a second time from the terminal.
+            # In a separate group, so that Ctrl-C reaches it once, through us, and not also from the terminal.
             self._process = subprocess.Popen(
                 self._argv,
                 process_group=0,
@@ -93,14 +106,15 @@ class Member:
             )
 
     def ended(self) -> int | None:
-        """The exit code of a process that is gone, once."""
+        """The exit code of a process that has ended, reported once."""
         code = self._process.poll() if self._process else None
         if code is None:
             return None
         if time.monotonic() - self._started_at > HEALTHY_AFTER_S:
             self._backoff.reset()
-        delay = self._backoff.delay_s()
-        log.warning("worker process %d ended with code %d", self._process.pid if self._process else 0, code)
+        delay = 0.0 if code == REPLACE_ME else self._backoff.delay_s()
+        level = logging.WARNING if code not in (0, REPLACE_ME) else logging.INFO
+        log.log(level, "worker process %d ended with code %d", self._process.pid if self._process else 0, code)
         self._start_at = time.monotonic() + delay
         self._process = None
         return code
@@ -112,7 +126,7 @@ class Member:
 
 
 def _end_with_parent() -> None:
-    """On Linux: SIGTERM when the supervisor is killed, so that its successor does not come on top."""
+    """On Linux: SIGTERM when the supervisor is killed, so that its successor does not run extra workers."""
     set_parent_death_signal = 1
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)

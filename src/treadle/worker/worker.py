@@ -1,33 +1,41 @@
-"""The worker as users see it: its options, `run()` and `stop()`."""
+"""The public worker: its options, `run()` and `stop()`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from treadle.errors import InvalidInput
-from treadle.policy import Duration, duration_ms
-from treadle.template import checked_capability
+from treadle.model.durations import Duration, duration_ms
+from treadle.model.errors import InvalidInput
+from treadle.model.template import checked_capability
+from treadle.queue.background import end
 from treadle.worker import shutdown
-from treadle.worker.engine import Engine
+from treadle.worker.assembly import Assembly
+from treadle.worker.hook_runner import run_worker_hooks
 from treadle.worker.metrics import Metrics
 from treadle.worker.options import Options
 from treadle.worker.signals import on_signals
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
+    from treadle.store.values import Settlement
+
+
+log = logging.getLogger("treadle.worker")
 
 
 class Worker:
     """Runs jobs of a queue in this process.
 
-    `run()` returns after `stop()`: no new jobs, those that run may end until `drain` is over, the rest is
-    given back. A second `stop()` leaves at once; what still runs is recovered when the lease is over.
+    `run()` returns after `stop()`: the worker takes no new jobs, running ones may finish until `drain` is over, and the
+    rest is given back. A second `stop()` gives everything back and returns without waiting. With `burst` it also
+    returns when no job is left that could start now.
     """
 
     def __init__(
@@ -44,6 +52,8 @@ class Worker:
         drain: Duration = "30s",
         maintenance: bool = True,
         immediate: bool = False,
+        burst: bool = False,
+        prefetch: int | None = None,
     ) -> None:
         settings = queue.settings.override(
             {"slots": slots, "lease": lease, "poll_interval": poll_interval, "reap_interval": reap_interval}
@@ -65,8 +75,13 @@ class Worker:
             drain_ms=duration_ms(drain, "drain"),
             maintenance=maintenance,
             immediate=immediate,
+            burst=burst,
+            prefetch=prefetch,
         )
+        self.on_settled: Callable[[Sequence[Settlement]], None] | None = None
+        """Called with the outcomes of attempts once they are stored."""
         self._pid: int | None = None
+        self._engine: Assembly | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -74,34 +89,54 @@ class Worker:
         return f"<Worker {self.name}>"
 
     async def run(self, *, signals: bool = False) -> None:
-        """Work until stopped. `signals`: SIGTERM and SIGINT stop the worker, once more and it is out at once."""
+        """Work until stopped. `signals`: SIGTERM and SIGINT stop the worker; a second one skips the drain."""
         if self._pid is not None:
             self._refuse_after_fork()
             raise InvalidInput("this worker has run already; make a new one")
         if self._made_in != os.getpid() and self._has_default_name:
-            self.name = _default_name()  # made before a fork: its sisters have the same
+            self.name = _default_name()  # created before a fork: its siblings have the same
         self._pid = os.getpid()
         with on_signals(self.stop) if signals else contextlib.nullcontext():
-            engine = Engine(self.queue, self.name, self.options, self.metrics)
+            engine = self._engine = Assembly(self.queue, self.name, self.options, self.metrics)
             try:
-                await engine.start()
-                await self._stop.wait()
+                await run_worker_hooks(self.queue.hooks.worker_start, self)
+                await self._work(engine)
             finally:
-                await self._leave(engine)
+                self._engine = None
+
+    async def _work(self, engine: Assembly) -> None:
+        try:
+            await engine.start(self.on_settled)
+            await self._until_stopped(engine)
+        finally:
+            await self._leave(engine)
+            await self._run_stop_hooks()
+
+    async def _until_stopped(self, engine: Assembly) -> None:
+        stopped = asyncio.create_task(self._stop.wait())
+        nothing_due = asyncio.create_task(engine.claims.nothing_due.wait())  # only in burst mode
+        try:
+            await asyncio.wait({stopped, nothing_due}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            nothing_due.cancel()
 
     def stop(self) -> None:
-        """Stop working: the first call drains, the second leaves at once. Call it on the worker's loop."""
+        """Stop working: the first call drains, the second leaves without waiting. Call it on the worker's loop."""
         self._refuse_after_fork()
         if self._stop.is_set():
             self._hurry.set()
+        elif self._engine:
+            running = self._engine.still_running()
+            log.info("draining %d %s, Ctrl-C again to quit", running, "job" if running == 1 else "jobs")
         self._stop.set()
 
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()
 
-    async def _leave(self, engine: Engine) -> None:
-        """Wind down, unless there is no time for that."""
+    async def _leave(self, engine: Assembly) -> None:
+        """Wind down, or leave now if a second stop comes."""
         drain_s = self.options.drain_ms / 1000 if self._stop.is_set() else 0.0
         winding_down = asyncio.create_task(shutdown.wind_down(engine, drain_s))
         hurrying = asyncio.create_task(self._hurry.wait())
@@ -112,10 +147,16 @@ class Worker:
             if winding_down.done():
                 winding_down.result()
             else:
-                winding_down.cancel()
-                shutdown.abandon(engine)
+                await end([winding_down])
+                await shutdown.leave_now(engine)
             self.left_behind = engine.still_running()
             self.metrics.slots, self.metrics.free_slots = 0, lambda: 0
+
+    async def _run_stop_hooks(self) -> None:
+        try:
+            await run_worker_hooks(self.queue.hooks.worker_stop, self)
+        except Exception:  # the worker has stopped nevertheless
+            log.exception("a hook for the stop of worker %s failed", self.name)
 
     def _refuse_after_fork(self) -> None:
         if self._pid not in (None, os.getpid()):

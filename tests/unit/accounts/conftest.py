@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.accounts.desk import Clock, CountingPasswords, desk
 from treadle.accounts import Accounts
-from treadle.connect import make_store
-from treadle.store.base import Store
+from treadle.store.connect import make_store
+from treadle.store.protocol import Store
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argon2 import PasswordHasher
 
 from treadle.accounts import Accounts, Attempts, Passwords
-from treadle.store.base import Store
+from treadle.store.protocol import Store
 
 EMAIL = "Ann@Example.com"
 PASSWORD = "correct horse"

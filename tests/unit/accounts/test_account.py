@@ -18,7 +18,7 @@ from treadle.accounts.account import (
     new_id,
     record_time,
 )
-from treadle.errors import InvalidInput
+from treadle.model.errors import InvalidInput
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 67_890, UTC)
 

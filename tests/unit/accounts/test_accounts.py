@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.accounts.desk import CLIENT, EMAIL, PASSWORD, Clock, desk
 from treadle.accounts import AccountExists, AccountNotFound, Accounts, LastSuperuser, SignInFailed
-from treadle.connect import make_store
-from treadle.errors import InvalidInput
-from treadle.store.base import Store
+from treadle.model.errors import InvalidInput
+from treadle.store.connect import make_store
+from treadle.store.protocol import Store
 
 
 async def can_sign_in(accounts: Accounts, email: str, password: str, collection: str = "users") -> bool:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.accounts.desk import DAY, Clock
 from treadle.accounts import Accounts, ApiKeyNotFound
-from treadle.errors import InvalidInput
-from treadle.store.base import Store
+from treadle.model.errors import InvalidInput
+from treadle.store.protocol import Store
 
 
 def after(clock: Clock, seconds: float) -> datetime:

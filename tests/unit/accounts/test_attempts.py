@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.accounts.desk import CLIENT, Clock
 from treadle.accounts import Attempts, SignInFailed, TooManyAttempts
-from treadle.accounts import attempts as module
+from treadle.accounts import throttle as module
 
 
 @pytest.fixture
@@ -146,12 +146,64 @@ async def test_who_gives_up_waiting_leaves_the_line(attempts: Attempts) -> None:
 
 async def test_memory_has_its_limit(attempts: Attempts, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CLIENTS", 100)
+    monkeypatch.setattr(module, "MAX_IDENTITIES", 100)
     for i in range(1000):
-        await fail(attempts, client=f"client{i}")
+        await fail(attempts, f"user{i}", f"client{i}")
         assert len(attempts._clients) <= 100
+        assert len(attempts._identities) <= 100
     for _ in range(5):
         await fail(attempts, client="last")
     clock.now += 30
     for i in range(90):
-        await succeed(attempts, client=f"idle{i}")
+        await succeed(attempts, f"idle{i}", f"idle{i}")
     await refused(attempts, client="last")
+
+
+async def test_guesses_from_many_addresses_wait_longer_and_longer(attempts: Attempts, clock: Clock) -> None:
+    for i in range(10):
+        await fail(attempts, client=f"client{i}")
+    waits = []
+    for i in range(10, 20):
+        waits.append(await refused(attempts, client=f"client{i}"))
+        clock.now += waits[-1]
+        await fail(attempts, client=f"client{i}")
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    await succeed(attempts, "bob", "client3")
+
+
+async def test_guesses_of_others_do_not_lock_the_owner_out(attempts: Attempts) -> None:
+    await succeed(attempts, client="home")
+    for i in range(10):
+        await fail(attempts, client=f"client{i}")
+    await refused(attempts, client="stranger")
+    await succeed(attempts, client="home")
+
+
+async def test_a_quiet_while_ends_the_wait(attempts: Attempts, clock: Clock) -> None:
+    for i in range(30):
+        await fail(attempts, client=f"client{i}")
+        clock.now += 60
+    await fail(attempts, client="last")
+    await refused(attempts, client="a")
+    clock.now += module.FORGOTTEN_AFTER + 1
+    for i in range(10):
+        await fail(attempts, client=f"later{i}")
+
+
+async def test_many_addresses_at_one_time_do_not_slip_through(attempts: Attempts) -> None:
+    let_in = asyncio.Event()
+
+    async def guess(client: str) -> str:
+        try:
+            async with attempts.attempt(client, "ann"):
+                await let_in.wait()
+                raise SignInFailed
+        except (SignInFailed, TooManyAttempts) as error:
+            return type(error).__name__
+
+    guesses = [asyncio.create_task(guess(f"client{i}")) for i in range(100)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    let_in.set()
+    answers = await asyncio.gather(*guesses)
+    assert answers.count("SignInFailed") == 10

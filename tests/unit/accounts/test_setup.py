@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.accounts.desk import CLIENT, DAY, EMAIL, PASSWORD, Clock
 from treadle.accounts import Account, Accounts, SetupRefused
-from treadle.errors import InvalidInput
-from treadle.store.base import Store
+from treadle.model.errors import InvalidInput
+from treadle.store.protocol import Store
 
 
 async def issued(accounts: Accounts) -> str:
@@ -49,12 +49,25 @@ async def test_with_a_superuser_there_is_none(accounts: Accounts) -> None:
     await refused(accounts, token)
 
 
-async def test_every_server_has_a_link_of_its_own_until_one_was_used(accounts: Accounts, store: Store) -> None:
+async def test_a_new_link_kills_the_one_before(accounts: Accounts, store: Store) -> None:
     first, second = await issued(accounts), await issued(accounts)
     assert first != second
-    await accounts.redeem_setup(first, EMAIL, PASSWORD)
+    await refused(accounts, first)
+    await accounts.redeem_setup(second, EMAIL, PASSWORD)
     await refused(accounts, second)
     assert await store.list_records("setup") == []
+
+
+async def test_two_links_that_race_make_one_superuser(accounts: Accounts, store: Store) -> None:
+    """Two servers may have issued a link each before either saw the other's."""
+    first = await issued(accounts)
+    record = (await store.list_records("setup"))[0]
+    second = await issued(accounts)
+    await store.put_record("setup", record.id, record.key, record.body)
+    tries = [accounts.redeem_setup(link, f"{i}@example.com", PASSWORD) for i, link in enumerate((first, second))]
+    answers = await asyncio.gather(*tries, return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Account", "SetupRefused"]
+    assert len(await accounts.list("_superusers")) == 1
 
 
 async def test_a_day_later_it_is_not_valid(accounts: Accounts, store: Store, clock: Clock) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.accounts.desk import CLIENT, DAY, EMAIL, PASSWORD, Clock, CountingPasswords, desk
 from treadle.accounts import Account, Accounts, Caller, SignInFailed, TooManyAttempts
-from treadle.connect import make_store
-from treadle.store.base import Store
+from treadle.store.connect import make_store
+from treadle.store.protocol import Store
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from treadle import rules
-from treadle.rules import RequestFacts, always, matches, never, parse_rule
+from treadle.policy import rules
+from treadle.policy.rules import RequestFacts, always, matches, never, parse_rule
 
 NOW = datetime(2026, 6, 15, 12, 30, tzinfo=UTC)
 JOB: dict[str, Any] = {
@@ -375,7 +375,8 @@ def test_body_values_have_the_type_of_their_field() -> None:
         ({}, "@request.body.priority = null"),
         ({"topic": True}, "@request.body.topic = 'true'"),
         ({"topic": 2.5}, "@request.body.topic = '2.5'"),
-        ({"topic": ["a"]}, "@request.body.topic = '[\"a\"]'"),
+        ({"topic": ["a"]}, "@request.body.topic = ''"),
+        ({"payload": {"b": 1, "a": None}}, '@request.body.payload = \'{"a":null,"b":1}\''),
         ({"runAt": "soon"}, "@request.body.runAt = ''"),
         ({"runAt": "2026-01-01"}, "@request.body.runAt = '2026-01-01T00:00:00.000Z'"),
         ({"other": "7"}, "@request.body.other = '7'"),

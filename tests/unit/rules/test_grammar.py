@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.rules.timing import timed
-from treadle import rules
-from treadle.errors import InvalidInput
-from treadle.job import JSON_NAMES
-from treadle.rules.conditions import Constant, JobField, JobPath
-from treadle.rules.grammar import Compared, Every, Some, parse, unescaped
-from treadle.rules.operands import Macro, RequestValue
+from treadle.model.errors import InvalidInput
+from treadle.model.fields import JSON_NAMES
+from treadle.policy import rules
+from treadle.policy.rules.conditions import Constant, JobField, JobPath
+from treadle.policy.rules.grammar import Compared, Every, Some, parse, unescaped
+from treadle.policy.rules.operands import Macro, RequestValue
 
 GUIDE = Path(__file__).parents[3] / "docs" / "rules.md"
 A, B, C = (Compared(JobField("topic"), "=", Constant(letter)) for letter in "abc")
@@ -103,6 +103,8 @@ def test_blanks_and_comments_stand_anywhere_between() -> None:
 
 
 REFUSED = [
+    "@request.auth.tokenKey = ''",
+    "@request.auth.password = null",
     "",
     " ",
     "\n\t",

@@ -9,8 +9,8 @@ import pytest
 from tests.servers import needed
 from tests.unit.rules.pocketbase import PocketBase, find_pocketbase
 from tests.unit.rules.test_grammar import REFUSED
-from treadle import rules
-from treadle.rules import FIELDS, Kind, RequestFacts, matches
+from treadle.policy import rules
+from treadle.policy.rules import FIELDS, Kind, RequestFacts, matches
 
 RECORDS = "/api/collections/jobs/records"
 TYPES = {Kind.TEXT: "text", Kind.NUMBER: "number", Kind.DATE: "date"}
@@ -132,6 +132,11 @@ DEVIATIONS = {
         "topic > 5",
     ],
     "a text is never turned into a number": ["priority = '5'", "priority != '5'", "priority > '4'"],
+    "what :isset says is the number 1 or 0, and a field is not asked whether it is true": [
+        "topic != @request.query.n:isset",
+        "priority != @request.query.n:isset",
+    ],
+    "a text is not turned into a number for the caller's record either": ["@request.auth.level != '3'"],
     "an empty value of the request never matches an empty field": [
         "createdBy = @request.auth.id",
         "scopeId = @request.auth.team",
@@ -140,6 +145,9 @@ DEVIATIONS = {
         "payload.nope != @request.query.empty",
     ],
     "a pattern from a field or from the caller's record has no wildcards": ["'aXb' ~ topic", "'aXb' !~ topic"],
+    "a path into the caller's record is one into JSON, also where the record has no such field": [
+        "@request.auth.nope.zz = ''"
+    ],
     "every _ without a % is an underscore": ["topic ~ '__'"],
 }
 
@@ -171,6 +179,8 @@ REFUSED_BY_US_ALONE = {
     "@request.auth.id:changed = true",
     "@request.auth.meta.x:lower = ''",
     "@request.auth.roles:foo = 1",
+    "@request.auth.tokenKey = ''",
+    "@request.auth.password = null",
     "@request.query.q:lower:isset = true",
     "@request.query.q:isset.x = true",
     "@collection.users.id = 1",
@@ -206,6 +216,8 @@ BODIES: list[dict[str, Any]] = [
     {"topic": None, "priority": "abc", "payload": {"a": None}, "extra": None},
     {"topic": "Mail", "priority": None, "extra": "Word", "runAt": "2026-01-01 00:00:00Z"},
     {"topic": "", "priority": 2.5, "extra": {"k": [True, 1]}, "runAt": "nonsense"},
+    {"topic": {"a": 1}, "priority": {"a": 1}, "payload": None},
+    {"topic": ["Mail"], "payload": "text"},
 ]
 BODY_RULES = [
     "@request.body.topic = '5'",
@@ -234,6 +246,13 @@ BODY_RULES = [
     "@request.body.payload.a != ''",
     "@request.body.payload.a:isset = true",
     "@request.body.payload.nope = ''",
+    "@request.body.payload = null",
+    "@request.body.payload = 'null'",
+    "@request.body.payload > 'null'",
+    "@request.body.payload = '\"text\"'",
+    "@request.body.topic > 'null'",
+    "@request.body.topic ~ 1",
+    "@request.body.topic:lower != null",
     "@request.body.runAt > '2025-01-01'",
     "@request.body.runAt = ''",
     "@request.body.topic:changed = false",
@@ -263,12 +282,30 @@ def test_creating_is_allowed_alike(stage: Stage, rule: str) -> None:
         "@request.body.payload:changed = false && @request.body.runAt:changed = false",
         "@request.body.topic:isset = false || @request.body.topic = topic",
         "@request.method = 'PATCH'",
+        "@request.body.payload:changed = false",
+        "@request.body.payload:changed = true",
+        "@request.body.payload:changed != true || @request.body.topic:changed = true",
     ],
 )
 def test_changing_is_allowed_alike(stage: Stage, rule: str) -> None:
-    stored = {"topic": "Mail", "priority": 7, "payload": {"a": None}, "runAt": "2026-01-01 00:00:00.000Z"}
+    stored = {
+        "topic": "Mail",
+        "priority": 7,
+        "payload": {"a": None, "b": {"x": 1, "y": [1, "two"]}},
+        "runAt": "2026-01-01 00:00:00.000Z",
+    }
     assert stage.server.accepts("jobs", updateRule=rule)
-    for body in [*BODIES, {"topic": "Mail", "priority": 7}, {"topic": "Other"}, {"payload": {"a": 1}}]:
+    changes: list[dict[str, Any]] = [
+        {"topic": "Mail", "priority": 7},
+        {"topic": "Other"},
+        {"payload": {"a": 1}},
+        {"payload": {"b": {"y": [1, "two"], "x": 1}, "a": None}},
+        {"payload": {"b": {"y": ["two", 1], "x": 1}, "a": None}},
+        {"payload": {"b": {"y": [1.0, "two"], "x": 1.0}, "a": None}},
+        {"payload": {"b": {"y": [1, "two"], "x": 1}}},
+        {"payload": None},
+    ]
+    for body in [*BODIES, *changes]:
         made = as_job(stage.server.ask("POST", RECORDS, **stored))
         allowed = stage.server.client.patch(f"{RECORDS}/{made['id']}", json=body).is_success
         assert matches(rules.parse_rule(rule).bind(RequestFacts(method="PATCH", body=body)), made) is allowed, body

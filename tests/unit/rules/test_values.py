@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.rules.binding import macro
-from treadle.rules.values import (
+from treadle.policy.rules.binding import macro
+from treadle.policy.rules.values import (
     canonical_date,
     canonical_pattern,
     contains,

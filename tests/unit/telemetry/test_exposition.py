@@ -9,11 +9,13 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from treadle import Fail, Queue, Worker
-from treadle.lifecycle import Failed, Status, decide
-from treadle.store.base import Claimed, Moved, Settlement, Stats
-from treadle.telemetry import CONTENT_TYPE, HttpMetrics, exposition
+from treadle.http.exposition import CONTENT_TYPE, exposition
+from treadle.http.prometheus import render
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Failed, decide
+from treadle.store.values import Claimed, Moved, Settlement, Stats
+from treadle.telemetry import HttpMetrics
 from treadle.telemetry.labels import MOST_TOPICS
-from treadle.telemetry.prometheus import render
 from treadle.worker import Metrics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

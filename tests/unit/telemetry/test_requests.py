@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treadle.telemetry import HttpMetrics, Observed, request_id
-from treadle.telemetry.context import new_request_id
+from treadle.telemetry.log_context import new_request_id
 
 Message = MutableMapping[str, Any]
 

@@ -1,1 +1,1 @@
-"""The routes, a file for each noun."""
+"""The routes, one file per resource."""

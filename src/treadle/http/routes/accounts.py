@@ -1,4 +1,4 @@
-"""Signing in, as PocketBase's clients do it."""
+"""Sign-in, compatible with PocketBase's clients."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from treadle.accounts import SUPERUSERS, USERS, Account, SignInFailed, TooManyAttempts
 from treadle.http import documents as doc
-from treadle.http.access import COOKIE, refusal
-from treadle.http.bodies import body_of
+from treadle.http.access import refusal
+from treadle.http.bodies import ANYBODY, body_of
 from treadle.http.errors import ApiError
 from treadle.http.openapi import spec
-from treadle.http.server import Here, Server, answer
+from treadle.http.server import Server, ServerDep, answer
 
 router = APIRouter(tags=["accounts"])
 CollectionName = Annotated[str, Path(json_schema_extra={"enum": [USERS, SUPERUSERS]})]
@@ -28,18 +28,18 @@ COOKIE_S = {USERS: 5 * DAY_S, SUPERUSERS: DAY_S}
 )
 async def auth_with_password(
     request: Request,
-    here: Here,
+    here: ServerDep,
     collection: CollectionName,
-    body: Annotated[doc.SignInBody, Depends(body_of(doc.SignInBody))],
+    body: Annotated[doc.SignInBody, Depends(body_of(doc.SignInBody, ANYBODY))],
     cookie: bool = False,
 ) -> Response:
     """A token for an e-mail address and its password; with `cookie=true` also a session for the browser.
 
-    A token that the client still has is not looked at: it may be why they sign in.
+    Any token sent with the request is ignored, because an expired one may be the reason for signing in.
     """
     _check_collection(collection)
     try:
-        account = await here.accounts.sign_in(collection, body.identity, body.password, client(request))
+        account = await here.accounts.sign_in(collection, body.identity, body.password, here.front.client(request))
     except SignInFailed:
         raise ApiError(400, "sign_in_failed", "Failed to authenticate.") from None
     except TooManyAttempts as error:
@@ -51,8 +51,8 @@ async def auth_with_password(
 
 
 @router.post("/api/collections/{collection}/auth-refresh", **spec(doc.SignedIn, errors=(404,)))
-async def auth_refresh(request: Request, here: Here, collection: CollectionName) -> Response:
-    """A fresh token for one that is still valid."""
+async def auth_refresh(request: Request, here: ServerDep, collection: CollectionName) -> Response:
+    """Exchange a valid token for a new one."""
     caller = await here.access.caller(request)
     _check_collection(collection)
     if caller.account is None:
@@ -60,7 +60,7 @@ async def auth_refresh(request: Request, here: Here, collection: CollectionName)
     if caller.account.collection != collection:
         message = f"The request requires auth record from {caller.account.collection} collection."
         raise ApiError(403, "forbidden", message)
-    return await signed_in(request, here, caller.account, cookie=COOKIE in request.cookies)
+    return await signed_in(request, here, caller.account, cookie=here.front.token(request) is not None)
 
 
 def _check_collection(name: str) -> None:
@@ -71,17 +71,7 @@ def _check_collection(name: str) -> None:
 async def signed_in(request: Request, here: Server, account: Account, cookie: bool) -> Response:
     token = await here.accounts.token(account)
     response = answer({"token": token, "record": account.as_json()})
+    response.headers["Cache-Control"] = "no-store"
     if cookie:
-        set_cookie(request, response, token, COOKIE_S[account.collection])
+        here.front.set_cookie(request, response, token, COOKIE_S[account.collection])
     return response
-
-
-def set_cookie(request: Request, response: Response, token: str, seconds: int) -> None:
-    response.set_cookie(
-        COOKIE, token, max_age=seconds, path="/", httponly=True, samesite="lax", secure=request.url.scheme == "https"
-    )
-
-
-def client(request: Request) -> str:
-    """Where an attempt comes from. Forwarding headers are anybody's to write, so the connection counts."""
-    return request.client.host if request.client else "unknown"

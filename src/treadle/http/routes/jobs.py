@@ -1,37 +1,44 @@
-"""Jobs: enqueue and look."""
+"""Jobs: enqueue and read."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
+from pydantic import WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from treadle import insights, rules
+from treadle.accounts import Caller
 from treadle.http import documents as doc
 from treadle.http.access import Permit, of_job
 from treadle.http.bodies import body_of, read_body
-from treadle.http.direct import direct
 from treadle.http.errors import ApiError, bad_field, not_found
+from treadle.http.fast_routes import direct
 from treadle.http.instants import optional_instant, since_instant
 from treadle.http.openapi import spec
-from treadle.http.server import Enqueuing, Here, Managed, Server, answer, the_server
-from treadle.job import JSON_NAMES, Job, checked_topic, rfc3339
-from treadle.lifecycle import Status
-from treadle.orders import JobRequest
-from treadle.policy import duration_ms, priority_value
-from treadle.rules import Condition
-from treadle.template import Template
+from treadle.http.server import Enqueuing, Managed, Server, ServerDep, answer, the_server
+from treadle.insights import lists, timeline
+from treadle.insights.lists import COUNT_CAP
+from treadle.insights.stats import stats_of
+from treadle.model.durations import duration_ms, priority_value
+from treadle.model.fields import NEW_JOB
+from treadle.model.job import Job, checked_topic, rfc3339
+from treadle.model.template import Template
+from treadle.model.words import STALE, STATUS_WORDS
+from treadle.policy import rules
+from treadle.policy.rules import Condition
+from treadle.queue.new_jobs import JobRequest
 
 router = APIRouter(tags=["jobs"])
 
 PER_PAGE = 30
-StatusName = Literal[
-    "pending", "processing", "waiting", "cancelling", "completed", "failed", "cancelled", "expired", "stale"
+StatusName = Annotated[
+    str,
+    Query(max_length=60, description="also another name for one, see docs/words.md"),
+    WithJsonSchema({"type": "string", "enum": [*STATUS_WORDS, STALE]}),
 ]
 JobId = Annotated[str, Path(description="the job's id")]
 
@@ -52,7 +59,7 @@ async def enqueue(request: Request) -> Response:
 @router.post("/api/jobs/enqueue-many", **spec(doc.EnqueuedList, body=doc.EnqueueManyBody, errors=REFUSALS))
 async def enqueue_many(
     request: Request,
-    here: Here,
+    here: ServerDep,
     permit: Enqueuing,
     body: Annotated[doc.EnqueueManyBody, Depends(body_of(doc.EnqueueManyBody))],
 ) -> Response:
@@ -64,7 +71,7 @@ async def enqueue_many(
 @router.post("/_api/jobs/{topic}/dispatch", include_in_schema=False)
 async def dispatch(
     request: Request,
-    here: Here,
+    here: ServerDep,
     topic: doc.TopicName,
     permit: Enqueuing,
     body: Annotated[doc.DispatchBody, Depends(body_of(doc.DispatchBody))],
@@ -78,23 +85,30 @@ async def dispatch(
 async def _enqueued(
     request: Request, here: Server, permit: Permit, bodies: Sequence[doc.EnqueueBody]
 ) -> list[dict[str, Any]]:
-    by = permit.caller.account_id
+    made_by = _made_by(permit.caller)
     options = [_options(body) for body in bodies]
     if permit.restricted:
-        for body, chosen in zip(bodies, options, strict=True):
-            permit.admit(_candidate(body, permit, chosen, await here.queue.template(body.topic)))
+        for place, (body, chosen) in enumerate(zip(bodies, options, strict=True)):
+            candidate = _candidate(body, permit, chosen, await here.queue.template(body.topic))
+            permit.admit(place, candidate)
     if len(bodies) == 1:
-        jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, created_by=by, **options[0])]
+        jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, **made_by, **options[0])]
     else:
         wanted = zip(bodies, options, strict=True)
         jobs = await here.queue.enqueue_many(
-            [JobRequest(body.topic, body.payload, {**chosen, "created_by": by}) for body, chosen in wanted]
+            [JobRequest(body.topic, body.payload, {**chosen, **made_by}) for body, chosen in wanted]
         )
     return [{**job.as_json(), "deduplicated": job.deduplicated, **await _hidden(request, here, job)} for job in jobs]
 
 
+def _made_by(caller: Caller) -> dict[str, Any]:
+    """Users have separate idempotency keys; anonymous callers share theirs, and so do API keys and superusers."""
+    owner = {"user": caller.account_id, "anonymous": ""}.get(caller.kind)
+    return {"created_by": caller.account_id, "key_owner": owner}
+
+
 async def _hidden(request: Request, here: Server, job: Job) -> Mapping[str, Any]:
-    """Of a job that stood for this one and is somebody else's, the caller learns that it is there, not what it did."""
+    """Hide the details of an existing job that was returned for a duplicate, unless the caller may see that job."""
     by = (await here.access.caller(request)).account_id if job.deduplicated else None
     if not job.deduplicated or (by is not None and job.created_by == by):
         return {}
@@ -106,7 +120,7 @@ async def _hidden(request: Request, here: Server, job: Job) -> Mapping[str, Any]
 
 
 def _options(body: doc.JobOptions) -> dict[str, Any]:
-    """Those that were given, as `enqueue` has them."""
+    """The given options, with the names that `enqueue` uses."""
     given = body.model_fields_set
     if given <= _NO_OPTIONS:
         return {}
@@ -135,7 +149,7 @@ _OPTIONS = {
 
 
 def _candidate(body: doc.EnqueueBody, permit: Permit, options: Mapping[str, Any], template: Template) -> dict[str, Any]:
-    """The job as it would be, for the rule to look at."""
+    """The job as it would be stored, for the rule to check."""
     made = permit.asked_at
     now = rfc3339(made)
     run_at, expires_at = options.get("run_at"), options.get("expires_at")
@@ -146,10 +160,8 @@ def _candidate(body: doc.EnqueueBody, permit: Permit, options: Mapping[str, Any]
     priority = options.get("priority")
     attempts = body.maxAttempts or body.maxRetries or template.retry.max_attempts
     return {
-        **_NOTHING,
-        "id": "new",
+        **NEW_JOB,
         "topic": body.topic,
-        "status": Status.PENDING.value,
         "priority": priority_value(template.priority if priority is None else priority),
         "payload": body.payload,
         "runAt": rfc3339(run_at) or now,
@@ -170,20 +182,14 @@ _PRIVATE: dict[str, Any] = {
     "payload": {},
     **dict.fromkeys("result lastError errorType progressMessage cancelReason createdBy lockedBy".split()),
 }
-_NOTHING: dict[str, Any] = dict.fromkeys(JSON_NAMES) | {
-    "progress": 0,
-    "attempt": 0,
-    "retries": 0,
-    "eventsCount": 1,
-    "steps": [],
-}
 
 # -- look ----------------------------------------------------------------------------------------
 
 
 @router.get("/api/jobs", **spec(doc.JobPage))
 async def list_jobs(
-    here: Here,
+    request: Request,
+    here: ServerDep,
     allowed: Managed,
     topic: Annotated[doc.TopicName | None, Query()] = None,
     status: StatusName | None = None,
@@ -201,18 +207,16 @@ async def list_jobs(
     """Jobs, newest first."""
     condition = rules.both(allowed, _wanted(filter, q))
     size, start = _window(limit, offset, page, perPage)
-    listing = insights.listing(topic, status, scope, scopeId, size, start, condition, rules.parse_sort(sort))
-    store = here.queue.store
-    if skipTotal:
-        jobs, total = await store.list(listing), -1
-    else:
-        jobs, total = await asyncio.gather(store.list(listing), store.count(listing, insights.COUNT_CAP))
-    shown = min(total, insights.COUNT_CAP)
+    listing = lists.listing(topic, status, scope, scopeId, size, start, condition, rules.parse_sort(sort))
+    async with here.searching(request):
+        found = await lists.page(here.queue.store, listing, counted=not skipTotal)
+    shown = -1 if found.total is None else min(found.total, COUNT_CAP)
     return answer(
         {
-            "items": [job.as_json() for job in jobs],
+            "items": [job.as_json() for job in found.jobs],
             "totalItems": shown,
-            "totalCapped": total > insights.COUNT_CAP,
+            "totalCapped": (found.total or 0) > COUNT_CAP,
+            "searched": found.searched,
             "limit": listing.limit,
             "offset": listing.offset,
             "page": listing.offset // listing.limit + 1,
@@ -233,12 +237,12 @@ def _wanted(filter: str, q: str) -> Condition:
 
 
 def _window(limit: int | None, offset: int | None, page: int | None, per_page: int | None) -> tuple[int, int]:
-    """How many from where; what is out of bounds is brought back into them."""
+    """Limit and offset; values out of range are clamped."""
     if page is None and per_page is None:
-        size = _clamped(PER_PAGE if limit is None else limit, 1, insights.MAX_LIMIT)
-        return size, _clamped(offset or 0, 0, insights.MAX_OFFSET)
-    size = _clamped(per_page if per_page and per_page > 0 else PER_PAGE, 1, insights.MAX_LIMIT)
-    return size, _clamped(((page or 1) - 1) * size, 0, insights.MAX_OFFSET // size * size)
+        size = _clamped(PER_PAGE if limit is None else limit, 1, lists.MAX_LIMIT)
+        return size, _clamped(offset or 0, 0, lists.MAX_OFFSET)
+    size = _clamped(per_page if per_page and per_page > 0 else PER_PAGE, 1, lists.MAX_LIMIT)
+    return size, _clamped(((page or 1) - 1) * size, 0, lists.MAX_OFFSET // size * size)
 
 
 def _clamped(value: int, least: int, most: int) -> int:
@@ -247,38 +251,40 @@ def _clamped(value: int, least: int, most: int) -> int:
 
 @router.get("/api/jobs/stats", **spec(doc.StatsDocument))
 async def stats(
-    here: Here,
+    request: Request,
+    here: ServerDep,
     allowed: Managed,
     topic: Annotated[doc.TopicName | None, Query()] = None,
     since: Annotated[str | None, Query(max_length=64, description='an instant, or an age such as "1h"')] = None,
 ) -> Response:
-    """How many jobs are in each state, and how well it goes."""
+    """Job counts by status, success rate and average run time."""
     start = None if since is None else since_instant(since)
     if allowed == rules.always:
         found = await here.queue.stats(topic=topic, since=start)
     else:
-        found = await insights.stats_of(here.queue.store, allowed, topic, start)
+        async with here.searching(request):
+            found = await stats_of(here.queue.store, allowed, topic, start)
     return answer(found.as_json())
 
 
 @direct(router, "GET", "/api/jobs/{id}", **spec(doc.JobDocument, errors=(404,)))
 async def get_job(request: Request, id: JobId) -> Response:
-    """The whole job."""
+    """One job with all its fields."""
     here = await the_server(request)
     allowed = await here.access.manage(request)
     return answer((await visible(here, allowed, id)).as_json())
 
 
 @router.get("/api/jobs/{id}/events", **spec(doc.EventList, errors=(404,)))
-async def events(here: Here, allowed: Managed, id: JobId) -> Response:
+async def events(here: ServerDep, allowed: Managed, id: JobId) -> Response:
     """The job's timeline, oldest first."""
     await visible(here, allowed, id)
-    return answer({"items": [insights.event_as_json(event) for event in await here.queue.events(id)]})
+    return answer({"items": [timeline.event_as_json(event) for event in await here.queue.events(id)]})
 
 
 @router.get("/api/jobs/{id}/why", **spec(doc.WhyDocument, errors=(404,)))
-async def why(here: Here, allowed: Managed, id: JobId) -> Response:
-    """Why the job is not running, in sentences; none if nothing stands in its way."""
+async def why(here: ServerDep, allowed: Managed, id: JobId) -> Response:
+    """Why the job is not running, in sentences; empty if nothing blocks it."""
     job = await visible(here, allowed, id)
     return answer({"id": job.id, "status": job.status, "reasons": await here.queue.why(id)})
 

@@ -10,37 +10,39 @@ from starlette.responses import Response
 from treadle.http import documents as doc
 from treadle.http.access import parsed
 from treadle.http.bodies import body_of
-from treadle.http.errors import ApiError
+from treadle.http.errors import ApiError, bad_field
 from treadle.http.openapi import spec
-from treadle.http.server import Here, answer, needs
-from treadle.policy import format_ms
-from treadle.rules import InvalidRule
-from treadle.site import SiteSettings
+from treadle.http.server import ServerDep, answer, needs
+from treadle.model.durations import format_ms
+from treadle.policy.rules import InvalidRule
+from treadle.queue.runtime_settings import StoredSettings
 
 router = APIRouter(tags=["settings"], dependencies=[needs("settings")])
 
 
 @router.get("/api/settings", **spec(doc.SettingsDocument))
-async def settings(here: Here) -> Response:
-    """Who may do what over HTTP, and how long ended jobs are kept."""
+async def settings(here: ServerDep) -> Response:
+    """The access rules for HTTP callers and how long ended jobs are kept."""
     return _shown(await here.site.settings())
 
 
 @router.patch("/api/settings", **spec(doc.SettingsDocument, body=doc.SettingsPatch))
 async def change_settings(
-    here: Here, body: Annotated[doc.SettingsPatch, Depends(body_of(doc.SettingsPatch))]
+    here: ServerDep, body: Annotated[doc.SettingsPatch, Depends(body_of(doc.SettingsPatch))]
 ) -> Response:
-    """Change what is given, all or nothing; null goes back to the default. A rule that can't be read is refused."""
+    """Change the given settings, all or none; null resets one to its default. An invalid rule is refused."""
     given = body.model_dump(exclude_unset=True)
     changes: dict[str, Any] = given.get("jobs") or {}
     _check_rules(changes)
+    if "access_rule" in changes:
+        changes |= _both_rules(changes)
     changes |= {f"{name}_ms": value for name, value in (given.get("retention") or {}).items()}
     return _shown(await here.site.change(changes) if changes else await here.site.settings())
 
 
 def _check_rules(changes: dict[str, Any]) -> None:
     data = {}
-    for name in ("enqueue_rule", "manage_rule"):
+    for name in ("enqueue_rule", "manage_rule", "access_rule"):
         try:
             parsed(changes.get(name) or "")
         except InvalidRule as error:
@@ -50,7 +52,14 @@ def _check_rules(changes: dict[str, Any]) -> None:
         raise ApiError(400, "invalid_rule", f"{name}: {first['message']}", {"jobs": data, **data})
 
 
-def _shown(site: SiteSettings) -> Response:
+def _both_rules(changes: dict[str, Any]) -> dict[str, Any]:
+    rule = changes.pop("access_rule")
+    if "enqueue_rule" in changes or "manage_rule" in changes:
+        raise bad_field("access_rule", "sets both rules; give it alone, or enqueue_rule and manage_rule")
+    return {"enqueue_rule": rule, "manage_rule": rule}
+
+
+def _shown(site: StoredSettings) -> Response:
     return answer(
         {
             "jobs": {

@@ -1,31 +1,34 @@
-"""Topics: what there is, pause and resume."""
+"""Topics: list, pause and resume."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
-from treadle import insights, rules
 from treadle.http import documents as doc
 from treadle.http.bodies import body_of
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
-from treadle.http.server import Here, Managed, Server, answer, needs
-from treadle.job import from_ms, rfc3339
-from treadle.store.base import FOREVER, Topic
+from treadle.http.server import Managed, Server, ServerDep, answer, needs
+from treadle.insights import stats
+from treadle.model.job import from_ms, rfc3339
+from treadle.policy import rules
+from treadle.store.values import FOREVER, Topic
 
 router = APIRouter(tags=["topics"])
 STEERED = [needs("topics", jobs_api=True)]
 
 
 @router.get("/api/topics", **spec(doc.TopicList))
-async def topics(here: Here, allowed: Managed) -> Response:
-    """The topics that there are, with what waits and runs."""
+async def topics(request: Request, here: ServerDep, allowed: Managed) -> Response:
+    """All topics with their pending and running counts."""
     found = await here.queue.topics()
     if allowed != rules.always:
-        found = await insights.topics_of(here.queue.store, allowed, found)
+        async with here.searching(request):
+            found = await stats.topics_of(here.queue.store, allowed, found)
     return answer({"items": [_as_json(topic) for topic in found]})
 
 
@@ -35,16 +38,18 @@ async def topics(here: Here, allowed: Managed) -> Response:
     dependencies=STEERED,
 )
 async def pause(
-    here: Here, topic: doc.TopicName, body: Annotated[doc.PauseBody, Depends(body_of(doc.PauseBody))]
+    here: ServerDep, topic: doc.TopicName, body: Annotated[doc.PauseBody, Depends(body_of(doc.PauseBody))]
 ) -> Response:
-    """Start no more jobs of this topic, for good or until then; they can still be enqueued."""
+    """Stop starting jobs of this topic, indefinitely or until a given time. Jobs can still be enqueued."""
     await here.queue.pause(topic, optional_instant(body.until, "until"))
     return await _one(here, topic)
 
 
-@router.post("/api/topics/{topic}/resume", **spec(doc.TopicDocument), dependencies=STEERED)
-async def resume(here: Here, topic: doc.TopicName) -> Response:
-    """Start its jobs again."""
+@router.post("/api/topics/{topic}/resume", **spec(doc.TopicDocument, body=doc.NoBody), dependencies=STEERED)
+async def resume(
+    here: ServerDep, topic: doc.TopicName, body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))]
+) -> Response:
+    """Start jobs of this topic again."""
     await here.queue.resume(topic)
     return await _one(here, topic)
 

@@ -2,6 +2,9 @@
 --   {jobs} …           the table, in the schema or with the prefix
 --   {now}              the database's clock in ms
 --   {rows: n bigint}   the statement's one parameter, a JSON array of objects, as a table named t
+--   {among: n bigint}  one of the parameter's values, found in an index
+--   {any_of} SELECT … {end_any}  one of the rows of a query, without a join
+--   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
 -- name: clock
@@ -10,18 +13,17 @@ SELECT {now}
 
 -- name: add_lanes
 -- Register lanes; in every enqueue, because a lane seen in a transaction that rolled back is not there.
-INSERT INTO {lanes} (topic, capability, priority)
-SELECT DISTINCT t.topic, t.capability, t.priority FROM {rows: topic text, capability text, priority integer}
-WHERE NOT EXISTS (SELECT 1 FROM {lanes} l
-    WHERE l.topic = t.topic AND l.capability = t.capability AND l.priority = t.priority)
-ORDER BY 1, 2, 3
-ON CONFLICT (topic, capability, priority) DO NOTHING
+INSERT INTO {lanes} (topic, capability)
+SELECT DISTINCT t.topic, t.capability FROM {rows: topic text, capability text}
+WHERE NOT EXISTS (SELECT 1 FROM {lanes} l WHERE l.topic = t.topic AND l.capability = t.capability AND l.worker_type = '')
+ORDER BY 1, 2
+ON CONFLICT (topic, capability, worker_type) DO NOTHING
 
 -- name: find_lanes
 -- The numbers of lanes.
-SELECT l.topic, l.capability, l.priority, l.lane
-FROM {rows: topic text, capability text, priority integer}
-JOIN {lanes} l ON l.topic = t.topic AND l.capability = t.capability AND l.priority = t.priority
+SELECT l.topic, l.capability, l.lane
+FROM {rows: topic text, capability text}
+{seek: lanes l ON l.topic = t.topic AND l.capability = t.capability AND l.worker_type = ''}
 
 -- name: take_keys
 -- Claim unique keys; what is missing from the answer belongs to somebody else. Sorted, or two batches deadlock.
@@ -38,47 +40,81 @@ FROM {rows: kind text, key text} JOIN {keys} k ON k.kind = t.kind AND k.key = t.
 
 -- name: drop_keys
 -- Free the keys of one kind that these jobs hold.
-DELETE FROM {keys} WHERE (n, kind) IN (SELECT t.n, t.kind FROM {rows: n bigint, kind text})
+DELETE FROM {keys} WHERE n {among: n bigint} AND kind = (SELECT min(t.kind) FROM {rows: kind text})
 
 -- name: keep_once
 -- A job that may complete only once has completed: its dedupe key stays for good.
-UPDATE {keys} SET kind = 'once' WHERE kind = 'dedupe' AND n IN (SELECT t.n FROM {rows: n bigint})
+UPDATE {keys} SET kind = 'once' WHERE kind = 'dedupe' AND n {among: n bigint}
 
--- name: lock_gates
--- Make the gates that are missing and lock all of them, in order. A limit that changed takes effect here.
-INSERT INTO {gates} (gate, used, max)
-SELECT t.gate, 0, t.max FROM {rows: gate text, max integer} WHERE true ORDER BY 1
-ON CONFLICT (gate) DO UPDATE SET max = excluded.max
-RETURNING gate, used, max
+-- name: lock_limit_keys
+-- Make and lock the rows that stand for concurrency keys: one `reject` or `replace` after the other. Claims and endings
+-- don't look at them, so a user's transaction that has one locked stops nobody else. Sorted, or two batches deadlock.
+INSERT INTO {keys} (kind, key, n) SELECT 'limit', t.key, 0 FROM {rows: key text} WHERE true ORDER BY 2
+ON CONFLICT (kind, key) DO UPDATE SET n = 0
 
--- name: relock_gates
--- Lock gates that exist, in order.
-SELECT g.gate, g.used, g.max FROM {gates} g WHERE g.gate IN (SELECT t.gate FROM {rows: gate text})
-ORDER BY g.gate {for_update}
+-- name: make_limits
+-- The counts that are missing.
+INSERT INTO {limits} (key, running) SELECT DISTINCT t.key, 0 FROM {rows: key text} WHERE true ORDER BY 1
+ON CONFLICT (key) DO NOTHING
 
--- name: change_gates
--- Count jobs in (positive) and out (negative).
-UPDATE {gates} SET used = used + (SELECT t.change FROM {rows: gate text, change integer} WHERE t.gate = {gates}.gate)
-WHERE gate IN (SELECT t.gate FROM {rows: gate text})
+-- name: lock_free_limits
+-- The counts of these keys, locked; what somebody else has locked is missing.
+SELECT l.key, l.running FROM {limits} l WHERE l.key {among: key text} ORDER BY l.key {skip_locked}
+
+-- name: lock_limits
+-- Lock the counts of these keys, in order.
+SELECT l.key, l.running FROM {limits} l WHERE l.key {among: key text} ORDER BY l.key {for_update}
+
+-- name: held_lanes
+-- The lanes in which jobs are held under these keys, and the limit of the first in each. From lane to lane by the index:
+-- many may wait in one.
+WITH RECURSIVE lane (key, lane) AS (
+    SELECT t.key, (SELECT min(x.lane) FROM {held} x WHERE x.key = t.key) FROM {rows: key text}
+    UNION ALL
+    SELECT y.key, (SELECT min(x.lane) FROM {held} x WHERE x.key = y.key AND x.lane > y.lane) FROM lane y
+    WHERE y.lane IS NOT NULL)
+SELECT y.key, y.lane, (SELECT x.most FROM {held} x WHERE x.key = y.key AND x.lane = y.lane
+    ORDER BY x.rank, x.run_at, x.n LIMIT 1)
+FROM lane y WHERE y.lane IS NOT NULL ORDER BY 1, 2
+
+-- name: add_wakes
+-- Somebody has to look who is held under these keys.
+INSERT INTO {wakes} (key) SELECT DISTINCT t.key FROM {rows: key text} WHERE true
+
+-- name: take_wakes
+-- Keys to look at; what a user's transaction has written comes when it commits.
+DELETE FROM {wakes} WHERE id {any_of} SELECT w.id FROM {wakes} w ORDER BY w.id LIMIT 1000 {skip_locked} {end_any}
+RETURNING key
+
+-- name: add_replaced
+-- Running jobs to be asked to stop once this transaction has committed: whoever asks now would lock them until then.
+INSERT INTO {replaced} (job, reason) SELECT t.job, t.reason FROM {rows: job uuid, reason text} WHERE true
+
+-- name: take_replaced
+DELETE FROM {replaced} WHERE id {any_of} SELECT x.id FROM {replaced} x ORDER BY x.id LIMIT 1000 {skip_locked} {end_any}
+RETURNING CAST(job AS text), reason
 
 -- name: add_members
--- Jobs that now live under a gate.
-INSERT INTO {members} (gate, n) SELECT t.gate, t.n FROM {rows: gate text, n bigint} WHERE true
-ON CONFLICT (gate, n) DO NOTHING
+-- Jobs that live under a concurrency key.
+INSERT INTO {members} (key, n) SELECT t.key, t.n FROM {rows: key text, n bigint} WHERE true
+ON CONFLICT (key, n) DO NOTHING
 
 -- name: drop_members
 -- Jobs that no longer do.
-DELETE FROM {members} WHERE (gate, n) IN (SELECT t.gate, t.n FROM {rows: gate text, n bigint})
+DELETE FROM {members} WHERE (key, n) IN (SELECT t.key, t.n FROM {rows: key text, n bigint})
 
 -- name: insert_jobs
 -- The wide rows, with numbers and times already chosen.
 INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, expires_at, template_version,
-    scope, scope_id, created_by, idempotency_key, dedupe_key, gate, payload, trace)
+    scope, scope_id, created_by, idempotency_key, dedupe_key, limit_key, limit_policy, limit_most, priority, payload, trace,
+    schedule_id, scheduled_at)
 SELECT t.n, t.id, t.lane, t.topic, t.run_at, t.created_at, t.max_attempts, t.flags, t.expires_at, t.template_version,
-    t.scope, t.scope_id, t.created_by, t.idempotency_key, t.dedupe_key, t.gate, {json: t.payload}, t.trace
+    t.scope, t.scope_id, t.created_by, t.idempotency_key, t.dedupe_key, t.limit_key, t.limit_policy, t.limit_most,
+    t.priority, {json: t.payload}, t.trace, t.schedule_id, t.scheduled_at
 FROM {rows: n bigint, id uuid, lane integer, topic text, run_at bigint, created_at bigint, max_attempts integer,
     flags integer, expires_at bigint, template_version integer, scope text, scope_id text, created_by text,
-    idempotency_key text, dedupe_key text, gate text, payload text, trace text}
+    idempotency_key text, dedupe_key text, limit_key text, limit_policy text, limit_most integer, priority integer,
+    payload text, trace text, schedule_id text, scheduled_at bigint}
 
 -- name: add_deadlines
 -- When these jobs expire if they have not started.
@@ -86,7 +122,7 @@ INSERT INTO {deadlines} (n, expires_at) SELECT t.n, t.expires_at FROM {rows: n b
 
 -- name: drop_deadlines
 -- They have ended.
-DELETE FROM {deadlines} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {deadlines} WHERE n {among: n bigint}
 
 -- name: due_deadlines
 -- Jobs past their deadline; those that run are left alone.
@@ -94,113 +130,124 @@ SELECT d.n FROM {deadlines} d WHERE d.expires_at <= {now} AND NOT EXISTS (SELECT
 ORDER BY d.expires_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: place_ready
--- Into the queue, at the place that the job's own lane and time give it.
-INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags)
-SELECT j.lane, j.run_at, j.n, t.attempt, j.max_attempts, j.flags
-FROM {rows: n bigint, attempt integer} JOIN {jobs} j ON j.n = t.n ORDER BY 1, 2, 3
+-- Into the queue, at the place that the job's own lane, priority and time give it.
+INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags)
+SELECT j.lane, ~j.priority, j.run_at, j.n, t.attempt, j.max_attempts, j.flags
+FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1, 2, 3, 4
 
 -- name: place_later
 -- Set aside until the job's own time has come.
 INSERT INTO {later} (n, lane, run_at, attempt)
-SELECT j.n, j.lane, j.run_at, t.attempt FROM {rows: n bigint, attempt integer} JOIN {jobs} j ON j.n = t.n ORDER BY 1
+SELECT j.n, j.lane, j.run_at, t.attempt FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
 -- name: place_held
--- Set aside until the gate has room.
-INSERT INTO {held} (n, lane, gate, priority, attempt)
-SELECT j.n, j.lane, j.gate, l.priority, t.attempt
-FROM {rows: n bigint, attempt integer} JOIN {jobs} j ON j.n = t.n JOIN {lanes} l ON l.lane = j.lane ORDER BY 1
-
--- name: set_run_at
--- A new time for a job that is in no place just now.
-UPDATE {jobs} SET run_at = (SELECT t.run_at FROM {rows: n bigint, run_at bigint} WHERE t.n = {jobs}.n)
-WHERE n IN (SELECT t.n FROM {rows: n bigint})
+-- Set aside until one of the running jobs of its key leaves.
+INSERT INTO {held} (n, lane, key, rank, run_at, most, attempt)
+SELECT j.n, j.lane, j.limit_key, ~j.priority, j.run_at, j.limit_most, t.attempt
+FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
 -- name: clear_deadline
 -- A requeued job gets all the time it needs.
-UPDATE {jobs} SET expires_at = NULL WHERE n IN (SELECT t.n FROM {rows: n bigint})
+UPDATE {jobs} SET expires_at = NULL WHERE n {among: n bigint}
 
--- name: move_job
--- Change a pending job that is in no place just now.
-UPDATE {jobs} SET
-    lane = (SELECT t.lane FROM {rows: n bigint, lane integer}),
-    run_at = (SELECT t.run_at FROM {rows: n bigint, run_at bigint}),
-    max_attempts = (SELECT t.max_attempts FROM {rows: n bigint, max_attempts integer})
-WHERE n = (SELECT t.n FROM {rows: n bigint})
+-- name: lock_ready
+-- Which of these are ready.
+SELECT p.n, p.attempt FROM {ready} p WHERE p.n {among: n bigint} ORDER BY p.n {for_update}
+
+-- name: lock_later
+-- Which of these are set aside.
+SELECT p.n, p.attempt FROM {later} p WHERE p.n {among: n bigint} ORDER BY p.n {for_update}
+
+-- name: lock_held
+-- Which of these wait for a key.
+SELECT p.n, p.attempt FROM {held} p WHERE p.n {among: n bigint} ORDER BY p.n {for_update}
+
+-- name: lock_running
+-- Which of these are running.
+SELECT r.n, r.attempt, r.cancel_at FROM {running} r WHERE r.n {among: n bigint} ORDER BY r.n {for_update}
 
 -- name: take_ready
 -- Out of the queue, by number.
-DELETE FROM {ready} WHERE n IN (SELECT t.n FROM {rows: n bigint}) RETURNING n, attempt
+DELETE FROM {ready} WHERE n {among: n bigint} RETURNING n, attempt
 
 -- name: take_later
 -- Out of the set-aside, by number.
-DELETE FROM {later} WHERE n IN (SELECT t.n FROM {rows: n bigint}) RETURNING n, attempt
+DELETE FROM {later} WHERE n {among: n bigint} RETURNING n, attempt
 
 -- name: take_held
--- Away from the gate, by number.
-DELETE FROM {held} WHERE n IN (SELECT t.n FROM {rows: n bigint}) RETURNING n, attempt
+-- Away from their keys, by number.
+DELETE FROM {held} WHERE n {among: n bigint} RETURNING n, attempt
+
+-- name: expire_ready
+-- Out of `ready`, if the deadline has passed before a first attempt; what somebody has locked is left alone.
+DELETE FROM {ready} WHERE n {any_of} SELECT p.n FROM {ready} p WHERE p.n {among: n bigint} AND p.attempt = 0
+    AND (SELECT d.expires_at FROM {deadlines} d WHERE d.n = p.n) <= {now} {skip_locked} {end_any}
+RETURNING n, attempt
+
+-- name: expire_later
+-- Out of `later`, if the deadline has passed before a first attempt; what somebody has locked is left alone.
+DELETE FROM {later} WHERE n {any_of} SELECT p.n FROM {later} p WHERE p.n {among: n bigint} AND p.attempt = 0
+    AND (SELECT d.expires_at FROM {deadlines} d WHERE d.n = p.n) <= {now} {skip_locked} {end_any}
+RETURNING n, attempt
+
+-- name: expire_held
+-- Out of `held`, if the deadline has passed before a first attempt; what somebody has locked is left alone.
+DELETE FROM {held} WHERE n {any_of} SELECT p.n FROM {held} p WHERE p.n {among: n bigint} AND p.attempt = 0
+    AND (SELECT d.expires_at FROM {deadlines} d WHERE d.n = p.n) <= {now} {skip_locked} {end_any}
+RETURNING n, attempt
 
 -- name: take_due
 -- The oldest jobs whose time has come.
-DELETE FROM {later} WHERE n IN (SELECT l.n FROM {later} l WHERE l.run_at <= {now}
-    ORDER BY l.run_at, l.n LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked})
+DELETE FROM {later} WHERE n {any_of} SELECT l.n FROM {later} l WHERE l.run_at <= {now}
+    ORDER BY l.run_at, l.n LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked} {end_any}
 RETURNING n, attempt
 
 -- name: next_due
--- In how many ms the next job's time comes.
-SELECT min(run_at) - {now} FROM {later}
+-- In how many ms the next job's time comes, whether a deadline has passed, whether held jobs are to be looked
+-- at, and whether running ones were replaced.
+SELECT (SELECT min(run_at) FROM {later}) - {now},
+    (SELECT d.n FROM {deadlines} d WHERE d.expires_at <= {now} AND NOT EXISTS (SELECT 1 FROM {running} r WHERE r.n = d.n)
+        ORDER BY d.expires_at LIMIT 1),
+    (SELECT w.id FROM {wakes} w LIMIT 1), (SELECT x.id FROM {replaced} x LIMIT 1)
 
 -- name: hold_lease
 -- Lock a live lease so that nobody reclaims it meanwhile (renewing it is not kept waiting), and read the clock.
 SELECT l.id, {now} FROM {leases} l WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > {now} {key_share}
 
--- name: take_running
--- End attempts: only with the right token under the right lease.
-DELETE FROM {running} WHERE (n, token, lease) IN (SELECT t.n, t.token, t.lease FROM {rows: n bigint, token bigint, lease bigint})
-RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message
+-- name: keep_lease
+-- Lock a lease that was not taken back, so that the reaper passes it over (renewing it is not kept waiting), and read
+-- the clock. Its time may be over: what was done under it counts until it is taken back.
+SELECT l.id, {now}, l.worker_id, l.worker FROM {leases} l WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) {key_share}
 
 -- name: take_running_by_number
 -- End attempts whoever holds them.
-DELETE FROM {running} WHERE n IN (SELECT t.n FROM {rows: n bigint})
-RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message
+DELETE FROM {running} WHERE n {among: n bigint}
+RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: take_orphans
 -- End the attempts of leases that have run out (the caller has them locked).
-DELETE FROM {running} WHERE lease IN (SELECT t.lease FROM {rows: lease bigint})
+DELETE FROM {running} WHERE (lease IN (SELECT t.lease FROM {rows: lease bigint})) IS TRUE
 RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: take_unknown
 -- End attempts under this lease that its worker never heard of.
-DELETE FROM {running} WHERE lease IN (SELECT t.lease FROM {rows: lease bigint})
+DELETE FROM {running} WHERE lease = (SELECT min(t.lease) FROM {rows: lease bigint})
     AND token NOT IN (SELECT t.token FROM {rows: token bigint})
-RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message
+RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: settled_by
 -- Endings that carry these tokens: the answer to a settle whose COMMIT got no answer.
-SELECT o.n FROM {rows: n bigint, token bigint} JOIN {outcomes} o ON o.n = t.n AND o.token = t.token
-
--- name: touch_running
--- Start and progress of running jobs (the lease is locked).
-UPDATE {running} SET
-    started_at = coalesce(started_at, (SELECT t.started_at FROM {rows: n bigint, started_at bigint} WHERE t.n = {running}.n)),
-    progress = coalesce((SELECT t.progress FROM {rows: n bigint, progress integer} WHERE t.n = {running}.n), progress),
-    message = coalesce((SELECT t.message FROM {rows: n bigint, message text} WHERE t.n = {running}.n), message)
-WHERE (n, token, lease) IN (SELECT t.n, t.token, t.lease FROM {rows: n bigint, token bigint, lease bigint})
-RETURNING n
+SELECT o.n FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
 
 -- name: mark_cancel
 -- Ask running jobs to stop.
 UPDATE {running} SET cancel_at = {now}, cancel_reason = (SELECT max(t.reason) FROM {rows: reason text})
-WHERE cancel_at IS NULL AND n IN (SELECT t.n FROM {rows: n bigint})
+WHERE cancel_at IS NULL AND n {among: n bigint}
 RETURNING n, attempt
 
 -- name: find_running
 -- Which of these are running.
-SELECT r.n, r.attempt, r.cancel_at FROM {running} r WHERE r.n IN (SELECT t.n FROM {rows: n bigint})
-
--- name: cancel_requests
--- What a worker has been asked to stop.
-SELECT r.n, r.token, coalesce(r.cancel_reason, '') FROM {running} r
-WHERE r.cancel_at IS NOT NULL AND r.lease = (SELECT t.lease FROM {rows: lease bigint})
+SELECT r.n, r.attempt, r.cancel_at FROM {running} r WHERE r.n {among: n bigint}
 
 -- name: cancelling
 -- Every job that was asked to stop, and for how long already.
@@ -209,32 +256,35 @@ FROM {running} r JOIN {jobs} j ON j.n = r.n WHERE r.cancel_at IS NOT NULL
 
 -- name: find_outcomes
 -- How these jobs ended; locked, so that one of two requeues wins.
-SELECT o.n, o.status, o.attempt, o.ended_at, o.started_at, {json_text: o.result}, o.error, o.error_type, o.topic
-FROM {outcomes} o WHERE o.n IN (SELECT t.n FROM {rows: n bigint}) ORDER BY o.n {for_update}
+SELECT o.n, o.status, o.attempt, o.ended_at, o.started_at, {json_text: o.result}, o.error, o.error_type, o.topic,
+    (SELECT w.name FROM {workers} w WHERE w.id = o.worker)
+FROM {outcomes} o WHERE o.n {among: n bigint} ORDER BY o.n {for_update}
 
 -- name: add_outcomes
 -- Endings.
 INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
-    progress, message, result, error, error_type)
+    progress, message, result, error, error_type, error_group, worker)
 SELECT t.n, t.token, t.topic, t.status, t.attempt, t.ended_at, t.claimed_at, t.started_at, t.cancel_at, t.cancel_reason,
-    t.progress, t.message, {json: t.result}, t.error, t.error_type
+    t.progress, t.message, {json: t.result}, t.error, t.error_type, t.error_group, t.worker
 FROM {rows: n bigint, token bigint, topic text, status text, attempt integer, ended_at bigint, claimed_at bigint,
     started_at bigint, cancel_at bigint, cancel_reason text, progress integer, message text, result text, error text,
-    error_type text}
+    error_type text, error_group text, worker integer}
 WHERE true
 
 -- name: drop_outcomes
 -- They live again, or are deleted.
-DELETE FROM {outcomes} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {outcomes} WHERE n {among: n bigint}
 
 -- name: add_notes
--- The last failure of jobs that are tried again.
-INSERT INTO {notes} (n, error, error_type) SELECT t.n, t.error, t.error_type FROM {rows: n bigint, error text, error_type text}
+-- The last failure and the last worker of jobs that are pending again.
+INSERT INTO {notes} AS x (n, error, error_type, worker)
+SELECT t.n, t.error, t.error_type, t.worker FROM {rows: n bigint, error text, error_type text, worker integer}
 WHERE true
-ON CONFLICT (n) DO UPDATE SET error = excluded.error, error_type = excluded.error_type
+ON CONFLICT (n) DO UPDATE SET error = coalesce(excluded.error, x.error), error_type = coalesce(excluded.error_type, x.error_type),
+    worker = coalesce(excluded.worker, x.worker)
 
 -- name: drop_notes
-DELETE FROM {notes} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {notes} WHERE n {among: n bigint}
 
 -- name: add_events
 -- Lines of history.
@@ -244,7 +294,7 @@ FROM {rows: n bigint, type text, from_status text, to_status text, message text,
 WHERE true
 
 -- name: drop_events
-DELETE FROM {events} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {events} WHERE n {among: n bigint}
 
 -- name: job_events
 -- The history of one job.
@@ -265,35 +315,59 @@ DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING m
 
 -- name: find_jobs
 -- What moving a job needs to know of it, by public id.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.gate, j.dedupe_key, l.priority, l.capability
-FROM {rows: id uuid} JOIN {jobs} j ON j.id = t.id JOIN {lanes} l ON l.lane = j.lane ORDER BY j.n
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
+    j.limit_policy, j.limit_most
+FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
 -- name: job_facts
 -- The same by number.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.gate, j.dedupe_key, l.priority, l.capability
-FROM {rows: n bigint} JOIN {jobs} j ON j.n = t.n JOIN {lanes} l ON l.lane = j.lane ORDER BY j.n
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
+    j.limit_policy, j.limit_most
+FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
 -- name: drop_jobs
-DELETE FROM {jobs} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {jobs} WHERE n {among: n bigint}
 
 -- name: drop_all_keys
 -- Every key of deleted jobs.
-DELETE FROM {keys} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {keys} WHERE n {among: n bigint}
 
 -- name: old_outcomes
 -- Jobs that ended long ago.
 SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint})
 ORDER BY o.ended_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
--- name: open_lease
-INSERT INTO {leases} (worker, until, renewed_at, serves)
-SELECT t.worker, {now} + t.ms, {now}, {json: t.serves} FROM {rows: worker text, ms bigint, serves text}
-WHERE true RETURNING id
+-- name: take_old_outcomes
+-- Outcomes that are still as old as that.
+DELETE FROM {outcomes} WHERE n {among: n bigint} AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
+RETURNING n, status, ended_at, started_at, topic
 
--- name: extend_lease
--- Renew a lease that is still live; no row means that it is lost.
-UPDATE {leases} SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
-WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > {now} RETURNING id
+-- name: drop_old_histograms
+-- Histograms of the time before retention.
+DELETE FROM {tally_hist} WHERE minute < ({now} - (SELECT t.age FROM {rows: age bigint})) / 60000
+
+-- name: drop_empty_tally
+-- Minutes whose jobs have all been deleted or requeued.
+DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 2
+
+-- name: open_lease
+-- No worker_id in the answer means that nobody has had this name before.
+INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
+SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker), {now} + t.ms, {now}, {json: t.serves}
+FROM {rows: worker text, ms bigint, serves text} WHERE true RETURNING id, worker_id
+
+-- name: add_worker
+-- A name gets its number.
+INSERT INTO {workers} (name) SELECT t.worker FROM {rows: worker text} WHERE true ON CONFLICT (name) DO NOTHING
+
+-- name: name_lease
+-- The number of a name that was new when the lease was opened.
+UPDATE {leases} SET worker_id = (SELECT w.id FROM {workers} w WHERE w.name = {leases}.worker)
+WHERE id = (SELECT t.lease FROM {rows: lease bigint})
+
+-- name: lease_workers
+-- Whose leases these are.
+SELECT l.id, l.worker_id, l.worker FROM {leases} l WHERE l.id {among: lease bigint}
 
 -- name: close_lease
 -- Nothing more will be done under it; what is left can be reclaimed at once.
@@ -301,10 +375,15 @@ UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigin
 
 -- name: expired_leases
 -- Leases that have run out and that nobody is settling under just now.
-SELECT l.id, l.worker FROM {leases} l WHERE l.until <= {now} ORDER BY l.id LIMIT 100 {skip_locked}
+SELECT l.id, l.worker, l.worker_id FROM {leases} l WHERE l.until <= {now}
+ORDER BY l.until, l.id LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked}
+
+-- name: jobs_under
+-- How many jobs run under each of these leases. One pass over what runs: it is little, and has no index on the lease.
+SELECT r.lease, count(*) FROM {running} r WHERE (r.lease IN (SELECT t.lease FROM {rows: lease bigint})) IS TRUE GROUP BY 1
 
 -- name: drop_leases
-DELETE FROM {leases} WHERE id IN (SELECT t.lease FROM {rows: lease bigint})
+DELETE FROM {leases} WHERE id {among: lease bigint}
 
 -- name: rated_topics
 -- Topics with a rate limit; locked, so that claims under one limit come one after the other.
@@ -312,27 +391,17 @@ SELECT p.topic, p.rate_limit, p.rate_ms FROM {topics} p
 WHERE p.rate_limit IS NOT NULL AND p.topic IN (SELECT t.topic FROM {rows: topic text}) ORDER BY p.topic {for_update}
 
 -- name: recent_starts
--- What was started within the window, oldest first.
+-- What was started within the window, oldest first. The window is 200 ms longer than the rate says, because a handler
+-- starts up to that much later than its job was claimed.
 SELECT s.topic, s.at, s.count FROM {starts} s JOIN {topics} p ON p.topic = s.topic
-WHERE s.topic IN (SELECT t.topic FROM {rows: topic text}) AND s.at > {now} - p.rate_ms ORDER BY s.topic, s.at
+WHERE s.topic IN (SELECT t.topic FROM {rows: topic text}) AND s.at > {now} - p.rate_ms - 200 ORDER BY s.topic, s.at
 
 -- name: add_starts
 INSERT INTO {starts} (topic, at, token, count)
 SELECT t.topic, t.at, t.token, t.count FROM {rows: topic text, at bigint, token bigint, count integer} WHERE true
 
 -- name: drop_old_starts
-DELETE FROM {starts} WHERE at <= {now} - coalesce((SELECT p.rate_ms FROM {topics} p WHERE p.topic = {starts}.topic), 0)
-
--- name: lane_heads
--- The lanes that a worker serves, in the order in which it should serve them.
-SELECT x.lane, x.topic FROM (
-    SELECT l.lane, l.topic, l.priority,
-        (SELECT r.run_at FROM {ready} r WHERE r.lane = l.lane ORDER BY r.run_at, r.n LIMIT 1) AS head
-    FROM {lanes} l LEFT JOIN {topics} p ON p.topic = l.topic
-    WHERE l.topic IN (SELECT t.topic FROM {rows: topic text})
-      AND (l.capability = '' OR l.capability IN (SELECT t.capability FROM {rows: capability text}))
-      AND (p.paused_until IS NULL OR p.paused_until <= {now})) x
-WHERE x.head IS NOT NULL ORDER BY x.priority DESC, x.head
+DELETE FROM {starts} WHERE at <= {now} - 200 - coalesce((SELECT p.rate_ms FROM {topics} p WHERE p.topic = {starts}.topic), 0)
 
 -- name: start_running
 -- Leased: the attempt is spent from here on.
@@ -342,7 +411,7 @@ FROM {rows: n bigint, token bigint, lease bigint, attempt integer, claimed_at bi
 
 -- name: drop_ready
 -- Out of the queue, nothing asked back.
-DELETE FROM {ready} WHERE n IN (SELECT t.n FROM {rows: n bigint})
+DELETE FROM {ready} WHERE n {among: n bigint}
 
 -- name: pause_topic
 INSERT INTO {topics} (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
@@ -374,12 +443,39 @@ JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2
 SELECT y.topic, y.status, sum(y.count), sum(y.run_ms) FROM {tally} y
 WHERE y.minute >= (SELECT t.minute FROM {rows: minute bigint}) GROUP BY 1, 2
 
+-- name: tally_history
+-- Endings in spans of so many minutes, from the tally.
+SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.topic, y.status, sum(y.count), sum(y.run_ms)
+FROM {tally} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3 ORDER BY 1
+
+-- name: backlog
+-- What waits, by topic and capability: due or for later, how much, and since or until when.
+SELECT l.topic, l.capability, x.due, sum(x.count), min(x.first) FROM (
+    SELECT lane, 1 AS due, count(*) AS count, min(run_at) AS first FROM {ready} GROUP BY lane
+    UNION ALL SELECT h.lane, 1, count(*), min(j.run_at) FROM {held} h JOIN {jobs} j ON j.n = h.n GROUP BY h.lane
+    UNION ALL SELECT lane, 0, count(*), min(run_at) FROM {later} GROUP BY lane) x
+JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
+
+-- name: leaders
+-- Who holds which office.
+SELECT o.name, o.holder, o.until FROM {leaders} o WHERE o.until > {now} ORDER BY o.name
+
 -- name: get_templates
 SELECT topic, {json_text: definition}, version FROM {templates} ORDER BY topic
 
 -- name: lock_templates
 SELECT topic, {json_text: definition}, version FROM {templates} WHERE topic IN (SELECT t.topic FROM {rows: topic text})
 ORDER BY topic {for_update}
+
+-- name: template_history
+-- Every definition that was saved for these topics.
+SELECT v.topic, v.version, {json_text: v.definition} FROM {rows: topic text} {seek: template_versions v ON v.topic = t.topic}
+
+-- name: add_template_versions
+INSERT INTO {template_versions} (topic, version, definition, created_at)
+SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
+WHERE true ORDER BY 1
+ON CONFLICT (topic, version) DO UPDATE SET definition = excluded.definition
 
 -- name: add_templates
 -- Version 0 of those that are missing; the same transaction writes the first one.
@@ -404,21 +500,33 @@ RETURNING name
 -- name: resign
 DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text})
 
--- name: lock_empty_gates
--- Gates that nobody seems to be under; locked ones are in use.
-SELECT g.gate FROM {gates} g
-WHERE g.used = 0 AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.gate = g.gate) LIMIT 1000 {skip_locked}
+-- name: drop_idle_limit_keys
+-- Rows that stand for concurrency keys under which no job lives any more.
+DELETE FROM {keys} WHERE (kind, key) IN (SELECT k.kind, k.key FROM {keys} k WHERE k.kind = 'limit'
+    AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.key = k.key) LIMIT 1000 {skip_locked})
 
--- name: drop_empty_gates
--- Those that are empty now that they are locked: the look above may be older than the lock.
-DELETE FROM {gates} WHERE gate IN (SELECT t.gate FROM {rows: gate text})
-    AND used = 0 AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.gate = {gates}.gate)
+-- name: drop_idle_limits
+-- Counts of keys under which nothing runs.
+DELETE FROM {limits} WHERE key {any_of} SELECT l.key FROM {limits} l WHERE l.running = 0 LIMIT 1000 {skip_locked} {end_any}
 
--- name: gate_drift
--- Gates whose count is not what it should be; there should be none.
-SELECT g.gate, g.used, (SELECT count(*) FROM {members} m WHERE m.gate = g.gate
-    AND (EXISTS (SELECT 1 FROM {ready} r WHERE r.n = m.n) OR EXISTS (SELECT 1 FROM {running} r WHERE r.n = m.n)))
-FROM {gates} g
+-- name: set_limits
+-- What really runs under these keys, which are locked.
+UPDATE {limits} SET running = (SELECT count(*) FROM {members} m JOIN {running} r ON r.n = m.n WHERE m.key = {limits}.key)
+WHERE key {among: key text} RETURNING key, running
+
+-- name: held_keys
+-- Keys under which jobs are held, from key to key by the index.
+WITH RECURSIVE held_key (key) AS (
+    SELECT min(h.key) FROM {held} h
+    UNION ALL SELECT (SELECT min(h.key) FROM {held} h WHERE h.key > k.key) FROM held_key k WHERE k.key IS NOT NULL)
+SELECT k.key FROM held_key k WHERE k.key IS NOT NULL LIMIT 10000
+
+-- name: limit_drift
+-- Concurrency keys whose count is not what it should be; there should be none.
+SELECT x.key, sum(x.counted), sum(x.running) FROM (
+    SELECT l.key, l.running AS counted, 0 AS running FROM {limits} l
+    UNION ALL SELECT j.limit_key, 0, 1 FROM {running} r JOIN {jobs} j ON j.n = r.n WHERE j.limit_key IS NOT NULL) x
+GROUP BY x.key
 
 -- name: misplaced
 -- Jobs in no place or in more than one; there should be none.
@@ -432,87 +540,113 @@ FROM {jobs} j WHERE
 
 -- name: view
 -- A job with all that is known of it; `listing.py` puts the FROM that chooses the jobs in front of the joins.
-SELECT {now}, j.n, CAST(j.id AS text), j.topic, l.priority, l.capability, {json_text: j.payload}, j.run_at, j.created_at,
+SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_text: j.payload}, j.run_at, j.created_at,
     j.expires_at, j.max_attempts, j.flags, j.scope, j.scope_id, j.created_by, j.idempotency_key, j.template_version,
+    j.schedule_id, j.scheduled_at,
     CASE WHEN o.n IS NOT NULL THEN 'ended' WHEN r.n IS NOT NULL THEN 'running' WHEN q.n IS NOT NULL THEN 'ready'
         WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' ELSE 'lost' END,
     coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, 0), coalesce(o.token, r.token), o.status,
     coalesce(o.claimed_at, r.claimed_at), coalesce(o.started_at, r.started_at), o.ended_at,
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
     coalesce(o.progress, r.progress), coalesce(o.message, r.message), {json_text: o.result},
-    coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), s.worker, s.until, s.renewed_at,
-    ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n)
-FROM page JOIN {jobs} j ON j.n = page.n JOIN {lanes} l ON l.lane = j.lane
-LEFT JOIN {outcomes} o ON o.n = j.n LEFT JOIN {running} r ON r.n = j.n LEFT JOIN {ready} q ON q.n = j.n
-LEFT JOIN {later} a ON a.n = j.n LEFT JOIN {held} h ON h.n = j.n LEFT JOIN {leases} s ON s.id = r.lease
-LEFT JOIN {notes} x ON x.n = j.n
+    coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
+    s.worker, s.until, s.renewed_at,
+    ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at
+FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
+{seek_any: outcomes o ON o.n = j.n} {seek_any: running r ON r.n = j.n} {seek_any: ready q ON q.n = j.n}
+{seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: leases s ON s.id = r.lease}
+{seek_any: notes x ON x.n = j.n} {seek_any: workers w ON w.id = coalesce(o.worker, x.worker)}
 ORDER BY j.n DESC
 
 -- name: page_by_id
 -- The jobs with these ids.
-SELECT k.n FROM {rows: id uuid} JOIN {jobs} k ON k.id = t.id
+SELECT k.n FROM {rows: id uuid} {seek: jobs k ON k.id = t.id}
 
--- name: holdings
+-- name: held_by
 -- The running jobs with these ids, as their owner claimed them.
 SELECT j.n, CAST(j.id AS text), j.topic, {json_text: j.payload}, r.attempt, j.max_attempts, j.flags, j.created_by,
     j.scope, j.scope_id, r.token, r.lease, {now} - coalesce(r.started_at, r.claimed_at), r.cancel_at
-FROM {rows: id uuid} JOIN {jobs} j ON j.id = t.id JOIN {running} r ON r.n = j.n
+FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: running r ON r.n = j.n}
 
--- name: any_expired_lease
--- Is there anything to reclaim?
-SELECT 1 FROM {leases} WHERE until <= {now} LIMIT 1
+-- name: anything_to_reap
+-- Is there a lease that ran out, or a job that was asked to stop?
+SELECT 1 WHERE EXISTS (SELECT 1 FROM {leases} WHERE until <= {now})
+    OR EXISTS (SELECT 1 FROM {running} WHERE cancel_at IS NOT NULL)
 
 -- name: live_workers
 -- Workers whose lease is live, and how much they hold.
-SELECT l.worker, {json_text: l.serves}, l.until, (SELECT count(*) FROM {running} r WHERE r.lease = l.id)
+SELECT l.worker, {json_text: l.serves}, l.until, (SELECT count(*) FROM {running} r WHERE r.lease = l.id), l.renewed_at
 FROM {leases} l WHERE l.until > {now} ORDER BY l.worker
 
 -- name: held_behind
--- Who is in front of a job that waits at its gate.
-SELECT g.max, CAST(k.id AS text), (SELECT count(*) FROM {held} o WHERE o.gate = h.gate AND o.n < h.n)
-FROM {jobs} j JOIN {held} h ON h.n = j.n JOIN {gates} g ON g.gate = h.gate
-JOIN {members} m ON m.gate = h.gate AND m.n <> h.n JOIN {jobs} k ON k.n = m.n
-WHERE j.id = (SELECT t.id FROM {rows: id uuid})
-    AND (EXISTS (SELECT 1 FROM {running} r WHERE r.n = m.n) OR EXISTS (SELECT 1 FROM {ready} r WHERE r.n = m.n))
+-- The running jobs that a job waits for at its limit: how many may run and do, one of them, and who waits before it.
+SELECT j.limit_most, c.running, CAST(k.id AS text), (
+    SELECT count(*) FROM {members} o JOIN {jobs} b ON b.n = o.n WHERE o.key = j.limit_key
+        AND (~b.priority, b.run_at, b.n) < (~j.priority, j.run_at, j.n)
+        AND NOT EXISTS (SELECT 1 FROM {running} x WHERE x.n = o.n))
+FROM {jobs} j JOIN {limits} c ON c.key = j.limit_key JOIN {members} m ON m.key = j.limit_key
+JOIN {running} r ON r.n = m.n JOIN {jobs} k ON k.n = m.n
+WHERE j.id = (SELECT t.id FROM {rows: id uuid}) AND c.running >= j.limit_most
+    AND (EXISTS (SELECT 1 FROM {ready} x WHERE x.n = j.n) OR EXISTS (SELECT 1 FROM {held} x WHERE x.n = j.n))
 ORDER BY m.n LIMIT 3
 
 -- name: rate_used
 -- The rate limit of a job's topic and what was started within its window.
 SELECT p.rate_limit, p.rate_ms, (SELECT coalesce(sum(s.count), 0) FROM {starts} s
-    WHERE s.topic = p.topic AND s.at > {now} - p.rate_ms)
+    WHERE s.topic = p.topic AND s.at > {now} - p.rate_ms - 200)
 FROM {jobs} j JOIN {topics} p ON p.topic = j.topic
 WHERE p.rate_limit IS NOT NULL AND j.id = (SELECT t.id FROM {rows: id uuid})
 
 -- name: get_records
 -- The records with these ids, of any kinds.
-SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due
 FROM {rows: kind text, id text} JOIN {records} r ON r.kind = t.kind AND r.id = t.id
 
 -- name: find_record
 -- The one record of a kind with this key.
-SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due
 FROM {rows: kind text, key text} JOIN {records} r ON r.kind = t.kind AND r.key = t.key
 
 -- name: list_records
 -- All of a kind, oldest first.
-SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at FROM {records} r
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
 WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) ORDER BY r.n LIMIT (SELECT t.top FROM {rows: top bigint})
+
+-- name: due_records
+-- Those of a kind that want to be looked at before a time, the earliest first.
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
+WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) AND r.due IS NOT NULL
+    AND r.due < (SELECT t.before FROM {rows: before bigint})
+ORDER BY r.due LIMIT (SELECT t.top FROM {rows: top bigint})
+
+-- name: newest_records
+-- The last ones of a kind, newest first.
+SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
+WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) ORDER BY r.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: add_record
 -- Make one; no row means that its id or its key is taken.
-INSERT INTO {records} (kind, id, key, body, version, created_at, updated_at)
-SELECT t.kind, t.id, t.key, t.body, 1, {now}, {now} FROM {rows: kind text, id text, key text, body text}
+INSERT INTO {records} (kind, id, key, body, due, version, created_at, updated_at)
+SELECT t.kind, t.id, t.key, t.body, t.due, 1, {now}, {now}
+FROM {rows: kind text, id text, key text, body text, due bigint}
 WHERE true ON CONFLICT DO NOTHING
-RETURNING kind, id, key, body, version, created_at, updated_at
+RETURNING kind, id, key, body, version, created_at, updated_at, due
 
 -- name: change_record
 -- Change one that is still as it was read; no row means that it is not, or that its new key is taken.
 UPDATE {records} SET key = (SELECT t.key FROM {rows: key text}), body = (SELECT t.body FROM {rows: body text}),
-    version = version + 1, updated_at = {now}
+    due = (SELECT t.due FROM {rows: due bigint}), version = version + 1, updated_at = {now}
 WHERE (kind, id, version) IN (SELECT t.kind, t.id, t.version FROM {rows: kind text, id text, version bigint})
     AND NOT EXISTS (SELECT 1 FROM {rows: kind text, id text, key text} JOIN {records} o ON o.kind = t.kind
         AND o.key = t.key AND o.id <> t.id)
-RETURNING kind, id, key, body, version, created_at, updated_at
+RETURNING kind, id, key, body, version, created_at, updated_at, due
+
+-- name: change_records
+-- Change many that are still as they were read; what is missing from the answer is not.
+UPDATE {records} SET body = t.body, due = t.due, version = t.version + 1, updated_at = {now}
+FROM {rows: kind text, id text, body text, due bigint, version bigint}
+WHERE {records}.kind = t.kind AND {records}.id = t.id AND {records}.version = t.version
+RETURNING {records}.kind, {records}.id
 
 -- name: drop_record
 DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
@@ -541,7 +675,7 @@ SELECT t.n FROM {rows: n bigint}
 
 -- name: departing
 -- What is still told of jobs that are being deleted.
-SELECT CAST(j.id AS text), j.topic, j.scope, j.scope_id, j.created_by FROM {rows: n bigint} JOIN {jobs} j ON j.n = t.n
+SELECT CAST(j.id AS text), j.topic, j.scope, j.scope_id, j.created_by FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
 ORDER BY j.n
 
 -- name: drop_old_news

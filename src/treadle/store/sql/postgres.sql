@@ -6,28 +6,49 @@ WITH me AS MATERIALIZED (SELECT pg_current_xact_id() AS id)
 SELECT nextval(pg_get_serial_sequence('treadle.jobs', 'n'))
 FROM me, generate_series(1, (SELECT t.count FROM {rows: count integer})) WHERE me.id IS NOT NULL
 
+-- name: limit_waits
+-- Until the end of this transaction, no lock is waited for longer than this.
+SELECT set_config('lock_timeout', t.ms, true) FROM {rows: ms text}
+
 -- name: next_token
 SELECT nextval('treadle.token')
 
+-- name: lane_heads
+-- The lanes that a worker serves and in which a job is ready, with the place of the first one.
+SELECT l.lane, l.topic, r.rank, r.run_at, r.n FROM {rows: topic text, capability text, worker_type text}
+{seek: lanes l ON l.topic = t.topic AND l.capability = t.capability AND l.worker_type = t.worker_type}
+LEFT JOIN {topics} p ON p.topic = l.topic
+CROSS JOIN LATERAL (SELECT x.rank, x.run_at, x.n FROM {ready} x WHERE x.lane = l.lane
+    ORDER BY x.rank, x.run_at, x.n LIMIT 1) r
+WHERE p.paused_until IS NULL OR p.paused_until <= {now} ORDER BY r.rank, r.run_at, r.n
+
 -- name: peek_lane
--- The first jobs of a lane, locked; what somebody else is claiming is skipped.
-SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id::text, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
-    greatest(r.run_at, j.created_at), j.trace, j.expires_at
-FROM {ready} r JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
-ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}) FOR UPDATE OF r SKIP LOCKED
+-- The first jobs of a lane, as far as a claim has to know them, locked; what somebody else is claiming is skipped.
+SELECT r.n, r.rank, r.run_at, r.attempt, r.max_attempts, r.flags, j.topic, j.limit_key, j.limit_policy, j.limit_most,
+    j.expires_at, pg_column_size(j.payload)
+FROM {ready} r {seek: jobs j ON j.n = r.n} WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
+ORDER BY r.rank, r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}) FOR UPDATE OF r SKIP LOCKED
+
+-- name: claimed_jobs
+-- What a worker has to know of jobs.
+SELECT j.n, j.id::text, j.topic, j.payload, j.max_attempts, j.flags, j.created_by, j.scope, j.scope_id,
+    greatest(j.run_at, j.created_at), j.trace
+FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
 
 -- name: members
--- Live jobs under these gates, oldest first. OFFSET keeps the planner from walking through the members of all gates
+-- Live jobs under these keys, oldest first. OFFSET keeps the planner from walking through the members of all keys
 -- when the statistics say that most belong to one.
-SELECT t.gate, m.n, m.id FROM {rows: gate text} CROSS JOIN LATERAL (
-    SELECT x.n, j.id::text FROM {members} x JOIN {jobs} j ON j.n = x.n WHERE x.gate = t.gate OFFSET 0) m
-ORDER BY t.gate, m.n
+SELECT t.key, m.id, m.running, m.flags FROM {rows: key text} CROSS JOIN LATERAL (
+    SELECT x.n, j.id::text, j.flags, EXISTS (SELECT 1 FROM {running} r WHERE r.n = x.n) AS running
+    FROM {members} x JOIN {jobs} j ON j.n = x.n WHERE x.key = t.key OFFSET 0) m
+ORDER BY t.key, m.n
 
 -- name: next_held
--- Who waits at these gates, most urgent first, as many as there is room for; not all who wait, they may be many.
-SELECT t.gate, h.n FROM {rows: gate text, room integer} CROSS JOIN LATERAL (
-    SELECT x.n, x.priority FROM {held} x WHERE x.gate = t.gate ORDER BY x.priority DESC, x.n LIMIT t.room) h
-ORDER BY t.gate, h.priority DESC, h.n
+-- Who is held under these keys, most urgent first, in each lane as many as there is room for; not all, they may be
+-- many. One that somebody has locked is passed by.
+SELECT t.key, t.lane, h.n FROM {rows: key text, lane integer, running integer, room integer} CROSS JOIN LATERAL (
+    SELECT x.n FROM {held} x WHERE x.key = t.key AND x.lane = t.lane AND x.most > t.running
+    ORDER BY x.rank, x.run_at, x.n LIMIT t.room FOR UPDATE SKIP LOCKED) h
 
 -- name: insert_alike
 -- Many jobs that differ only in id and payload: the bulk path. $1 ids, $2 payloads, $3 lane, $4 topic, $5 delay,
@@ -36,98 +57,161 @@ ORDER BY t.gate, h.priority DESC, h.n
 -- The transaction has its id before it takes numbers, as in reserve_numbers.
 WITH at AS MATERIALIZED (
     SELECT {now} AS now, greatest(coalesce($6::bigint, {now} + $5::bigint), 0) AS run_at, pg_current_xact_id() AS id
-    FROM {lanes} l WHERE l.lane = $3 AND l.topic = $4 AND l.capability = $12 AND l.priority = $13
+    FROM {lanes} l WHERE l.lane = $3 AND l.topic = $4 AND l.capability = $12 AND l.worker_type = ''
 ), j AS (
     INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id,
-        created_by, payload, trace)
-    SELECT t.id, $3, $4, at.run_at, at.now, $7, 0, $8, $9, $10, $11, t.payload, t.trace
+        created_by, payload, trace, priority)
+    SELECT t.id, $3, $4, at.run_at, at.now, $7, 0, $8, $9, $10, $11, t.payload, t.trace, $13
     FROM at, unnest($1::uuid[], $2::json[], $14::text[]) AS t(id, payload, trace)
     RETURNING n, run_at, created_at
 ), placed AS (
-    INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags)
-    SELECT $3, j.run_at, j.n, 0, $7, 0 FROM j WHERE j.run_at <= j.created_at
+    INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags)
+    SELECT $3, ~$13, j.run_at, j.n, 0, $7, 0 FROM j WHERE j.run_at <= j.created_at
 ), later AS (
     INSERT INTO {later} (n, lane, run_at, attempt) SELECT j.n, $3, j.run_at, 0 FROM j WHERE j.run_at > j.created_at
 )
 SELECT now FROM at
 
 -- name: claim
--- The whole claim. $1 lease, $2 topics, $3 capabilities, $4 limit, $5 free slots, $6 $7 $8 marks (lane, run_at, n).
+-- The whole claim. $1 lease, $2 topics, $3 capabilities and '', $4 worker types and '', $5 limit, $6 free slots,
+-- $7 bytes of payload, $8 $9 $10 $11 marks (lane, rank, run_at, n).
 --
--- Lanes are walked lazily: highest priority first, then the one whose head is oldest, and from each the first rows by
--- time with SKIP LOCKED until the limit is reached, so the cost does not grow with the backlog, with other topics or
--- with the future. A mark says where the last claim of a lane ended: what lies before it is dead and would have to be
--- stepped over while an old snapshot keeps it from being vacuumed. Jobs on their last attempt are only taken into a
--- free slot. Rows are deleted by ctid: they are locked, so they cannot have moved.
+-- Highest priority first, then the oldest over all lanes. A worker's lanes are looked up by their key, and those that
+-- are empty end there, so the cost does not grow with lanes or priorities ever used, with the backlog, with other topics
+-- or with the future. With several lanes the first few rows of each are looked at without a lock (`peek`). Where a lane
+-- gave as many as were asked for, there may be more: what lies behind the first such lane's last row (`cut`) is left for
+-- the next claim. That says how many rows each lane gives, and so many are then locked, whichever they are by then.
+--
+-- A mark says where the last claim of a lane ended: what lies before it is dead and would have to be stepped over while
+-- an old snapshot keeps it from being vacuumed. Jobs on their last attempt are only taken into a free slot. If one of the
+-- jobs has a concurrency limit or a rate, or its deadline has passed, nothing is taken (`hard`): the script decides which
+-- may start. Rows are deleted by ctid: they are locked, so they cannot have moved.
 WITH me AS MATERIALIZED (
     SELECT l.id AS lease, nextval('treadle.token') AS token, {now} AS now
     FROM {leases} l WHERE l.id = $1 AND l.until > {now} FOR KEY SHARE
 ), lane AS MATERIALIZED (
-    SELECT l.lane, coalesce(m.run_at, -1) AS mark_at, coalesce(m.n, -1) AS mark_n
-    FROM {lanes} l
-    LEFT JOIN {topics} p ON p.topic = l.topic
-    LEFT JOIN LATERAL (SELECT u.run_at, u.n FROM unnest($6::int[], $7::bigint[], $8::bigint[]) AS u(lane, run_at, n)
+    SELECT l.lane, p.rate_limit IS NOT NULL AS rated, coalesce(m.rank, -2147483648) AS mark_rank,
+        coalesce(m.run_at, -1) AS mark_at, coalesce(m.n, -1) AS mark_n,
+        CASE count(*) OVER () WHEN 1 THEN 0 ELSE least($5::int, 2 * $5::int / count(*) OVER () + 8) END AS quota
+    FROM unnest($2::text[]) AS w(topic) CROSS JOIN unnest($3::text[]) AS c(capability)
+    CROSS JOIN unnest($4::text[]) AS y(worker_type)
+    CROSS JOIN LATERAL (SELECT x.lane FROM {lanes} x
+        WHERE x.topic = w.topic AND x.capability = c.capability AND x.worker_type = y.worker_type OFFSET 0) l
+    LEFT JOIN {topics} p ON p.topic = w.topic
+    LEFT JOIN LATERAL (SELECT u.rank, u.run_at, u.n
+        FROM unnest($8::int[], $9::int[], $10::bigint[], $11::bigint[]) AS u(lane, rank, run_at, n)
         WHERE u.lane = l.lane) m ON true
-    CROSS JOIN LATERAL (SELECT r.run_at FROM {ready} r
-        WHERE r.lane = l.lane AND (r.run_at, r.n) > (coalesce(m.run_at, -1), coalesce(m.n, -1))
-        ORDER BY r.run_at, r.n LIMIT 1) head
-    WHERE l.topic = ANY($2::text[]) AND (l.capability = '' OR l.capability = ANY($3::text[]))
-      AND (p.paused_until IS NULL OR p.paused_until <= {now}) AND p.rate_limit IS NULL
-    ORDER BY l.priority DESC, head.run_at
+    CROSS JOIN LATERAL (SELECT 1 FROM {ready} r WHERE r.lane = l.lane
+        AND (r.rank, r.run_at, r.n) > (coalesce(m.rank, -2147483648), coalesce(m.run_at, -1), coalesce(m.n, -1))
+        ORDER BY r.rank, r.run_at, r.n LIMIT 1) head
+    WHERE p.paused_until IS NULL OR p.paused_until <= {now}
+), peek AS MATERIALIZED (
+    SELECT lane.lane, q.rank, q.run_at, q.n,
+        lane.quota < $5 AND row_number() OVER (PARTITION BY lane.lane ORDER BY q.rank, q.run_at, q.n) = lane.quota AS full
+    FROM lane CROSS JOIN LATERAL (
+        SELECT r.rank, r.run_at, r.n FROM {ready} r
+        WHERE r.lane = lane.lane AND (r.rank, r.run_at, r.n) > (lane.mark_rank, lane.mark_at, lane.mark_n)
+        ORDER BY r.rank, r.run_at, r.n LIMIT lane.quota) q
+), cut AS MATERIALIZED (
+    SELECT p.rank, p.run_at, p.n FROM peek p WHERE p.full ORDER BY p.rank, p.run_at, p.n LIMIT 1
+), share AS MATERIALIZED (
+    SELECT x.lane, count(*) AS most FROM (
+        SELECT p.lane FROM peek p
+        WHERE NOT EXISTS (SELECT 1 FROM cut c WHERE (p.rank, p.run_at, p.n) > (c.rank, c.run_at, c.n))
+        ORDER BY p.rank, p.run_at, p.n LIMIT $5) x
+    GROUP BY x.lane
 ), picked AS MATERIALIZED (
-    SELECT r.*, row_number() OVER () AS place FROM (
-        SELECT q.* FROM me, lane CROSS JOIN LATERAL (
-            SELECT r.ctid AS tid, r.lane, r.run_at, r.n, r.attempt, r.max_attempts, r.flags FROM {ready} r
-            WHERE r.lane = lane.lane AND (r.run_at, r.n) > (lane.mark_at, lane.mark_n)
-            ORDER BY r.run_at, r.n LIMIT $4 FOR UPDATE SKIP LOCKED) q
-        LIMIT $4) r
-), chosen AS MATERIALIZED (
+    SELECT r.*, row_number() OVER (ORDER BY r.rank, r.run_at, r.n) AS place FROM (
+        SELECT q.*, lane.rated FROM me, lane LEFT JOIN share s ON s.lane = lane.lane CROSS JOIN LATERAL (
+            SELECT r.ctid AS tid, r.lane, r.rank, r.run_at, r.n, r.attempt, r.max_attempts, r.flags FROM {ready} r
+            WHERE r.lane = lane.lane AND (r.rank, r.run_at, r.n) > (lane.mark_rank, lane.mark_at, lane.mark_n)
+            ORDER BY r.rank, r.run_at, r.n LIMIT CASE lane.quota WHEN 0 THEN $5 ELSE coalesce(s.most, 0) END
+            FOR UPDATE SKIP LOCKED) q) r
+), seen AS MATERIALIZED (
+    SELECT count(*) AS count, coalesce(bool_or(p.rated OR (p.flags & 2) <> 0 OR
+        ((p.flags & 4) <> 0 AND p.attempt = 0 AND (SELECT j.expires_at FROM {jobs} j WHERE j.n = p.n) <= me.now)
+    ), false) AS hard
+    FROM me, picked p
+), sized AS MATERIALIZED (
     SELECT p.*, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id, j.trace,
         greatest(p.run_at, j.created_at) AS due,
-        (p.flags & 4) <> 0 AND coalesce(j.expires_at <= me.now, false) AS overdue
-    FROM me, picked p JOIN {jobs} j ON j.n = p.n
-    WHERE p.attempt + 1 < p.max_attempts OR p.place <= $5
+        pg_column_size(j.payload) AS size,
+        sum(pg_column_size(j.payload)) OVER (ORDER BY p.place ROWS UNBOUNDED PRECEDING) AS bytes
+    FROM picked p JOIN {jobs} j ON j.n = p.n
+    WHERE (p.attempt + 1 < p.max_attempts OR p.place <= $6) AND NOT (SELECT seen.hard FROM seen)
+), chosen AS MATERIALIZED (
+    SELECT * FROM sized z WHERE z.bytes <= $7 OR z.bytes = z.size
 ), gone AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT tid FROM chosen WHERE NOT overdue))
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT tid FROM chosen))
 ), started AS (
     INSERT INTO {running} (n, token, lease, attempt, claimed_at)
-    SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me WHERE NOT c.overdue
+    SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me
 )
 SELECT c.n, c.id, c.topic, c.payload, c.attempt + 1, c.max_attempts, c.flags, c.created_by, c.scope, c.scope_id,
-    me.token, c.lane, c.run_at, c.overdue, c.due, c.trace, me.now
-FROM me LEFT JOIN chosen c ON true
+    me.token, c.lane, c.rank, c.run_at, c.due, c.trace, me.now, seen.hard,
+    (seen.count < $5 AND EXISTS (SELECT 1 FROM cut))
+        OR (SELECT count(*) FROM sized) > (SELECT count(*) FROM chosen) AS again
+FROM me CROSS JOIN seen LEFT JOIN chosen c ON true ORDER BY c.place
 
 -- name: settle_completed
--- The everyday ending of any number of jobs under one lease: completed, nothing hangs on them.
--- $1 lease, $2 numbers, $3 tokens, $4 ms that they ran (null: never started), $5 topics, $6 results.
+-- The everyday ending of any number of jobs under one lease: completed, nothing hangs on them. $1 lease, $2 numbers,
+-- rising, $3 their tokens, $4 ms that they ran (null: never started), $5 topics, $6 which of the topics each has
+-- (null: all the first), $7 results (null: none has one). Arrays come as text, which is quicker to write.
+--
+-- No join: the numbers are searched in the index, and what belongs to a number is found by a binary search for its
+-- place among them. A join was once planned while `running` was empty and then scanned it for each row.
 WITH live AS MATERIALIZED (
-    SELECT l.id, {now} AS now FROM {leases} l WHERE l.id = $1 AND l.until > {now} FOR KEY SHARE
+    SELECT l.id, l.worker_id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
 ), gone AS (
-    DELETE FROM {running} r
-    USING live, unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::json[]) AS t(n, token, ran, topic, result)
-    WHERE r.n = t.n AND r.token = t.token AND r.lease = live.id
-    RETURNING r.n, r.token, r.attempt, r.claimed_at, r.cancel_at, r.cancel_reason, r.message, live.now, t.ran, t.topic,
-        t.result
+    DELETE FROM {running} r USING live
+    WHERE r.n = ANY((SELECT $2::text::bigint[])::bigint[]) AND r.lease = live.id
+        AND r.token = (SELECT $3::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))]
+    RETURNING r.n, r.token, r.attempt, r.claimed_at, r.cancel_at, r.cancel_reason, r.message, live.now, live.worker_id,
+        width_bucket(r.n, (SELECT $2::text::bigint[])) AS place
+), done AS MATERIALIZED (
+    SELECT g.*, (SELECT $4::text::bigint[])[g.place] AS ran,
+        ($5::text[])[coalesce((SELECT $6::text::int[])[g.place], 1)] AS topic, ($7::json[])[g.place] AS result
+    FROM gone g
 ), ended AS (
     INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
-        message, result)
-    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, message, result
-    FROM gone
+        message, result, worker)
+    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, message, result,
+        worker_id FROM done
 ), counted AS (
     INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
-    SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(ran), 0) FROM gone GROUP BY now, topic
+    SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(ran), 0) FROM done GROUP BY now, topic
     ON CONFLICT (minute, writer, topic, status) DO UPDATE
         SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
 ), told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
-    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM gone GROUP BY now
+    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now
 )
-SELECT coalesce(array_agg(n), '{}') FROM gone
+SELECT coalesce(array_agg(n), '{}') FROM done
+
+-- name: take_running
+-- End attempts: only with the right token under the right lease. As in settle_completed, no join.
+WITH t AS MATERIALIZED (
+    SELECT array_agg(t.n ORDER BY t.n) AS ns, array_agg(t.token ORDER BY t.n) AS tokens,
+        array_agg(t.lease ORDER BY t.n) AS leases FROM {rows: n bigint, token bigint, lease bigint})
+DELETE FROM {running} r WHERE r.n = ANY((SELECT ns FROM t)::bigint[])
+    AND r.token = (SELECT tokens FROM t)[width_bucket(r.n, (SELECT ns FROM t))]
+    AND r.lease = (SELECT leases FROM t)[width_bucket(r.n, (SELECT ns FROM t))]
+RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
+
+-- name: set_run_at
+-- A new time for jobs that are in no place just now.
+WITH t AS MATERIALIZED (
+    SELECT array_agg(t.n ORDER BY t.n) AS ns, array_agg(t.run_at ORDER BY t.n) AS times FROM {rows: n bigint, run_at bigint})
+UPDATE {jobs} j SET run_at = (SELECT times FROM t)[width_bucket(j.n, (SELECT ns FROM t))]
+WHERE j.n = ANY((SELECT ns FROM t)::bigint[])
 
 -- name: snapshot
--- The clock, the oldest transaction that is still open, and the number that the next one gets.
-SELECT {now}, CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint),
-    CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)
+-- The clock, and the id below which every transaction has ended.
+SELECT {now}, CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)
+
+-- name: next_transaction
+-- An id above that of every transaction that had one when this was asked: the caller's own, taken now.
+SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)
 
 -- name: late_jobs
 -- Jobs in these gaps. OFFSET keeps the planner from walking through all jobs in their order.
@@ -141,3 +225,47 @@ SELECT x.id, x.n, x.type, x.to_status, x.metadata, x.created_at FROM {rows: firs
     SELECT e.id, e.n, e.type, e.to_status, e.metadata::text, e.created_at FROM {events} e
     WHERE e.id BETWEEN t.first AND t.last ORDER BY e.id OFFSET 0) x
 ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
+
+-- name: renew_lease
+-- Renew a lease, late or not, and read what its owner was asked to stop; no row means that it was taken back or given
+-- up. One statement: a worker that is frozen between two would keep the reaper from its lease.
+UPDATE {leases} l SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
+WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
+RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
+    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id)
+
+-- name: touch_running
+-- Start and progress of running jobs, each job once, under a lease that was not taken back.
+WITH live AS MATERIALIZED (
+    SELECT l.id, {now} AS now FROM {leases} l WHERE l.id = (SELECT min(t.lease) FROM {rows: lease bigint}) FOR KEY SHARE
+), t AS MATERIALIZED (
+    SELECT array_agg(t.n ORDER BY t.n) AS ns, array_agg(t.token ORDER BY t.n) AS tokens,
+        array_agg(t.ran_ms ORDER BY t.n) AS rans, array_agg(t.progress ORDER BY t.n) AS progresses,
+        array_agg(t.message ORDER BY t.n) AS messages
+    FROM {rows: n bigint, token bigint, ran_ms bigint, progress integer, message text}
+)
+UPDATE {running} r SET
+    started_at = coalesce(r.started_at, live.now - (SELECT rans FROM t)[width_bucket(r.n, (SELECT ns FROM t))]),
+    progress = coalesce((SELECT progresses FROM t)[width_bucket(r.n, (SELECT ns FROM t))], r.progress),
+    message = coalesce((SELECT messages FROM t)[width_bucket(r.n, (SELECT ns FROM t))], r.message)
+FROM live WHERE r.n = ANY((SELECT ns FROM t)::bigint[]) AND r.lease = live.id
+    AND r.token = (SELECT tokens FROM t)[width_bucket(r.n, (SELECT ns FROM t))]
+RETURNING r.n, r.token
+
+-- name: count_running
+-- Count jobs in (positive) and out (negative); the rows are locked. No join, as in settle_completed.
+WITH t AS MATERIALIZED (SELECT jsonb_object_agg(t.key, t.change) AS changes FROM {rows: key text, change integer})
+UPDATE {limits} l SET running = l.running + ((SELECT changes FROM t) ->> l.key)::integer
+WHERE l.key {among: key text} RETURNING l.key, l.running
+
+-- name: patch_jobs
+-- Change pending jobs that are in no place just now, as far as something is named. No join, as in settle_completed.
+WITH t AS MATERIALIZED (
+    SELECT array_agg(t.n ORDER BY t.n) AS ns, array_agg(t.priority ORDER BY t.n) AS priorities,
+        array_agg(t.run_at ORDER BY t.n) AS times, array_agg(t.max_attempts ORDER BY t.n) AS most, max(t.now) AS now
+    FROM {rows: n bigint, priority integer, run_at bigint, max_attempts integer, now bigint})
+UPDATE {jobs} j SET changed_at = (SELECT now FROM t),
+    priority = coalesce((SELECT priorities FROM t)[width_bucket(j.n, (SELECT ns FROM t))], j.priority),
+    run_at = coalesce((SELECT times FROM t)[width_bucket(j.n, (SELECT ns FROM t))], j.run_at),
+    max_attempts = coalesce((SELECT most FROM t)[width_bucket(j.n, (SELECT ns FROM t))], j.max_attempts)
+WHERE j.n = ANY((SELECT ns FROM t)::bigint[]) RETURNING j.n, j.run_at

@@ -9,76 +9,107 @@ SELECT i + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'treadle_jobs'
 -- name: next_token
 UPDATE {token} SET value = value + 1 RETURNING value
 
+-- name: lane_heads
+-- The lanes that a worker serves and in which a job is ready, with the place of the first one.
+SELECT x.lane, x.topic, r.rank, r.run_at, r.n FROM (
+    SELECT l.lane, l.topic, (SELECT r.n FROM {ready} r WHERE r.lane = l.lane ORDER BY r.rank, r.run_at, r.n LIMIT 1) AS n
+    FROM {rows: topic text, capability text, worker_type text}
+    CROSS JOIN {lanes} l LEFT JOIN {topics} p ON p.topic = l.topic
+    WHERE l.topic = t.topic AND l.capability = t.capability AND l.worker_type = t.worker_type
+      AND (p.paused_until IS NULL OR p.paused_until <= {now})) x
+CROSS JOIN {ready} r ON r.n = x.n ORDER BY r.rank, r.run_at, r.n
+
 -- name: peek_lane
--- packed: The first jobs of a lane.
-SELECT json_group_array(json_array(n, attempt, max_attempts, flags, id, topic, payload, created_by, scope, scope_id, due, trace, expires_at))
-FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
-        max(r.run_at, j.created_at) AS due, j.trace, j.expires_at
+-- packed: The first jobs of a lane, as far as a claim has to know them.
+SELECT json_group_array(json_array(n, rank, run_at, attempt, max_attempts, flags, topic, limit_key, limit_policy, limit_most, expires_at, size))
+FROM (SELECT r.n, r.rank, r.run_at, r.attempt, r.max_attempts, r.flags, j.topic, j.limit_key, j.limit_policy, j.limit_most,
+        j.expires_at, length(CAST(j.payload AS BLOB)) AS size
     FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
-    ORDER BY r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}))
+    ORDER BY r.rank, r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}))
+
+-- name: claimed_jobs
+-- packed: What a worker has to know of jobs.
+SELECT json_group_array(json_array(j.n, j.id, j.topic, j.payload, j.max_attempts, j.flags, j.created_by, j.scope, j.scope_id,
+    max(j.run_at, j.created_at), j.trace))
+FROM {rows: n bigint} CROSS JOIN {jobs} j WHERE j.n = t.n
 
 -- name: members
--- Live jobs under these gates, oldest first.
-SELECT m.gate, m.n, j.id FROM {rows: gate text} CROSS JOIN {members} m CROSS JOIN {jobs} j
-WHERE m.gate = t.gate AND j.n = m.n ORDER BY m.gate, m.n
+-- Live jobs under these keys, oldest first.
+SELECT m.key, j.id, EXISTS (SELECT 1 FROM {running} r WHERE r.n = m.n), j.flags
+FROM {rows: key text} CROSS JOIN {members} m CROSS JOIN {jobs} j
+WHERE m.key = t.key AND j.n = m.n ORDER BY m.key, m.n
 
 -- name: next_held
--- Who waits at these gates, most urgent first, at each as many as the roomiest has room for.
-SELECT t.gate, h.n FROM {rows: gate text} CROSS JOIN {held} h
-WHERE h.n IN (SELECT x.n FROM {held} x WHERE x.gate = t.gate ORDER BY x.priority DESC, x.n
-    LIMIT (SELECT max(t.room) FROM {rows: room integer}))
-ORDER BY h.gate, h.priority DESC, h.n
+-- Who is held under these keys, most urgent first, in each lane as many as the roomiest has room for.
+SELECT t.key, t.lane, h.n FROM {rows: key text, lane integer, running integer} CROSS JOIN {held} h
+WHERE h.n IN (SELECT x.n FROM {held} x WHERE x.key = t.key AND x.lane = t.lane AND x.most > t.running
+    ORDER BY x.rank, x.run_at, x.n LIMIT (SELECT max(t.room) FROM {rows: room integer}))
+ORDER BY h.key, h.lane, h.rank, h.run_at, h.n
 
 -- name: insert_alike
 -- Many jobs that differ only in id and payload (executemany).
-INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace)
-VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?)
+INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace, priority)
+VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: clock_and_last_number
 SELECT {now}, coalesce(max(n), 0) FROM {jobs}
 
 -- name: insert_one
 -- One job, with the clock in the same statement.
-INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace)
-VALUES (?1, ?2, ?3, coalesce(?4, {now} + ?5), {now}, ?6, 0, ?7, ?8, ?9, ?10, ?11, ?12)
+INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace, priority)
+VALUES (?1, ?2, ?3, coalesce(?4, {now} + ?5), {now}, ?6, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 RETURNING n, run_at, created_at
 
 -- name: place_one_ready
-INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags) VALUES (?1, ?2, ?3, 0, ?4, 0)
+INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags) VALUES (?1, ~?5, ?2, ?3, 0, ?4, 0)
 
 -- name: place_one_later
 INSERT INTO {later} (n, lane, run_at, attempt) VALUES (?1, ?2, ?3, 0)
 
 -- name: place_alike_ready
 -- The jobs that were inserted after this number.
-INSERT INTO {ready} (lane, run_at, n, attempt, max_attempts, flags)
-SELECT lane, run_at, n, 0, max_attempts, flags FROM {jobs} WHERE n > ?
+INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags)
+SELECT lane, ~priority, run_at, n, 0, max_attempts, flags FROM {jobs} WHERE n > ?
 
 -- name: place_alike_later
 INSERT INTO {later} (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 FROM {jobs} WHERE n > ?
 
+-- name: peek_places
+-- The places of the first jobs of a lane, as one JSON text.
+SELECT json_group_array(json_array(rank, run_at, n))
+FROM (SELECT rank, run_at, n FROM {ready} WHERE lane = ?1 ORDER BY rank, run_at, n LIMIT ?2)
+
+-- name: peek_sizes
+-- How large the payloads of the first jobs of a lane are, as one JSON text.
+SELECT json_group_array(size) FROM (SELECT length(CAST(j.payload AS BLOB)) AS size
+    FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.rank, r.run_at, r.n LIMIT ?2)
+
 -- name: peek_heads
--- The first jobs of a lane as one JSON text, whether any has a deadline or is on its last attempt, and the last one's time.
-SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace)),
-    max(flags & 4), max(attempt + 1 >= max_attempts), max(run_at)
-FROM (SELECT r.n, r.run_at, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
+-- The first jobs of a lane as one JSON text, whether any has a limit or a deadline or is on its last attempt.
+SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null)),
+    max(flags & 2), max(flags & 4), max(attempt + 1 >= max_attempts)
+FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
         max(r.run_at, j.created_at) AS due, j.trace
-    FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.run_at, r.n LIMIT ?2)
+    FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.rank, r.run_at, r.n LIMIT ?2)
+
+-- name: place_of
+-- Where a ready job stands in its lane.
+SELECT rank, run_at, n FROM {ready} WHERE n = ?1
 
 -- name: start_heads
--- Leased: everything of a lane up to (run_at, n).
+-- Leased: everything of a lane up to (rank, run_at, n).
 INSERT INTO {running} (n, token, lease, attempt, claimed_at)
-SELECT n, ?1, ?2, attempt + 1, ?3 FROM {ready} WHERE lane = ?4 AND (run_at, n) <= (?5, ?6)
+SELECT n, ?1, ?2, attempt + 1, ?3 FROM {ready} WHERE lane = ?4 AND (rank, run_at, n) <= (?5, ?6, ?7)
 
 -- name: drop_heads
-DELETE FROM {ready} WHERE lane = ?1 AND (run_at, n) <= (?2, ?3)
+DELETE FROM {ready} WHERE lane = ?1 AND (rank, run_at, n) <= (?2, ?3, ?4)
 
 -- name: settle_completed
 -- The everyday ending: append, guarded by token and lease (the caller has the only write lock and has seen the lease live).
 INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
-    message, result)
+    message, result, worker)
 SELECT r.n, r.token, ?2, 'completed', r.attempt, ?3, r.claimed_at, ?3 - json_extract(value, '$[2]'), r.cancel_at,
-    r.cancel_reason, r.message, json_extract(value, '$[3]')
+    r.cancel_reason, r.message, json_extract(value, '$[3]'), ?5
 FROM json_each(?1) CROSS JOIN {running} r
 WHERE r.n = json_extract(value, '$[0]') AND r.token = json_extract(value, '$[1]') AND r.lease = ?4
 
@@ -87,8 +118,12 @@ WHERE r.n = json_extract(value, '$[0]') AND r.token = json_extract(value, '$[1]'
 DELETE FROM {running} WHERE n IN (SELECT json_extract(value, '$[0]') FROM json_each(?1))
 
 -- name: snapshot
--- The clock; nobody else's transaction is ever open when a number is taken.
-SELECT {now}, 0, 0
+-- The clock; no other transaction is ever open when a number is taken, so none has to be waited for.
+SELECT {now}, 0
+
+-- name: next_transaction
+-- Transactions have no ids here.
+SELECT 0
 
 -- name: late_jobs
 -- Jobs in these gaps, of which there are none here.
@@ -100,3 +135,40 @@ ORDER BY j.n LIMIT (SELECT max(t.top) FROM {rows: top bigint})
 SELECT e.id, e.n, e.type, e.to_status, e.metadata, e.created_at FROM {rows: first bigint, last bigint}
 CROSS JOIN {events} e WHERE e.id BETWEEN t.first AND t.last
 ORDER BY e.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
+
+-- name: take_running
+-- End attempts: only with the right token under the right lease.
+DELETE FROM {running} WHERE (n, token, lease) IN (SELECT t.n, t.token, t.lease FROM {rows: n bigint, token bigint, lease bigint})
+RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
+
+-- name: set_run_at
+-- A new time for jobs that are in no place just now.
+UPDATE {jobs} SET run_at = t.run_at FROM {rows: n bigint, run_at bigint} WHERE {jobs}.n = t.n
+
+-- name: renew_lease
+-- Renew a lease, late or not, and read what its owner was asked to stop; no row means that it was taken back or given up.
+UPDATE {leases} SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
+WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
+RETURNING until, (SELECT json_group_array(json_array(r.n, r.token, coalesce(r.cancel_reason, '')))
+    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id)
+
+-- name: touch_running
+-- Start and progress of running jobs, each job once, under a lease that was not taken back.
+UPDATE {running} SET started_at = coalesce({running}.started_at, {now} - t.ran_ms),
+    progress = coalesce(t.progress, {running}.progress), message = coalesce(t.message, {running}.message)
+FROM {rows: n bigint, token bigint, lease bigint, ran_ms bigint, progress integer, message text}
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.lease
+    AND EXISTS (SELECT 1 FROM {leases} l WHERE l.id = t.lease)
+RETURNING n, token
+
+-- name: count_running
+-- Count jobs in (positive) and out (negative); the rows are locked.
+UPDATE {limits} SET running = running + t.change FROM {rows: key text, change integer} WHERE {limits}.key = t.key
+RETURNING {limits}.key, running
+
+-- name: patch_jobs
+-- Change pending jobs that are in no place just now, as far as something is named.
+UPDATE {jobs} SET priority = coalesce(t.priority, {jobs}.priority), run_at = coalesce(t.run_at, {jobs}.run_at),
+    max_attempts = coalesce(t.max_attempts, {jobs}.max_attempts), changed_at = t.now
+FROM {rows: n bigint, priority integer, run_at bigint, max_attempts integer, now bigint} WHERE {jobs}.n = t.n
+RETURNING n, run_at

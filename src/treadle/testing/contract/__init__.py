@@ -1,4 +1,4 @@
-"""The contract of a store, as tests: what a new store must pass to be one.
+"""The store contract as a test suite that every store must pass.
 
 Needs pytest and pytest-asyncio. In the tests of your store:
 
@@ -7,8 +7,8 @@ Needs pytest and pytest-asyncio. In the tests of your store:
         def database(self, tmp_path):
             return MyDatabase(tmp_path)        # a treadle.testing.workbench.Database
 
-Each part can also stand alone, which spreads better over several test processes. For asserts that
-explain themselves, call `pytest.register_assert_rewrite("treadle.testing.contract")` in conftest.py.
+You can also subclass each part separately, which spreads better over several test processes. For readable assertion
+errors, call `pytest.register_assert_rewrite("treadle.testing.contract")` in conftest.py.
 """
 
 from treadle.testing.contract.changes import BusyChangesContract, ChangesContract, SnapshotContract
@@ -32,11 +32,14 @@ from treadle.testing.contract.invariants import InvariantContract, WalkContract
 from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract, TemplateContract
 from treadle.testing.contract.leases import CancelRequestContract, LeaseContract, LostClaimContract, TouchContract
 from treadle.testing.contract.looking import (
+    AttemptsContract,
     EventsContract,
     GetContract,
     HintsContract,
     ListContract,
     ObstaclesContract,
+    OverviewContract,
+    SearchContract,
     StatsContract,
     TopicsContract,
 )
@@ -46,6 +49,7 @@ from treadle.testing.contract.records import RecordContract
 from treadle.testing.contract.requests import (
     CancelContract,
     DeleteContract,
+    DryRunContract,
     ReleaseContract,
     RequeueContract,
     RescheduleContract,
@@ -53,6 +57,7 @@ from treadle.testing.contract.requests import (
 from treadle.testing.contract.settling import (
     BadDataContract,
     CancelledWhileRunningContract,
+    EffectsContract,
     GuardContract,
     SettleContract,
 )
@@ -60,7 +65,7 @@ from treadle.testing.contract.suite import ContractPart
 
 
 class StoreContract:
-    """Everything: one nested class for each part."""
+    """The whole contract, with one nested class per part."""
 
     class TestInsert(InsertContract): ...
 
@@ -96,6 +101,8 @@ class StoreContract:
 
     class TestBadData(BadDataContract): ...
 
+    class TestEffects(EffectsContract): ...
+
     class TestPromote(PromoteContract): ...
 
     class TestReclaim(ReclaimContract): ...
@@ -110,6 +117,8 @@ class StoreContract:
 
     class TestDelete(DeleteContract): ...
 
+    class TestDryRun(DryRunContract): ...
+
     class TestQueuePolicy(QueuePolicyContract): ...
 
     class TestRejectPolicy(RejectPolicyContract): ...
@@ -117,6 +126,8 @@ class StoreContract:
     class TestReplacePolicy(ReplacePolicyContract): ...
 
     class TestRate(RateContract): ...
+
+    class TestSearch(SearchContract): ...
 
     class TestGet(GetContract): ...
 
@@ -126,9 +137,13 @@ class StoreContract:
 
     class TestSort(SortContract): ...
 
+    class TestAttempts(AttemptsContract): ...
+
     class TestEvents(EventsContract): ...
 
     class TestStats(StatsContract): ...
+
+    class TestOverview(OverviewContract): ...
 
     class TestTopics(TopicsContract): ...
 
@@ -164,6 +179,7 @@ class StoreContract:
 
 
 __all__ = [
+    "AttemptsContract",
     "BadDataContract",
     "BusyChangesContract",
     "CancelContract",
@@ -176,6 +192,8 @@ __all__ = [
     "DeadlineContract",
     "DedupeContract",
     "DeleteContract",
+    "DryRunContract",
+    "EffectsContract",
     "EventsContract",
     "FilterContract",
     "GateRaceContract",
@@ -194,6 +212,7 @@ __all__ = [
     "ManyClaimersContract",
     "ObstaclesContract",
     "OpenContract",
+    "OverviewContract",
     "PauseContract",
     "PromoteContract",
     "PruneContract",
@@ -207,6 +226,7 @@ __all__ = [
     "ReplacePolicyContract",
     "RequeueContract",
     "RescheduleContract",
+    "SearchContract",
     "SettleContract",
     "SnapshotContract",
     "SortContract",

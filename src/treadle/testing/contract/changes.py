@@ -1,4 +1,4 @@
-"""What happened since last time: all of it, once, in the order in which it happened to each job."""
+"""The change feed: every change is reported exactly once, in order for each job."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from treadle.job import Job
-from treadle.lifecycle import CancelAcknowledged, Completed, Failed, Released, Snoozed, Status
-from treadle.store.base import Change, Claimed, Listing, Store, Touch
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Released, Snoozed
+from treadle.queue import steering
+from treadle.store.protocol import Store
+from treadle.store.values import Change, Claimed, Listing, Touch
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, eventually, new_job, settlement
 
 
 class Watcher:
-    """Somebody who looks again and again at what happened since his last look."""
+    """Polls the change feed and remembers its cursor."""
 
     def __init__(self, store: Store, page: int = 1000) -> None:
         self.store = store
@@ -27,7 +30,7 @@ class Watcher:
         self.seen: list[Change] = []
 
     async def look(self) -> list[Change]:
-        """What is new, to the last of it."""
+        """Read all new changes, page by page."""
         found: list[Change] = []
         while True:
             changes = await self.store.changes(self.cursor, self.page)
@@ -42,7 +45,7 @@ class Watcher:
         return names(await self.look())
 
     def stories(self) -> dict[str, list[str]]:
-        """What happened to each job."""
+        """The event names seen for each job."""
         told: dict[str, list[str]] = defaultdict(list)
         for change in self.seen:
             told[id_of(change)].append(change.event.removeprefix("job:"))
@@ -68,7 +71,7 @@ class Watched(ContractPart):
         return watcher
 
     async def started(self, bench: Workbench, **options: Any) -> Claimed:
-        """A job whose start has been written."""
+        """A job with its start written."""
         job = await bench.claim_one(**options)
         await self.touch(bench, job)
         return job
@@ -121,7 +124,7 @@ class ChangesContract(Watched):
         assert await watcher.news() == ["enqueued", "completed"]
 
     async def test_the_whole_story_in_order(self, bench: Workbench, watcher: Watcher) -> None:
-        """Read once at the end, it is the same as when it was looked at after each step."""
+        """Reading once at the end gives the same events as reading after each step."""
         steps = Watcher(bench.store)
         await steps.look()
         (id,) = await bench.enqueue(1)
@@ -132,20 +135,20 @@ class ChangesContract(Watched):
         await self.started(bench, lease=await bench.lease(MINUTE))
         await steps.look()
         await bench.pass_time(HOUR)
-        await bench.store.reclaim()
+        await bench.reap()
         await steps.look()
         await bench.settle(await self.started(bench), Snoozed(1))
         await steps.look()
         await eventually(bench.promoted)
         await bench.claim_one()
-        await bench.store.release([id])
+        await steering.release(bench.store, [id])
         await steps.look()
         await self.started(bench)
-        await bench.store.cancel([id], "enough")
+        await steering.cancel(bench.store, [id], "enough")
         await steps.look()
-        await bench.store.release([id])
+        await steering.release(bench.store, [id])
         await steps.look()
-        await bench.store.requeue([id])
+        await steering.requeue(bench.store, [id])
         await steps.look()
         await bench.settle(await bench.claim_one(), Completed())
         await steps.look()
@@ -170,7 +173,7 @@ class ChangesContract(Watched):
 
     def _overdue(self, bench: Workbench) -> Any:
         async def ended() -> bool:
-            return bool(await bench.store.expire_overdue())
+            return bool((await bench.store.advance()).moved)
 
         return ended
 
@@ -182,7 +185,7 @@ class ChangesContract(Watched):
         self, bench: Workbench, watcher: Watcher
     ) -> None:
         id = await bench.make("completed")
-        await bench.store.requeue([id], force=True)
+        await steering.requeue(bench.store, [id], force=True)
         assert await watcher.news() == ["enqueued", "started", "completed", "requeued"]
         await bench.settle(await bench.claim_one(), Completed())
         assert await watcher.news() == ["started", "completed"]
@@ -190,13 +193,13 @@ class ChangesContract(Watched):
     async def test_a_cancel_comes_after_the_start(self, bench: Workbench, watcher: Watcher) -> None:
         (id,) = await bench.enqueue(1)
         job = await self.started(bench)
-        await bench.store.cancel([id], "")
+        await steering.cancel(bench.store, [id], "")
         assert await watcher.news() == ["enqueued", "started", "cancelling"]
         await bench.settle(job, CancelAcknowledged("stopped"))
         assert await watcher.news() == ["cancelled"]
         (id,) = await bench.enqueue(1)
         job = await self.started(bench)
-        await bench.store.cancel([id], "")
+        await steering.cancel(bench.store, [id], "")
         await bench.settle(job, CancelAcknowledged("stopped"))
         assert await watcher.news() == ["enqueued", "started", "cancelling", "cancelled"]
 
@@ -230,7 +233,7 @@ class ChangesContract(Watched):
         ids = await bench.enqueue(30)
         jobs = await bench.claim(30)
         await bench.store.settle([settlement(job, Completed()) for job in jobs[:20]])
-        await bench.store.cancel(ids, "")
+        await steering.cancel(bench.store, ids, "")
         await watcher.look()
         stories = watcher.stories()
         assert list(stories) == ids, "in the order in which they were made"
@@ -247,7 +250,7 @@ class ChangesContract(Watched):
         await bench.store.settle([settlement(job, Completed()) for job in jobs[:9]])
         for job in jobs[9:]:
             await bench.settle(job, Failed("Boom", "Boom"))
-        await bench.store.requeue([job.id for job in jobs[9:]])
+        await steering.requeue(bench.store, [job.id for job in jobs[9:]])
         await watcher.look()
         done = {job.id for job in jobs[:9]}
         for id in ids:
@@ -255,7 +258,7 @@ class ChangesContract(Watched):
             assert watcher.stories()[id] == ["enqueued", "started", *rest]
 
     async def test_a_cursor_may_be_used_again(self, bench: Workbench, watcher: Watcher) -> None:
-        """Whoever lost the answer asks once more."""
+        """A reader that lost an answer can repeat the request."""
         await bench.make("completed")
         await bench.make("processing")
         one = await bench.store.changes(watcher.cursor)
@@ -267,14 +270,14 @@ class ChangesContract(Watched):
         (id,) = await bench.enqueue(1, store=client)
         job = await bench.claim_one(store=worker)
         await bench.settle(job, Completed(), store=worker)
-        await client.requeue([id], force=True)
+        await steering.requeue(client, [id], force=True)
         assert await watcher.news() == ["enqueued", "started", "completed", "requeued"]
 
     async def test_deleting(self, bench: Workbench, watcher: Watcher) -> None:
         id = await bench.enqueue_one(scope="user", scope_id="ann", created_by="bob")
         failed = await bench.make("failed", topic="other")
         await watcher.look()
-        await bench.store.delete([id, failed])
+        await steering.delete(bench.store, [id, failed])
         changes = await watcher.look()
         assert names(changes) == ["deleted", "deleted"]
         assert [change.job for change in changes] == [None, None]
@@ -283,7 +286,7 @@ class ChangesContract(Watched):
 
     async def test_of_a_job_that_is_gone_only_that_is_told(self, bench: Workbench, watcher: Watcher) -> None:
         id = await bench.make("completed")
-        await bench.store.delete([id], force=True)
+        await steering.delete(bench.store, [id], force=True)
         assert await watcher.news() == ["deleted"]
 
     async def test_pruning(self, bench: Workbench, watcher: Watcher) -> None:
@@ -312,7 +315,7 @@ class ChangesContract(Watched):
 
 
 class SnapshotContract(Watched):
-    """Jobs as they are between two looks: what led to it has been told, what follows has not."""
+    """A snapshot includes the effect of every event before it and of none after it."""
 
     async def test_the_listed_jobs(self, bench: Workbench, watcher: Watcher) -> None:
         ids = await bench.enqueue(3)
@@ -325,7 +328,7 @@ class SnapshotContract(Watched):
         first, _ = await bench.enqueue(2)
         changes = await bench.store.changes(watcher.cursor, 100, first)
         assert [job.id for job in changes.jobs or ()] == [first]
-        await bench.store.delete([first])
+        await steering.delete(bench.store, [first])
         changes = await bench.store.changes(changes.cursor, 100, first)
         assert (names(changes.events), changes.jobs) == (["deleted"], [])
 
@@ -345,7 +348,7 @@ class SnapshotContract(Watched):
         assert (changes.events, [job.id for job in changes.jobs or ()]) == ([], [id])
 
     async def test_while_others_are_at_work(self, bench: Workbench) -> None:
-        """The snapshot and what is told after it always add up to how it ends."""
+        """The snapshot plus the events after it always add up to the final state."""
         other = await bench.another()
         over = asyncio.Event()
 
@@ -368,7 +371,7 @@ class SnapshotContract(Watched):
                 for change in changes.events:
                     assert (change.event == "job:enqueued") == (id_of(change) not in known), "a gap or a double"
                     assert change.to is not None
-                    # A job may be claimed, which is processing, before it is started.
+                    # A claimed job counts as processing before it is started.
                     assert change.to != known.get(id_of(change)) or change.event == "job:started", "a double"
                     known[id_of(change)] = change.to
                 last = last and not changes.more
@@ -379,7 +382,7 @@ class SnapshotContract(Watched):
 
 
 class BusyChangesContract(Watched):
-    """Several at work while somebody watches: every job's story is whole, legal and told once."""
+    """Several workers run while a reader polls: each job's history is complete, legal and reported once."""
 
     FOLLOWS: ClassVar[dict[str | None, set[str]]] = {
         None: {"enqueued"},
@@ -408,11 +411,11 @@ class BusyChangesContract(Watched):
                     if random.random() < 0.3:
                         await store.touch(job.lease, [Touch(job.n, job.token, 1, None, None)])
                     await bench.settle(job, self.some_outcome(), store=store)
-                await store.promote()
+                await store.advance()
                 if random.random() < 0.3:
-                    await store.cancel(ids, "")
+                    await steering.cancel(store, ids, "")
                 if random.random() < 0.3:
-                    await store.requeue([job.id for job in jobs], force=True)
+                    await steering.requeue(store, [job.id for job in jobs], force=True)
 
         async def watch() -> None:
             while not over:

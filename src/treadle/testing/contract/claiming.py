@@ -1,17 +1,22 @@
-"""Claims: whose turn it is, and who has to wait."""
+"""Claims: which jobs come first and which have to wait."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import string
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from treadle.errors import LeaseLost
-from treadle.lifecycle import Completed, Failed, Released, Status
-from treadle.store.base import NewJob
+from treadle.model.errors import LeaseLost
+from treadle.model.status import Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import Completed, Failed, Released
+from treadle.queue import steering
+from treadle.store.values import NewJob, Wants
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
     ENDED,
@@ -39,12 +44,12 @@ class ClaimContract(ContractPart):
         assert job.status is Status.PROCESSING
 
     async def test_a_claim_says_since_when_its_jobs_are_due(self, bench: Workbench) -> None:
-        await bench.enqueue_one(run_at=1_000)  # long ago: it waits since it was made
+        await bench.enqueue_one(run_at=1_000)  # long ago: it has been waiting since it was created
         await bench.enqueue_one(delay_ms=MINUTE)
         await bench.pass_time(HOUR)
         assert await bench.promoted()
         await bench.enqueue_one()
-        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 3, 3)
+        claim = await bench.store.claim(await bench.lease(), Wants([TOPIC], [], 3, 3))
         assert claim.at is not None
         waited = sorted((claim.at - job.due) // SECOND for job in claim.jobs)
         assert waited == [pytest.approx(one, abs=20) for one in (0, 3540, 3600)]
@@ -72,8 +77,8 @@ class ClaimContract(ContractPart):
         assert seen.started_at is None
 
     async def test_an_empty_queue(self, bench: Workbench) -> None:
-        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 10, 10)
-        assert (claim.jobs, claim.next_at_ms, claim.overdue) == ([], None, False)
+        claim = await bench.store.claim(await bench.lease(), Wants([TOPIC], [], 10, 10))
+        assert (claim.jobs, claim.again_in_ms) == ([], None)
 
     async def test_a_claimed_job_is_not_claimed_again(self, bench: Workbench) -> None:
         await bench.enqueue(3)
@@ -187,7 +192,7 @@ class ClaimOrderContract(ContractPart):
     async def test_a_job_released_by_hand_still_comes_first(self, bench: Workbench) -> None:
         ids = await bench.enqueue(3)
         job = await bench.claim_one()
-        await bench.store.release([job.id])
+        await steering.release(bench.store, [job.id])
         assert (await bench.claim_one()).id == ids[0]
 
     async def test_a_late_job_with_an_older_time_comes_first(self, bench: Workbench) -> None:
@@ -212,7 +217,7 @@ class ClaimOrderContract(ContractPart):
 
     async def test_a_job_with_a_new_priority_takes_its_new_place(self, bench: Workbench) -> None:
         ids = await bench.enqueue(3)
-        await bench.store.reschedule(ids[2], run_at=None, priority=90, max_attempts=None)
+        await steering.reschedule(bench.store, [ids[2]], priority=90)
         assert [job.id for job in await bench.claim(10)] == [ids[2], ids[0], ids[1]]
 
     async def test_jobs_dated_in_the_future_do_not_stand_in_the_way(self, bench: Workbench) -> None:
@@ -221,7 +226,7 @@ class ClaimOrderContract(ContractPart):
         assert [job.id for job in await bench.claim(10)] == ids
 
     async def test_any_mix_comes_in_its_order(self, bench: Workbench) -> None:
-        """Lane by lane: priority, then the topic with the oldest head; inside a lane by time and arrival."""
+        """Jobs come by priority, then by due time and arrival, across all topics."""
         dice = random.Random(11)
         now = await bench.store.now()
         jobs = [
@@ -231,18 +236,54 @@ class ClaimOrderContract(ContractPart):
         await bench.store.insert(jobs)
         left = jobs
         while left:
-            limit = dice.choice([1, 7, 25])
+            limit = dice.choice([1, 7, 25, 60])
             expected = _in_order(left)[:limit]
             assert [job.id for job in await bench.claim(limit, topics=["a", "b", "c"])] == expected
             left = [job for job in left if job.id not in expected]
 
+    async def test_many_topics_are_merged_by_time_however_unequal_they_are(self, bench: Workbench) -> None:
+        """A claim may return fewer jobs than asked, but never out of order, and reports that more are left."""
+        dice = random.Random(5)
+        now = await bench.store.now()
+        topics = [f"t{n}" for n in range(30)]
+        names = [*topics, *["t7"] * 120]
+        jobs = [new_job(topic=topic, run_at=now - dice.randrange(1, 10**6)) for topic in names]
+        await bench.store.insert(jobs)
+        lease = await bench.lease()
+        order: list[str] = []
+        claim = await bench.store.claim(lease, Wants(topics, [], 50, 50))
+        while claim.jobs:
+            assert len(claim.jobs) == 50 or claim.again_in_ms == 0 or len(order) + len(claim.jobs) == len(jobs)
+            order += [job.id for job in claim.jobs]
+            claim = await bench.store.claim(lease, Wants(topics, [], 50, 50))
+        assert order == _in_order(jobs)
+
+    async def test_a_claim_brings_no_more_payload_than_it_may(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(12, payload=_random_payload(100_000))
+        lease = await bench.lease()
+        order: list[str] = []
+        while (claim := await bench.store.claim(lease, Wants([TOPIC], [], 50, 50, max_bytes=350_000))).jobs:
+            assert len(claim.jobs) <= 3
+            order += [job.id for job in claim.jobs]
+            assert claim.again_in_ms == (0 if len(order) < 12 else None)
+        assert order == ids
+
+    @pytest.mark.parametrize("options", [{}, {"limit": Limit("g", "queue_same_scope", 9)}], ids=["plain", "limited"])
+    async def test_one_job_comes_however_large_it_is(self, bench: Workbench, options: dict[str, Any]) -> None:
+        ids = await bench.enqueue(2, payload=_random_payload(100_000), **options)
+        lease = await bench.lease()
+        for id in ids:
+            (job,) = (await bench.store.claim(lease, Wants([TOPIC], [], 50, 50, max_bytes=10))).jobs
+            assert job.id == id
+
+
+def _random_payload(size: int) -> str:
+    """Random, so that no database can compress it."""
+    return json.dumps({"x": "".join(random.Random(1).choices(string.ascii_letters, k=size))})
+
 
 def _in_order(jobs: Sequence[NewJob]) -> list[str]:
-    lanes: dict[tuple[int, str], list[NewJob]] = {}
-    for job in sorted(jobs, key=_due):
-        lanes.setdefault((-job.priority, job.topic), []).append(job)
-    ordered = sorted(lanes.items(), key=lambda lane: (lane[0][0], _due(lane[1][0])))
-    return [job.id for _, lane in ordered for job in lane]
+    return [job.id for job in sorted(jobs, key=lambda job: (-job.priority, _due(job)))]
 
 
 def _due(job: NewJob) -> int:
@@ -250,7 +291,9 @@ def _due(job: NewJob) -> int:
 
 
 class LastAttemptContract(ContractPart):
-    """A job on its last attempt is only claimed into a free slot, so a poison job can't use up its neighbours."""
+    """A job on its last attempt is only claimed into a free slot, so a poison job can't use up its neighbours'
+    attempts.
+    """
 
     async def test_beyond_the_free_slots_no_last_attempt(self, bench: Workbench) -> None:
         ids = await bench.enqueue(5, max_attempts=1)
@@ -274,24 +317,21 @@ class LastAttemptContract(ContractPart):
         job = await bench.claim_one(free=0)
         await bench.settle(job, Failed("Boom", "Boom", retry_in_ms=1))
         await bench.pass_time(SECOND)
-        await bench.store.promote()
+        await bench.store.advance()
         assert await bench.claim(1, free=0) == []
         assert [job.id for job in await bench.claim(1, free=1)] == [id]
 
 
 class DeadlineContract(ContractPart):
-    """A job that was not started in time expires; one that was claimed in time runs on."""
+    """A job that is not started in time expires; one that was claimed in time keeps running."""
 
     @pytest.mark.parametrize("option", ["expires_at", "expires_in_ms"])
     async def test_an_overdue_job_is_not_claimed(self, bench: Workbench, option: str) -> None:
         value = HOUR if option == "expires_in_ms" else await bench.store.now() + HOUR
         id = await bench.enqueue_one(**{option: value})
         await bench.pass_time(2 * HOUR)
-        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 5, 5)
+        claim = await bench.store.claim(await bench.lease(), Wants([TOPIC], [], 5, 5))
         assert claim.jobs == []
-        assert claim.overdue
-        (moved,) = await bench.store.expire_overdue()
-        assert (moved.id, moved.topic, moved.status, moved.event) == (id, TOPIC, Status.EXPIRED, "job:expired")
         seen = await bench.job(id)
         assert (seen.status, seen.error_type, seen.attempt) == (Status.EXPIRED, "DeadlinePassed", 0)
         assert await bench.history(id) == ["expired"]
@@ -300,27 +340,32 @@ class DeadlineContract(ContractPart):
         await bench.enqueue(2, expires_in_ms=MINUTE)
         await bench.pass_time(HOUR)
         ids = await bench.enqueue(2)
-        claim = await bench.store.claim(await bench.lease(), [TOPIC], [], 5, 5)
+        claim = await bench.store.claim(await bench.lease(), Wants([TOPIC], [], 5, 5))
         assert [job.id for job in claim.jobs] == ids
-        assert claim.overdue
 
     async def test_a_deadline_that_passed_before_the_enqueue(self, bench: Workbench) -> None:
         id = await bench.enqueue_one(expires_at=await bench.store.now() - SECOND)
-        assert await bench.claim(5) == []
-        assert [moved.id for moved in await bench.store.expire_overdue()] == [id]
+        (moved,) = (await bench.store.advance()).moved
+        assert (moved.id, moved.topic, moved.status, moved.event) == (id, TOPIC, Status.EXPIRED, "job:expired")
 
-    @pytest.mark.parametrize("state", ["delayed", "retrying", "held"])
-    async def test_every_pending_job_expires(self, bench: Workbench, state: str) -> None:
+    @pytest.mark.parametrize("state", ["pending", "delayed", "held"])
+    async def test_every_job_that_never_ran_expires(self, bench: Workbench, state: str) -> None:
         id = await bench.make(state, expires_in_ms=MINUTE, delay_ms=30 * MINUTE if state == "delayed" else 0)
         await bench.pass_time(2 * MINUTE)
-        assert id in [moved.id for moved in await bench.store.expire_overdue()]
+        assert id in [moved.id for moved in (await bench.store.advance()).moved]
         assert await bench.status(id) is Status.EXPIRED
+
+    async def test_a_job_that_was_tried_in_time_waits_for_its_retry(self, bench: Workbench) -> None:
+        id = await bench.make("retrying", expires_in_ms=MINUTE)
+        await bench.pass_time(2 * HOUR)
+        assert (await bench.store.advance()).moved == []
+        assert ((await bench.job(id)).last_error, [job.id for job in await bench.claim(5)]) == ("Boom: again", [id])
 
     @pytest.mark.parametrize("state", ["processing", "cancelling"])
     async def test_a_job_claimed_in_time_runs_on(self, bench: Workbench, state: str) -> None:
         id = await bench.make(state, expires_in_ms=MINUTE)
         await bench.pass_time(2 * MINUTE)
-        assert await bench.store.expire_overdue() == []
+        assert (await bench.store.advance()).moved == []
         assert await bench.status(id) is Status(state)
 
     async def test_it_may_complete_late(self, bench: Workbench) -> None:
@@ -329,24 +374,24 @@ class DeadlineContract(ContractPart):
         await bench.pass_time(2 * MINUTE)
         assert await bench.settle(job, Completed())
         assert await bench.status(id) is Status.COMPLETED
-        assert await bench.store.expire_overdue() == []
+        assert (await bench.store.advance()).moved == []
 
     async def test_nothing_expires_early(self, bench: Workbench) -> None:
         await bench.enqueue(3, expires_in_ms=HOUR)
-        assert await bench.store.expire_overdue() == []
+        assert (await bench.store.advance()).moved == []
 
     async def test_no_more_than_the_limit_at_once(self, bench: Workbench) -> None:
         await bench.enqueue(5, expires_in_ms=MINUTE)
         await bench.pass_time(HOUR)
-        assert [len(await bench.store.expire_overdue(limit=2)) for _ in range(4)] == [2, 2, 1, 0]
+        assert [len((await bench.store.advance(limit=2)).moved) for _ in range(4)] == [2, 2, 1, 0]
 
     async def test_a_requeued_job_gets_all_the_time_it_needs(self, bench: Workbench) -> None:
         id = await bench.enqueue_one(expires_in_ms=MINUTE)
         await bench.pass_time(HOUR)
-        await bench.store.expire_overdue()
-        await bench.store.requeue([id])
+        await bench.store.advance()
+        await steering.requeue(bench.store, [id])
         assert (await bench.job(id)).expires_at is None
-        assert await bench.store.expire_overdue() == []
+        assert (await bench.store.advance()).moved == []
         job = await bench.claim_one()
         assert job.id == id
         assert await bench.status(id) is Status.PROCESSING
@@ -426,7 +471,7 @@ class ManyClaimersContract(ContractPart):
                 done.extend(job.id for job in jobs)
 
         await asyncio.gather(*(drain(i) for i in range(12)))
-        # A claim may come back empty while another still holds the last rows: finish what is left.
+        # A claim may come back empty while another one still holds the last rows, so claim what is left.
         await drain(0)
         assert sorted(done) == sorted(ids)
         assert (await bench.store.stats()).counts["completed"] == 400

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import KeyReused, NotRepeatable
-from treadle.job import from_ms
-from treadle.lifecycle import Completed, Failed, Status
-from treadle.store.base import Inserted, Listing
+from treadle.model.errors import KeyReused, NotRepeatable
+from treadle.model.job import from_ms
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Completed, Failed
+from treadle.queue import steering
+from treadle.store.values import Inserted, Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import ENDED, HOUR, MINUTE, TOPIC, Workbench, new_job
 
@@ -116,7 +118,7 @@ class InsertContract(ContractPart):
         at = 221_845_392_000_000  # the year 9000
         id = await bench.enqueue_one(run_at=at)
         assert (await bench.job(id)).run_at == from_ms(at)
-        moved, wait = await bench.store.promote()
+        moved, _, wait = await bench.store.advance()
         assert moved == 0
         assert wait is not None
         assert abs(wait - (at - await bench.store.now())) < MINUTE
@@ -167,6 +169,15 @@ class IdempotencyContract(ContractPart):
         assert isinstance(answer, Inserted)
         assert answer.existing_id == first
         assert await bench.statuses([first, again.id]) == [Status.PENDING, None]
+
+    async def test_the_keys_of_owners_are_their_own(self, bench: Workbench) -> None:
+        owners = (None, "", "ann", "bob")
+        first = {owner: await bench.enqueue_one(idempotency_key="k", key_owner=owner) for owner in owners}
+        assert len(set(first.values())) == 4
+        for owner in owners:
+            (answer,) = await bench.store.insert([new_job(idempotency_key="k", key_owner=owner)])
+            assert isinstance(answer, Inserted)
+            assert answer.existing_id == first[owner]
 
     @pytest.mark.parametrize("atomic", [True, False])
     async def test_another_payload_is_refused(self, bench: Workbench, atomic: bool) -> None:
@@ -238,7 +249,7 @@ class IdempotencyContract(ContractPart):
 
     async def test_a_deleted_job_frees_its_key(self, bench: Workbench) -> None:
         first = await bench.enqueue_one(idempotency_key="k", payload='{"a":1}')
-        await bench.store.delete([first])
+        await steering.delete(bench.store, [first])
         second = await bench.enqueue_one(idempotency_key="k", payload='{"a":2}')
         assert second != first
 
@@ -250,7 +261,7 @@ class IdempotencyContract(ContractPart):
 
     async def test_a_requeued_job_keeps_its_key(self, bench: Workbench) -> None:
         first = await bench.make("failed", idempotency_key="k")
-        await bench.store.requeue([first])
+        await steering.requeue(bench.store, [first])
         (answer,) = await bench.store.insert([new_job(idempotency_key="k")])
         assert isinstance(answer, Inserted)
         assert answer.existing_id == first
@@ -265,7 +276,9 @@ class IdempotencyContract(ContractPart):
 
 
 class DedupeContract(ContractPart):
-    """A dedupe key is unique while its job lives; of one that is not repeatable, for good once it completed."""
+    """A dedupe key is unique while its job is alive. If it is not repeatable, it stays taken once the job has
+    completed.
+    """
 
     @pytest.mark.parametrize("state", ["pending", "delayed", "retrying", "processing", "cancelling"])
     async def test_a_live_job_stands_for_another_with_its_key(self, bench: Workbench, state: str) -> None:
@@ -282,7 +295,7 @@ class DedupeContract(ContractPart):
 
     async def test_a_deleted_job_frees_the_key(self, bench: Workbench) -> None:
         first = await bench.enqueue_one(dedupe_key="d")
-        await bench.store.delete([first])
+        await steering.delete(bench.store, [first])
         await bench.enqueue(1, dedupe_key="d")
 
     async def test_twice_in_one_batch_is_one_job(self, bench: Workbench) -> None:
@@ -332,19 +345,19 @@ class DedupeContract(ContractPart):
 
     async def test_a_deleted_job_can_be_repeated(self, bench: Workbench) -> None:
         first = await bench.make("completed", dedupe_key="d", repeatable=False)
-        await bench.store.delete([first], force=True)
+        await steering.delete(bench.store, [first], force=True)
         await bench.enqueue(1, dedupe_key="d", repeatable=False)
 
     async def test_requeue_takes_the_key_back(self, bench: Workbench) -> None:
         first = await bench.make("failed", dedupe_key="d")
-        await bench.store.requeue([first])
+        await steering.requeue(bench.store, [first])
         (answer,) = await bench.store.insert([new_job(dedupe_key="d")])
         assert isinstance(answer, Inserted)
         assert answer.existing_id == first
 
     async def test_requeue_of_the_once_completed_gives_it_another_chance(self, bench: Workbench) -> None:
         first = await bench.make("completed", dedupe_key="d", repeatable=False)
-        await bench.store.requeue([first], force=True)
+        await steering.requeue(bench.store, [first], force=True)
         (answer,) = await bench.store.insert([new_job(dedupe_key="d", repeatable=False)])
         assert isinstance(answer, Inserted)
         assert answer.existing_id == first
@@ -355,12 +368,12 @@ class DedupeContract(ContractPart):
     async def test_no_requeue_while_another_job_has_the_key(self, bench: Workbench) -> None:
         first = await bench.make("failed", dedupe_key="d")
         await bench.enqueue(1, dedupe_key="d")
-        (refusal,) = await bench.store.requeue([first])
+        (refusal,) = await steering.requeue(bench.store, [first])
         assert "dedupe" in str(getattr(refusal, "error", refusal))
         assert await bench.status(first) is Status.FAILED
 
     async def test_only_one_of_two_equals_is_requeued(self, bench: Workbench) -> None:
         first = await bench.make("failed", dedupe_key="d")
         second = await bench.make("failed", dedupe_key="d")
-        await bench.store.requeue([first, second])
+        await steering.requeue(bench.store, [first, second])
         assert sorted(await bench.statuses([first, second])) == [Status.FAILED, Status.PENDING]  # type: ignore[type-var]

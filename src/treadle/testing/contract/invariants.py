@@ -1,7 +1,7 @@
-"""The invariants of a store, while several workers, operators and reapers do anything in any order.
+"""The store's invariants under random concurrent actions by workers, operators and reapers.
 
-Each walk is a seeded random play on several stores at once. What must hold is checked on every
-answer as it comes, on every history at the end, and by the database's own check after the test.
+Each walk is a seeded random sequence over several stores running concurrently. Invariants are checked on every answer,
+on every history at the end, and by the database's consistency check after the test.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from treadle.errors import ConcurrencyRejected
-from treadle.events import Event
-from treadle.job import Job
-from treadle.lifecycle import ENDED, LEAVES_TO, Completed, Failed, Outcome, Released, Snoozed, Status
-from treadle.store.base import Claimed, Gate, Inserted, Listing, NewJob, Store, Touch
+from treadle.model.errors import ConcurrencyRejected
+from treadle.model.events import Event
+from treadle.model.job import Job
+from treadle.model.status import ENDED, Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import LEAVES_TO, Completed, Failed, Outcome, Released, Snoozed
+from treadle.queue import steering
+from treadle.store.protocol import Store
+from treadle.store.values import Claimed, Graces, Inserted, Listing, NewJob, Reaped, Touch, Wants
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, new_job, settlement
+from treadle.testing.workbench import HOUR, LEASES_ONLY, MINUTE, SECOND, TOPIC, Workbench, new_job, settlement
 
 SEEDS = range(3)
 ACTORS = 6
@@ -27,7 +31,7 @@ STEPS = 25
 
 
 class Play:
-    """Actors that do anything to the jobs of one database, and what is known of them."""
+    """Actors that act at random on the jobs of one database, and what is known about those jobs."""
 
     def __init__(self, bench: Workbench, stores: list[Store], seed: int) -> None:
         self.bench = bench
@@ -68,14 +72,14 @@ class Play:
             expires_in_ms=dice.choice([None, None, None, 5, HOUR]),
             dedupe_key=dice.choice([None, None, "d1", "d2"]),
             idempotency_key=dice.choice([None, None, f"k{dice.randint(1, 5)}"]),
-            gate=dice.choice([None, None, Gate(f"{policy}-{dice.randint(1, 2)}", policy, 2)]),
+            limit=dice.choice([None, None, Limit(f"{policy}-{dice.randint(1, 2)}", policy, 2)]),
         )
 
     async def claim(self, store: Store) -> None:
         limit = self.dice.randint(1, 4)
         free = self.dice.randint(0, limit)
         lease = await store.open_lease("w", HOUR)
-        jobs = (await store.claim(lease, ["a", "b"], [], limit, free)).jobs
+        jobs = (await store.claim(lease, Wants(["a", "b"], [], limit, free))).jobs
         assert len(jobs) <= limit
         for place, job in enumerate(jobs):
             assert 1 <= job.attempt <= job.max_attempts, "an attempt too many"
@@ -104,7 +108,7 @@ class Play:
             await store.touch(job.lease, [Touch(job.n, job.token, 1, self.dice.randint(0, 100), None)])
 
     async def lose(self, store: Store) -> None:
-        """A worker dies; sometimes it comes back and does not know."""
+        """A worker dies; sometimes it comes back without noticing."""
         if job := self._take():
             await store.close_lease(job.lease)
             if self.dice.random() < 0.5:
@@ -115,11 +119,11 @@ class Play:
             return
         ids = self.dice.sample(self.ids, min(3, len(self.ids)))
         asked: list[Awaitable[object]] = [
-            store.cancel(ids, "asked"),
-            store.requeue(ids, force=True),
-            store.release(ids),
-            store.reschedule(ids[0], run_at=None, priority=50, max_attempts=self.dice.randint(1, 3)),
-            store.delete(ids[:1]),
+            steering.cancel(store, ids, "asked"),
+            steering.requeue(store, ids, force=True),
+            steering.release(store, ids),
+            steering.reschedule(store, ids[:1], priority=50, max_attempts=self.dice.randint(1, 3)),
+            steering.delete(store, ids[:1]),
         ]
         chosen = self.dice.randrange(len(asked))
         for i, one in enumerate(asked):
@@ -129,10 +133,9 @@ class Play:
                 one.close()  # type: ignore[attr-defined]
 
     async def maintain(self, store: Store) -> None:
-        await store.promote()
-        await store.reclaim()
-        await store.expire_overdue()
-        await store.end_overdue_cancels({}, 2)
+        await store.advance()
+        await store.reap(Graces(2))
+        await store.advance()
         await store.tidy()
 
 
@@ -144,7 +147,7 @@ def check_history(job: Job, events: list[Event]) -> None:
         assert Status(event.to_status) in LEAVES_TO[Status(event.from_status)], event
         endings += event.to_status in ENDED
     requeues = [event for event in events if event.type == "job:requeued"]
-    # A plain completion is told by the job itself, and by the requeue that undid it.
+    # A plain completion shows only in the job itself and in the requeue that undid it.
     endings += sum(event.from_status == Status.COMPLETED for event in requeues) + (job.status is Status.COMPLETED)
     assert endings == len(requeues) + job.ended, f"{job.status}: {[event.type for event in events]}"
 
@@ -160,12 +163,12 @@ class WalkContract(ContractPart):
         await self.everything_ends(bench)
 
     async def everything_ends(self, bench: Workbench) -> None:
-        """No job is stuck: after all leases have run out, a patient worker brings every one to its end."""
+        """No job is stuck: once all leases have expired, a patient worker finishes every job."""
         await bench.pass_time(3 * HOUR)
         for _ in range(100):
-            await bench.store.reclaim()
-            await bench.store.expire_overdue()
-            while (await bench.store.promote())[0]:
+            await bench.reap()
+            await bench.store.advance()
+            while (await bench.store.advance()).promoted:
                 pass
             jobs = await bench.claim(100, topics=["a", "b"])
             assert await bench.store.settle([settlement(job, Completed()) for job in jobs]) == []
@@ -177,20 +180,20 @@ class WalkContract(ContractPart):
 
 class InvariantContract(ContractPart):
     async def test_one_owner_whoever_claims(self, bench: Workbench) -> None:
-        """Of all who ever held a job, only the last one's ending counts."""
+        """Only the last owner of a job can end it."""
         (id,) = await bench.enqueue(1, max_attempts=10)
         owners = []
         for _ in range(6):
             owners.append(await bench.claim_one())
             await bench.store.close_lease(owners[-1].lease)
-            await bench.store.reclaim()
+            await bench.reap()
         owners.append(await bench.claim_one())
         accepted = [await bench.settle(owner, Completed(f'"{i}"')) for i, owner in enumerate(owners)]
         assert accepted == [False] * 6 + [True]
         assert (await bench.job(id)).result_value == "6"
 
     async def test_ended_is_final(self, bench: Workbench) -> None:
-        """Whatever is tried on an ended job but a requeue, its outcome stands."""
+        """Only a requeue changes the outcome of an ended job."""
         await bench.enqueue(1, expires_in_ms=HOUR)
         job = await bench.claim_one()
         await bench.settle(job, Completed('"first"'))
@@ -198,16 +201,16 @@ class InvariantContract(ContractPart):
         await bench.settle(job, Failed("Boom", "Boom"))
         await bench.settle(job, Released())
         await bench.store.touch(job.lease, [Touch(job.n, job.token, 0, 7, "late")])
-        await bench.store.cancel([job.id], "late")
-        await bench.store.release([job.id])
-        await bench.store.delete([job.id])
-        await bench.store.reschedule(job.id, run_at=0, priority=1, max_attempts=1)
+        await steering.cancel(bench.store, [job.id], "late")
+        await steering.release(bench.store, [job.id])
+        await steering.delete(bench.store, [job.id])
+        await steering.reschedule(bench.store, [job.id], run_at=0, priority=1, max_attempts=1)
         await bench.store.release_unknown(job.lease, [])
         await bench.store.close_lease(job.lease)
-        await bench.store.reclaim()
-        await bench.store.expire_overdue()
-        await bench.store.end_overdue_cancels({}, 0)
-        await bench.store.promote()
+        await bench.reap()
+        await bench.store.advance()
+        await bench.reap(0)
+        await bench.store.advance()
         assert await bench.job(job.id) == before
 
     async def test_an_attempt_is_spent_at_the_claim(self, bench: Workbench) -> None:
@@ -217,13 +220,13 @@ class InvariantContract(ContractPart):
             job = await bench.claim_one()
             spent.append((await bench.job(id)).attempt)
             await bench.store.close_lease(job.lease)
-            await bench.store.reclaim()
+            await bench.reap()
         assert spent == [1, 2, 3]
         assert await bench.status(id) is Status.EXPIRED
         assert await bench.claim(1) == []
 
     async def test_a_poison_job_ends_alone(self, bench: Workbench) -> None:
-        """It kills every worker that claims it; the jobs that were only prefetched beside it are not used up."""
+        """It kills every worker that claims it. Jobs that were only prefetched along with it keep their attempts."""
         poison = await bench.enqueue_one(max_attempts=2, priority=90)
         others = await bench.enqueue(4, max_attempts=2)
         for _ in range(10):
@@ -231,7 +234,7 @@ class InvariantContract(ContractPart):
             if not any(job.id == poison for job in jobs):
                 break
             await bench.pass_time(HOUR)
-            await bench.store.reclaim()
+            await bench.reap()
         assert await bench.status(poison) is Status.EXPIRED
         assert Status.EXPIRED not in await bench.statuses(others)
 
@@ -246,26 +249,25 @@ class InvariantContract(ContractPart):
             store = await bench.another()
             job = await bench.claim_one(store=store, lease=await bench.lease(30 * MINUTE, store=store))
             assert job.id == id
-            assert await store.reclaim() == []
-            assert await store.expire_overdue() == []
-            moved, wait = await store.promote()
-            assert moved == 0
+            assert await store.reap(LEASES_ONLY) == Reaped([])
+            promoted, moved, wait = await store.advance()
+            assert (promoted, moved) == (0, [])
             assert wait is not None
             assert 29 * MINUTE < wait <= 30 * MINUTE
-            assert await store.extend(job.lease, 30 * MINUTE)
+            assert await store.renew(job.lease, 30 * MINUTE)
             assert await bench.settle(job, Released(), store=store)
         assert await bench.status(delayed) is Status.PENDING
 
     async def test_no_wait_is_negative(self, bench: Workbench) -> None:
         await bench.enqueue(3, delay_ms=SECOND)
         await bench.pass_time(HOUR)
-        assert (await bench.store.promote(limit=1)) == (1, 0)
+        assert (await bench.store.advance(limit=1)) == (1, [], 0)
 
     async def test_all_of_an_ending_or_nothing(self, bench: Workbench) -> None:
-        """Outcome, event, tally, key, deadline and room go together: a settle that fails leaves all as it was."""
-        gate = Gate("g", "queue_same_scope", 1)
-        id = await bench.enqueue_one(gate=gate, dedupe_key="d", expires_in_ms=HOUR)
-        waiting = await bench.enqueue_one(gate=gate)
+        """Outcome, event, tally, key, deadline and room change together: a failed settle changes none of them."""
+        gate = Limit("g", "queue_same_scope", 1)
+        id = await bench.enqueue_one(limit=gate, dedupe_key="d", expires_in_ms=HOUR)
+        waiting = await bench.enqueue_one(limit=gate)
         job = await bench.claim_one()
         before = await bench.store.stats()
         with pytest.raises(Exception):  # noqa: B017 - drivers name "this can't be stored" in many ways

@@ -1,4 +1,4 @@
-"""What a store keeps for the long run: templates, leaders, retention, its own schema."""
+"""Long-lived data: templates, leaders, retention and the schema."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 
 import pytest
 
-from treadle.errors import StoreUnavailable
-from treadle.lifecycle import Status
-from treadle.store.base import Listing
+from treadle.model.errors import StoreUnavailable
+from treadle.model.status import Status
+from treadle.queue import steering
+from treadle.store.values import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import ENDED, HOUR, MINUTE, SECOND, STATES, Workbench
+from treadle.testing.workbench import ENDED, HOUR, LEASES_ONLY, MINUTE, SECOND, STATES, TOPIC, Workbench
 
 
 def definition(**changes: object) -> str:
@@ -33,8 +34,26 @@ class TemplateContract(ContractPart):
         versions = []
         for name in ("a", "b", "b", "a"):
             versions.append(await bench.store.save_templates({"mail": (definition(name=name), None)}))
-        assert [version["mail"] for version in versions] == [1, 2, 2, 3]
-        assert await bench.store.templates() == {"mail": (definition(name="a"), 3)}
+        assert [version["mail"] for version in versions] == [1, 2, 2, 1]
+        assert await bench.store.templates() == {"mail": (definition(name="b"), 2)}
+
+    async def test_two_releases_side_by_side_keep_their_numbers_and_the_newest_stays_current(
+        self, bench: Workbench
+    ) -> None:
+        old, new = definition(name="old"), definition(name="new")
+        for text in (old, new, old, new, old):
+            await bench.store.save_templates({"mail": (text, None)})
+            await (await bench.another()).save_templates({"mail": (text, None)})
+        assert await bench.store.templates() == {"mail": (new, 2)}
+        assert await bench.store.save_templates({"mail": (definition(name="newer"), None)}) == {"mail": 3}
+
+    async def test_a_rate_follows_the_current_definition_alone(self, bench: Workbench) -> None:
+        slow = definition(rate={"n": 1, "perSeconds": 3600.0})
+        await bench.store.save_templates({TOPIC: (slow, None)})
+        await bench.store.save_templates({TOPIC: (definition(name="no rate"), None)})
+        await bench.store.save_templates({TOPIC: (slow, None)})
+        await bench.enqueue(2)
+        assert len(await bench.claim(2)) == 2
 
     async def test_an_author_may_choose_the_version(self, bench: Workbench) -> None:
         assert await bench.store.save_templates({"mail": (definition(), 7)}) == {"mail": 7}
@@ -113,25 +132,50 @@ class PruneContract(ContractPart):
 
     async def test_no_more_than_the_limit(self, bench: Workbench) -> None:
         ids = await bench.enqueue(5)
-        await bench.store.cancel(ids, "")
+        await steering.cancel(bench.store, ids, "")
         await bench.pass_time(HOUR)
         assert [await bench.store.prune(MINUTE, limit=2) for _ in range(4)] == [2, 2, 1, 0]
         assert await bench.store.count(Listing()) == 0
 
     async def test_all_that_hangs_on_it_goes_too(self, bench: Workbench) -> None:
-        """The database's own check after this test looks for what might hang about."""
+        """The database's consistency check after this test finds leftover rows."""
         id = await bench.make("completed", dedupe_key="d", idempotency_key="k", repeatable=False, expires_in_ms=HOUR)
-        await bench.store.requeue([id], force=True)
-        await bench.store.cancel([id], "")
+        await steering.requeue(bench.store, [id], force=True)
+        await steering.cancel(bench.store, [id], "")
         await bench.pass_time(HOUR)
         assert await bench.store.prune(MINUTE) == 1
         assert await bench.store.events(id) is None
         await bench.enqueue(1, dedupe_key="d", idempotency_key="k", repeatable=False)
 
+    async def test_a_job_that_was_requeued_and_ended_again_is_not_old(self, bench: Workbench) -> None:
+        other = await bench.another()
+        ids = [await bench.make("failed") for _ in range(10)]
+        await bench.pass_time(HOUR)
+
+        async def again(id: str) -> None:
+            await steering.requeue(other, [id])
+            await steering.cancel(other, [id], "")
+
+        await asyncio.gather(*(again(id) for id in ids), *(bench.store.prune(MINUTE) for _ in range(5)))
+        left = [job for job in await bench.store.get(ids) if job]
+        now = await bench.store.now()
+        assert all(job.ended_at and job.ended_at.timestamp() * 1000 > now - MINUTE for job in left)
+
+    async def test_the_tally_goes_with_the_jobs(self, bench: Workbench) -> None:
+        await bench.make("failed")
+        await bench.pass_time(HOUR)
+        await bench.make("failed")
+        await bench.store.prune(MINUTE)
+        await bench.store.tidy()
+        database = bench.database
+        if hasattr(database, "execute"):
+            assert await database.execute("SELECT sum(count), count(*) FROM {tally}") == [(1, 1)]
+        assert (await bench.store.stats()).counts["failed"] == 1
+
     async def test_two_at_once_delete_each_job_once(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(2)]
         ids = await bench.enqueue(120)
-        await bench.store.cancel(ids, "")
+        await steering.cancel(bench.store, ids, "")
         await bench.pass_time(HOUR)
         await asyncio.gather(*(store.prune(MINUTE, limit=40) for store in stores * 2))
         await bench.store.prune(MINUTE)
@@ -160,7 +204,7 @@ class OpenContract(ContractPart):
         with pytest.raises(StoreUnavailable, match="open"):
             await store.stats()
         with pytest.raises(StoreUnavailable, match="open"):
-            await store.reclaim()
+            await store.reap(LEASES_ONLY)
         await store.close()
 
     async def test_the_databases_clock_runs(self, bench: Workbench) -> None:

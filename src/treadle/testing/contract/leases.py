@@ -1,12 +1,14 @@
-"""Leases, and what is done under them: extend, close, touch, cancel requests, lost claims."""
+"""Leases and the calls made under them: renew, close, touch, cancel requests, lost claims."""
 
 from __future__ import annotations
 
 import pytest
 
-from treadle.errors import LeaseLost
-from treadle.lifecycle import Completed, Failed, Status
-from treadle.store.base import Touch
+from treadle.model.errors import LeaseLost
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Completed, Failed
+from treadle.queue import steering
+from treadle.store.values import CancelRequest, Touch
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench
 
@@ -18,25 +20,33 @@ class LeaseContract(ContractPart):
         leases = [await bench.lease(worker="same name") for _ in range(3)]
         assert len(set(leases)) == 3
 
-    async def test_a_live_lease_can_be_extended(self, bench: Workbench) -> None:
+    async def test_a_live_lease_can_be_renewed(self, bench: Workbench) -> None:
         lease = await bench.lease(MINUTE)
-        assert await bench.store.extend(lease, HOUR)
+        renewed = await bench.store.renew(lease, HOUR)
+        assert renewed is not None
+        assert abs(renewed.until - await bench.store.now() - HOUR) < MINUTE
         await bench.pass_time(30 * MINUTE)
-        assert await bench.store.extend(lease, HOUR)
+        assert await bench.store.renew(lease, HOUR)
 
-    async def test_a_lease_that_ran_out_stays_lost(self, bench: Workbench) -> None:
+    async def test_a_lease_that_ran_out_lives_until_it_is_taken_back(self, bench: Workbench) -> None:
         lease = await bench.lease(MINUTE)
         await bench.pass_time(2 * MINUTE)
-        assert not await bench.store.extend(lease, HOUR)
-        assert not await bench.store.extend(lease, HOUR)
+        with pytest.raises(LeaseLost):
+            await bench.claim(lease=lease)
+        assert await bench.store.renew(lease, MINUTE)
+        await bench.claim(lease=lease)
+        await bench.pass_time(2 * MINUTE)
+        await bench.reap()
+        assert await bench.store.renew(lease, HOUR) is None
+        assert await bench.store.renew(lease, HOUR) is None
 
-    async def test_a_closed_lease_cannot_be_extended(self, bench: Workbench) -> None:
+    async def test_a_closed_lease_cannot_be_renewed(self, bench: Workbench) -> None:
         lease = await bench.lease()
         await bench.store.close_lease(lease)
-        assert not await bench.store.extend(lease, HOUR)
+        assert await bench.store.renew(lease, HOUR) is None
 
     async def test_nobodys_lease_cannot_be_used(self, bench: Workbench) -> None:
-        assert not await bench.store.extend(NOBODYS_LEASE, HOUR)
+        assert await bench.store.renew(NOBODYS_LEASE, HOUR) is None
         await bench.store.close_lease(NOBODYS_LEASE)
         with pytest.raises(LeaseLost):
             await bench.claim(lease=NOBODYS_LEASE)
@@ -45,7 +55,7 @@ class LeaseContract(ContractPart):
         lease = await bench.lease()
         await bench.store.close_lease(lease)
         await bench.store.close_lease(lease)
-        assert await bench.store.reclaim() == []
+        assert await bench.reap() == []
 
     async def test_what_runs_under_a_closed_lease_is_reclaimed_at_once(self, bench: Workbench) -> None:
         id = await bench.make("processing")
@@ -54,7 +64,7 @@ class LeaseContract(ContractPart):
         job = await bench.job(id)
         assert job.locked_by == "w1"
         await bench.pass_time(2 * HOUR)
-        assert [moved.id for moved in await bench.store.reclaim()] == [id]
+        assert [moved.id for moved in await bench.reap()] == [id]
 
     async def test_a_workers_lease_tells_what_it_serves(self, bench: Workbench) -> None:
         serves = {"topics": ["a", "b"], "capabilities": ["media"], "slots": 7}
@@ -74,11 +84,11 @@ class LeaseContract(ContractPart):
         await bench.lease(worker="here")
         assert [worker.name for worker in await bench.store.workers()] == ["here"]
 
-    async def test_extending_moves_the_jobs_lock(self, bench: Workbench) -> None:
+    async def test_renewing_moves_the_jobs_lock(self, bench: Workbench) -> None:
         id = await bench.enqueue_one()
         job = await bench.claim_one(lease=await bench.lease(MINUTE))
         before = (await bench.job(id)).locked_until
-        await bench.store.extend(job.lease, HOUR)
+        await bench.store.renew(job.lease, HOUR)
         after = await bench.job(id)
         assert before is not None
         assert after.locked_until is not None
@@ -124,18 +134,54 @@ class TouchContract(ContractPart):
             Touch(c.n, c.token - 1, 0, 3, "c"),
             Touch(NOBODYS_LEASE, 1, 0, 4, "d"),
         ]
-        assert await bench.store.touch(a.lease, touches) == [b.n, c.n, NOBODYS_LEASE]
+        assert await bench.store.touch(a.lease, touches) == [
+            (b.n, b.token),
+            (c.n, c.token - 1),
+            (NOBODYS_LEASE, 1),
+        ]
         assert (await bench.job(a.id)).progress_message == "a"
         assert (await bench.job(c.id)).progress_message is None
 
-    async def test_without_a_live_lease_all_are_lost(self, bench: Workbench) -> None:
-        id = await bench.make("processing")
-        job_row = (await bench.job(id)).progress
+    async def test_under_a_lease_that_was_taken_back_all_are_lost(self, bench: Workbench) -> None:
         await bench.enqueue(1)
         job = await bench.claim_one()
         await bench.store.close_lease(job.lease)
-        assert await bench.store.touch(job.lease, [Touch(job.n, job.token, 0, 50, "x")]) == [job.n]
-        assert (await bench.job(job.id)).progress == job_row == 0
+        await bench.reap()
+        assert await bench.store.touch(job.lease, [Touch(job.n, job.token, 0, 50, "x")]) == [(job.n, job.token)]
+        assert (await bench.job(job.id)).progress == 0
+
+    async def test_news_that_come_late_but_before_the_reaper_count(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        job = await bench.claim_one(lease=await bench.lease(MINUTE))
+        await bench.pass_time(HOUR)
+        assert await bench.store.touch(job.lease, [Touch(job.n, job.token, 0, 50, "half")]) == []
+        assert (await bench.job(job.id)).progress_message == "half"
+
+    async def test_a_job_claimed_again_by_the_same_worker_tells_its_first_run(self, bench: Workbench) -> None:
+        """Both runs are in one batch: the old one is reported lost, the new one is written, and nothing fails."""
+        await bench.enqueue(2)
+        lease = await bench.lease()
+        old, other = await bench.claim(2, lease=lease)
+        await steering.release(bench.store, [old.id])
+        new = await bench.claim_one(lease=lease)
+        assert new.n == old.n
+        touches = [
+            Touch(old.n, old.token, 0, 10, "old"),
+            Touch(new.n, new.token, 0, 20, "new"),
+            Touch(other.n, other.token, 0, 30, "other"),
+        ]
+        for order in (touches, touches[::-1]):
+            assert await bench.store.touch(lease, order) == [(old.n, old.token)]
+            assert (await bench.job(new.id)).progress_message == "new"
+            assert (await bench.job(other.id)).progress_message == "other"
+
+    async def test_two_news_of_one_run_in_one_batch_are_both_written(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        job = await bench.claim_one()
+        touches = [Touch(job.n, job.token, 0, 10, "ten"), Touch(job.n, job.token, 0, None, "more")]
+        assert await bench.store.touch(job.lease, touches) == []
+        seen = await bench.job(job.id)
+        assert (seen.progress, seen.progress_message) == (10, "more")
 
     async def test_touching_nothing_is_nothing(self, bench: Workbench) -> None:
         assert await bench.store.touch(await bench.lease(), []) == []
@@ -150,29 +196,33 @@ class TouchContract(ContractPart):
 
 
 class CancelRequestContract(ContractPart):
+    async def requests(self, bench: Workbench, lease: int) -> list[CancelRequest]:
+        renewed = await bench.store.renew(lease, HOUR)
+        assert renewed is not None
+        return renewed.cancels
+
     async def test_a_worker_hears_of_its_own_cancels_only(self, bench: Workbench) -> None:
         await bench.enqueue(2)
         mine, theirs = await bench.claim_one(), await bench.claim_one()
-        await bench.store.cancel([mine.id, theirs.id], "stop it")
-        (request,) = await bench.store.cancel_requests(mine.lease)
+        await steering.cancel(bench.store, [mine.id, theirs.id], "stop it")
+        (request,) = await self.requests(bench, mine.lease)
         assert (request.n, request.token, request.reason) == (mine.n, mine.token, "stop it")
 
     async def test_no_cancel_no_request(self, bench: Workbench) -> None:
         await bench.enqueue(1)
         job = await bench.claim_one()
-        assert await bench.store.cancel_requests(job.lease) == []
-        assert await bench.store.cancel_requests(NOBODYS_LEASE) == []
+        assert await self.requests(bench, job.lease) == []
 
     async def test_the_first_reason_stands(self, bench: Workbench) -> None:
         await bench.enqueue(1)
         job = await bench.claim_one()
-        await bench.store.cancel([job.id], "first")
-        await bench.store.cancel([job.id], "second")
-        assert [request.reason for request in await bench.store.cancel_requests(job.lease)] == ["first"]
+        await steering.cancel(bench.store, [job.id], "first")
+        await steering.cancel(bench.store, [job.id], "second")
+        assert [request.reason for request in await self.requests(bench, job.lease)] == ["first"]
 
 
 class LostClaimContract(ContractPart):
-    """A claim whose answer got lost: its jobs run under the lease, but their worker never heard of them."""
+    """The answer to a claim got lost: its jobs run under the lease, but the worker never heard of them."""
 
     async def test_unknown_claims_are_given_back_unspent(self, bench: Workbench) -> None:
         lease = await bench.lease()
@@ -203,7 +253,7 @@ class LostClaimContract(ContractPart):
         lease = await bench.lease()
         (id,) = await bench.enqueue(1)
         await bench.claim(1, lease=lease)
-        await bench.store.cancel([id], "too late")
+        await steering.cancel(bench.store, [id], "too late")
         assert await bench.store.release_unknown(lease, []) == 1
         assert await bench.status(id) is Status.CANCELLED
 

@@ -1,14 +1,19 @@
-"""The read side: get, list, count, events, stats, obstacles, and hints that there is something to look at."""
+"""Reads: get, list, count, events, stats, obstacles, and wake-up hints."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 
-from treadle.lifecycle import Completed, Failed, Status
-from treadle.store.base import Listing
+from treadle.model.errors import QueryTooSlow
+from treadle.model.status import Status
+from treadle.policy import rules
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released, Snoozed
+from treadle.queue import steering
+from treadle.store.values import Listing
 from treadle.testing.contract.requests import MALFORMED, UNKNOWN
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
@@ -16,6 +21,7 @@ from treadle.testing.workbench import (
     ENDED,
     HOUR,
     MINUTE,
+    SECOND,
     STATES,
     TOPIC,
     Workbench,
@@ -27,6 +33,35 @@ from treadle.testing.workbench import (
 
 def status_of(state: str) -> Status:
     return Status.PENDING if state in ("pending", "delayed", "retrying", "held") else Status(state)
+
+
+# Valid filters that are very slow to evaluate, because every position of every payload nearly matches.
+LONG = '{"x":"' + "a" * 200_000 + '"}'
+SLOW = " || ".join(f"payload.x ~ '%{'a' * length}{end}%'" for length, end in ((195, "b"), (195, "c"), (95, "d")))
+
+
+class SearchContract(ContractPart):
+    async def test_a_slow_search_is_stopped_and_nothing_else_waits_for_it(self, bench: Workbench) -> None:
+        store = bench.store
+        ids = await bench.enqueue(60, payload=LONG)
+        lease = await bench.lease()
+        wanted = Listing(condition=rules.parse_filter(SLOW))
+        searches = [asyncio.create_task(verb(wanted)) for verb in (store.list, store.count) * 2]
+        searches.append(asyncio.create_task(store.changes(None, 1000, wanted)))
+        rounds = 0
+        while not any(search.done() for search in searches):
+            await store.get(ids[:1])
+            await store.advance()
+            await store.renew(lease, HOUR)
+            await store.records([("kind", "id")])
+            await bench.enqueue_one(topic="other")
+            assert await bench.claim(topics=("other",), lease=lease)
+            rounds += 1
+        assert rounds > 1, "something waited for a search"
+        for search in searches:
+            with pytest.raises(QueryTooSlow, match="narrow it by topic"):
+                await search
+        assert len(await store.list(Listing())) == 30
 
 
 class GetContract(ContractPart):
@@ -169,6 +204,108 @@ class ListContract(ContractPart):
             assert await self.listed(bench, topic=text, scope=text, scope_id=text) == []
 
 
+class AttemptsContract(ContractPart):
+    """After a job ends, its attempts show which worker ran each one and how it ended."""
+
+    STACK = 'Traceback (most recent call last):\n  File "/app/mail.py", line 7, in send\nOSError: no route'
+
+    async def test_every_event_that_ends_an_attempt_names_its_worker_and_its_error(self, bench: Workbench) -> None:
+        (id,) = await bench.enqueue(1, max_attempts=5)
+        endings: list[Outcome] = [
+            Failed(self.STACK, "OSError", 1),
+            Snoozed(1),
+            Released(),
+            Failed("ValueError: no", "ValueError"),
+        ]
+        for number, outcome in enumerate(endings):
+            await bench.pass_time(SECOND)
+            await bench.promoted()
+            await bench.settle(await bench.claim_one(lease=await bench.lease(worker=f"w{number}")), outcome)
+        told = await bench.store.events(id) or ()
+        assert [event.type for event in told] == ["job:retrying", "job:snoozed", "job:released", "job:failed"]
+        assert [event.metadata["worker"] for event in told] == ["w0", "w1", "w2", "w3"]
+        errors = [(event.metadata.get("errorType"), event.metadata.get("error")) for event in told]
+        assert errors == [("OSError", self.STACK), (None, None), (None, None), ("ValueError", "ValueError: no")]
+
+    async def test_of_a_long_stack_the_history_keeps_the_last_8_kib(self, bench: Workbench) -> None:
+        (id,) = await bench.enqueue(1)
+        error = "frame\n" * 5000 + "OSError: the end"
+        await bench.settle(await bench.claim_one(), Failed(error, "OSError"))
+        (event,) = await bench.store.events(id) or ()
+        assert len(event.metadata["error"]) == 8192
+        assert event.metadata["error"].endswith("OSError: the end")
+        assert (await bench.job(id)).last_error == error
+
+    async def test_a_worker_that_was_lost_or_did_not_stop_is_named_too(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(2)
+        await bench.claim_one(lease=await bench.lease(MINUTE, worker="lost"))
+        await bench.claim_one(lease=await bench.lease(worker="stubborn"))
+        await steering.cancel(bench.store, [ids[1]], "")
+        await bench.pass_time(2 * MINUTE)
+        await bench.reap(MINUTE)
+        workers = [(await bench.store.events(id) or ())[-1].metadata["worker"] for id in ids]
+        assert workers == ["lost", "stubborn"]
+
+    @pytest.mark.parametrize(
+        "outcome", [Completed(), Failed("Boom", "Boom"), Failed("Boom", "Boom", HOUR), Snoozed(HOUR)], ids=str
+    )
+    async def test_the_last_worker_is_kept(self, bench: Workbench, outcome: Outcome) -> None:
+        (id,) = await bench.enqueue(1)
+        assert (await bench.job(id)).last_worker is None
+        job = await bench.claim_one(lease=await bench.lease(worker="ada"))
+        assert (await bench.job(id)).last_worker == "ada"
+        await bench.settle(job, outcome)
+        seen = await bench.job(id)
+        assert (seen.last_worker, seen.locked_by) == ("ada", None)
+
+    async def test_the_last_worker_of_a_job_that_is_cancelled_while_it_waits_again(self, bench: Workbench) -> None:
+        id = await bench.make("retrying")
+        await steering.cancel(bench.store, [id], "")
+        assert (await bench.job(id)).last_worker == "w1"
+
+    async def test_a_job_with_keys_knows_its_last_worker(self, bench: Workbench) -> None:
+        (id,) = await bench.enqueue(1, dedupe_key="d")
+        await bench.settle(await bench.claim_one(lease=await bench.lease(worker="bob")), Completed())
+        assert (await bench.job(id)).last_worker == "bob"
+
+    async def test_a_heartbeat_is_never_before_the_claim(self, bench: Workbench) -> None:
+        lease = await bench.lease(DAY)
+        await bench.pass_time(HOUR)
+        (id,) = await bench.enqueue(1)
+        await bench.claim_one(lease=lease)
+        seen = await bench.job(id)
+        assert seen.last_heartbeat_at is not None
+        assert seen.claimed_at is not None
+        assert seen.last_heartbeat_at >= seen.claimed_at
+
+    @pytest.mark.parametrize("state", STATES)
+    async def test_every_ended_job_says_when_and_no_other(self, bench: Workbench, state: str) -> None:
+        seen = await bench.job(await bench.make(state))
+        assert (seen.ended_at is not None) == seen.ended
+        if seen.ended:
+            ends = [seen.completed_at, seen.failed_at, seen.cancelled_at, seen.ended_at]
+            assert seen.ended_at == next(one for one in ends if one)
+
+    async def test_failures_that_look_the_same_are_in_one_group(self, bench: Workbench) -> None:
+        errors = [
+            ("OSError", self.STACK),
+            ("OSError", self.STACK.replace("line 7", "line 8")),
+            ("ValueError", "ValueError: job 17 has no 'name'"),
+            ("ValueError", "ValueError: job 18 has no 'size'"),
+            ("KeyError", "ValueError: job 18 has no 'size'"),
+        ]
+        groups = []
+        for kind, error in errors:
+            (id,) = await bench.enqueue(1)
+            await bench.settle(await bench.claim_one(), Failed(error, kind))
+            groups.append((await bench.job(id)).error_group)
+        assert None not in groups
+        assert groups[0] == groups[1]
+        assert groups[2] == groups[3]
+        assert len(set(groups)) == 3
+        assert (await bench.job(await bench.make("completed"))).error_group is None
+
+
 class EventsContract(ContractPart):
     async def test_a_plain_job_has_no_stored_events(self, bench: Workbench) -> None:
         assert await bench.history(await bench.make("completed")) == []
@@ -183,13 +320,13 @@ class EventsContract(ContractPart):
         await eventually(bench.promoted)
         await bench.claim_one(lease=await bench.lease(MINUTE))
         await bench.pass_time(HOUR)
-        await bench.store.reclaim()
+        await bench.reap()
         await bench.claim_one()
-        await bench.store.release([id])
+        await steering.release(bench.store, [id])
         await bench.claim_one()
-        await bench.store.cancel([id], "enough")
-        await bench.store.release([id])
-        await bench.store.requeue([id])
+        await steering.cancel(bench.store, [id], "enough")
+        await steering.release(bench.store, [id])
+        await steering.requeue(bench.store, [id])
         events = await bench.store.events(id) or ()
         assert [event.type for event in events] == [
             f"job:{name}" for name in "retrying reclaimed released cancelling cancelled requeued".split()
@@ -206,7 +343,7 @@ class EventsContract(ContractPart):
         assert numbers == sorted(numbers)  # type: ignore[type-var]
         assert {event.job_id for event in events} == {id}
         assert [event.metadata.get("startedAt") is not None for event in events] == [True, *[False] * 5]
-        assert (await bench.job(id)).events_count == 1 + len(events) + 1  # enqueued, and the one start that was told
+        assert (await bench.job(id)).events_count == 1 + len(events) + 1  # enqueued, plus the one written start
 
     @pytest.mark.parametrize("ran_ms", [5, None])
     async def test_what_an_undone_ending_tells_is_counted_once(self, bench: Workbench, ran_ms: int | None) -> None:
@@ -214,17 +351,17 @@ class EventsContract(ContractPart):
         (id,) = await bench.enqueue(1)
         await bench.settle(await bench.claim_one(), Failed("Boom", "Boom"), ran_ms=ran_ms)
         assert (await bench.job(id)).events_count == 1 + started + 1
-        await bench.store.requeue([id])
+        await steering.requeue(bench.store, [id])
         assert (await bench.job(id)).events_count == 1 + started + 2
         await bench.settle(await bench.claim_one(), Completed("1"), ran_ms=ran_ms)
         assert (await bench.job(id)).events_count == 1 + started + 2 + started + 1
-        await bench.store.requeue([id], force=True)
+        await steering.requeue(bench.store, [id], force=True)
         assert (await bench.job(id)).events_count == 1 + started + 2 + started + 1 + 1
 
     async def test_histories_are_not_mixed(self, bench: Workbench) -> None:
         a, b = await bench.enqueue(2)
-        await bench.store.cancel([a, b], "")
-        await bench.store.requeue([b])
+        await steering.cancel(bench.store, [a, b], "")
+        await steering.requeue(bench.store, [b])
         assert await bench.history(a) == ["cancelled"]
         assert await bench.history(b) == ["cancelled", "requeued"]
 
@@ -239,8 +376,9 @@ class StatsContract(ContractPart):
         for state in STATES:
             await bench.make(state, topic=f"t.{state}")
         counts = (await bench.store.stats()).counts
-        assert counts["pending"] == 5  # and the job in front of the held one
-        assert [counts[status] for status in ("processing", "cancelling", *ENDED)] == [1] * 6
+        assert counts["pending"] == 4
+        assert counts["processing"] == 2  # one of them is the job that the held one waits for
+        assert [counts[status] for status in ("cancelling", *ENDED)] == [1] * 5
         assert counts["waiting"] == 0
 
     async def test_by_topic(self, bench: Workbench) -> None:
@@ -283,7 +421,7 @@ class StatsContract(ContractPart):
     async def test_before_and_after_a_requeue(self, bench: Workbench) -> None:
         id = await bench.make("completed")
         before = await bench.store.stats()
-        await bench.store.requeue([id], force=True)
+        await steering.requeue(bench.store, [id], force=True)
         after = await bench.store.stats()
         assert (before.counts["completed"], before.run_ms) == (1, 5)
         assert (after.counts["completed"], after.run_ms, after.counts["pending"]) == (0, 0, 1)
@@ -295,7 +433,7 @@ class StatsContract(ContractPart):
         deleted, kept = await bench.make("failed"), await bench.make("completed")
         await bench.pass_time(2 * HOUR)
         await bench.make("completed")
-        await bench.store.delete([deleted])
+        await steering.delete(bench.store, [deleted])
         counts = (await bench.store.stats()).counts
         assert (counts["failed"], counts["completed"]) == (0, 2)
         assert await bench.store.prune(HOUR) == 1
@@ -315,6 +453,51 @@ class StatsContract(ContractPart):
         await bench.store.tidy()
         assert await bench.store.stats() == before
         assert (before.counts["completed"], before.run_ms) == (6, 60)
+
+
+class OverviewContract(ContractPart):
+    async def test_endings_are_told_by_span_topic_and_status(self, bench: Workbench) -> None:
+        for topic in ("mail", "mail", "other"):
+            await bench.make("completed", topic=topic)
+        await bench.make("failed", topic="mail")
+        now = await bench.store.now()
+        found = await bench.store.history(now - HOUR, 30)
+        assert {(one.topic, one.status, one.jobs) for one in found} == {
+            ("mail", "completed", 2),
+            ("mail", "failed", 1),
+            ("other", "completed", 1),
+        }
+        assert all(one.at % (30 * MINUTE) == 0 and one.at <= now for one in found)
+        assert await bench.store.history(now + HOUR, 30) == []
+
+    async def test_the_backlog_knows_what_is_due_and_what_comes_later(self, bench: Workbench) -> None:
+        assert await bench.store.backlog() == []
+        before = await bench.store.now()
+        await bench.enqueue(3, topic="mail")
+        await bench.enqueue(2, topic="video", capability="gpu")
+        await bench.make("delayed", topic="mail")
+        found = {(one.topic, one.capability, one.due): one for one in await bench.store.backlog()}
+        assert {key: one.jobs for key, one in found.items()} == {
+            ("mail", "", True): 3,
+            ("video", "gpu", True): 2,
+            ("mail", "", False): 1,
+        }
+        assert before - SECOND <= found["mail", "", True].first <= await bench.store.now()
+        assert found["mail", "", False].first > before
+
+    async def test_the_leader_is_known_as_long_as_its_term(self, bench: Workbench) -> None:
+        assert await bench.store.leaders() == []
+        await bench.store.elect("maintenance", "w1", HOUR)
+        (leader,) = await bench.store.leaders()
+        assert (leader.name, leader.holder) == ("maintenance", "w1")
+        await bench.pass_time(HOUR + SECOND)
+        assert await bench.store.leaders() == []
+
+    async def test_a_worker_s_last_heartbeat_is_known(self, bench: Workbench) -> None:
+        before = await bench.store.now()
+        await bench.lease()
+        (worker,) = await bench.store.workers()
+        assert before <= worker.renewed_at <= await bench.store.now()
 
 
 class TopicsContract(ContractPart):
@@ -347,7 +530,7 @@ class ObstaclesContract(ContractPart):
 
 
 class HintsContract(ContractPart):
-    """A hint comes at once to whoever waits in the same process; it is never a promise."""
+    """A hint reaches waiters in the same process immediately. Hints are never guaranteed."""
 
     async def test_new_work_wakes_those_who_wait(self, bench: Workbench) -> None:
         heard: list[str] = []
@@ -366,14 +549,14 @@ class HintsContract(ContractPart):
         stop = bench.store.subscribe(heard.append)
         await bench.settle(first, Completed())
         await eventually(lambda: "ended" in heard)
-        await bench.store.cancel([second.id], "")
+        await steering.cancel(bench.store, [second.id], "")
         await eventually(lambda: "cancel" in heard)
         stop()
 
     async def test_what_is_told_here_at_once_is_not_told_again(self, bench: Workbench) -> None:
         heard: list[str] = []
         stop = bench.store.subscribe(heard.append)
-        await asyncio.sleep(0.2)  # PostgreSQL's listener says once that it has begun
+        await asyncio.sleep(0.2)  # PostgreSQL's listener sends one hint when it starts
         heard.clear()
         await bench.store.insert([new_job()])
         await asyncio.sleep(0.2)

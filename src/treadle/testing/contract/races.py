@@ -1,4 +1,4 @@
-"""Two who want the same job at the same instant: one legal winner each time, and the loser is told."""
+"""Two callers want the same job at the same instant: each time one of them wins, and the other is told."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from treadle.errors import JobNotFound, NotRepeatable, WrongState
-from treadle.job import Job
-from treadle.lifecycle import Completed, Failed, Outcome, Released, Status
-from treadle.store.base import Claimed, Gate, Inserted, Listing, Refusal, Store
+from treadle.model.errors import JobNotFound, NotRepeatable, WrongState
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
+from treadle.queue import steering
+from treadle.store.protocol import Store
+from treadle.store.values import Claimed, Inserted, Listing, Refusal, Wants
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import DAY, HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
+from treadle.testing.workbench import DAY, HOUR, LEASES_ONLY, MINUTE, TOPIC, Workbench, new_job, settlement
 
 T = TypeVar("T")
 
@@ -27,7 +31,7 @@ ONE_BY_ONE = 10_000 if FULL else 40
 
 
 async def together(*actors: Awaitable[Any]) -> Sequence[Any]:
-    """All of them at once, none of them always the first."""
+    """Start all of them concurrently, in random order."""
     order = list(range(len(actors)))
     random.shuffle(order)
 
@@ -41,7 +45,7 @@ async def together(*actors: Awaitable[Any]) -> Sequence[Any]:
 
 
 async def rounds() -> AsyncIterator[int]:
-    """So many times, a few at once: what one batch of rounds holds open disturbs the others, as in life."""
+    """The sizes of the batches that add up to ROUNDS. The races of one batch overlap and disturb each other."""
     for start in range(0, ROUNDS, AT_ONCE):
         yield min(AT_ONCE, ROUNDS - start)
 
@@ -52,7 +56,7 @@ class RaceContract(ContractPart):
         return bench.store, await bench.another()
 
     async def claimed(self, bench: Workbench, count: int, lease_ms: int = HOUR, **options: Any) -> list[Claimed]:
-        """So many running jobs, each under a lease of its own."""
+        """This many running jobs, each under a separate lease."""
         await bench.enqueue(count, **options)
         return [await bench.claim_one(lease=await bench.lease(lease_ms)) for _ in range(count)]
 
@@ -64,7 +68,7 @@ class RaceContract(ContractPart):
 
             async def one(job: Claimed) -> None:
                 accepted, (answer,) = await together(
-                    bench.settle(job, Completed(), store=worker), operator.cancel([job.id], "stop")
+                    bench.settle(job, Completed(), store=worker), steering.cancel(operator, [job.id], "stop")
                 )
                 assert accepted
                 assert await bench.status(job.id) is Status.COMPLETED
@@ -83,7 +87,7 @@ class RaceContract(ContractPart):
 
             async def one(job: Claimed) -> None:
                 accepted, (answer,) = await together(
-                    bench.settle(job, Failed("Boom", "Boom"), store=worker), operator.cancel([job.id], "stop")
+                    bench.settle(job, Failed("Boom", "Boom"), store=worker), steering.cancel(operator, [job.id], "stop")
                 )
                 assert accepted
                 told = Status.FAILED if isinstance(answer, Refusal) else Status.CANCELLED
@@ -99,7 +103,7 @@ class RaceContract(ContractPart):
             async def one(job: Claimed) -> None:
                 accepted, (answer,) = await together(
                     bench.settle(job, Failed("Boom", "Boom", retry_in_ms=HOUR), store=worker),
-                    operator.cancel([job.id], "stop"),
+                    steering.cancel(operator, [job.id], "stop"),
                 )
                 assert accepted
                 assert isinstance(answer, Job), "a job that lives can always be cancelled"
@@ -113,7 +117,7 @@ class RaceContract(ContractPart):
             ids = await bench.enqueue(count)
             claims, answers = await together(
                 asyncio.gather(*(bench.claim(1, store=worker) for _ in ids)),
-                asyncio.gather(*(operator.cancel([id], "stop") for id in ids)),
+                asyncio.gather(*(steering.cancel(operator, [id], "stop") for id in ids)),
             )
             claimed = {job.id: job for jobs in claims for job in jobs}
             assert all(isinstance(answer, Job) for (answer,) in answers)
@@ -127,7 +131,9 @@ class RaceContract(ContractPart):
         async for count in rounds():
             ids = await bench.enqueue(count, delay_ms=1)
             await asyncio.sleep(0.002)
-            _, answers = await together(leader.promote(), asyncio.gather(*(operator.cancel([id], "") for id in ids)))
+            _, answers = await together(
+                leader.advance(), asyncio.gather(*(steering.cancel(operator, [id], "") for id in ids))
+            )
             assert all(isinstance(answer, Job) for (answer,) in answers)
             assert set(await bench.statuses(ids)) == {Status.CANCELLED}
 
@@ -136,7 +142,7 @@ class RaceContract(ContractPart):
             ids = await bench.enqueue(count)
 
             async def one(id: str) -> None:
-                answers = await together(*(store.cancel([id], "stop") for store in stores))
+                answers = await together(*(steering.cancel(store, [id], "stop") for store in stores))
                 done = [answer for (answer,) in answers if isinstance(answer, Job)]
                 assert done, "both were refused"
                 assert await bench.history(id) == ["cancelled"]
@@ -144,13 +150,14 @@ class RaceContract(ContractPart):
             await asyncio.gather(*map(one, ids))
 
     async def test_requeue_against_requeue_and_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
-        """One attempt, whoever asked for it and whoever got it."""
+        """The job gets exactly one new attempt, no matter which requeue and which claim win."""
         async for count in rounds():
             jobs = await self.claimed(bench, count)
             await bench.store.settle([settlement(job, Failed("Boom", "Boom")) for job in jobs])
             ids = [job.id for job in jobs]
             answers = await together(
-                *(store.requeue(ids) for store in stores), *(bench.claim(count, store=store) for store in stores)
+                *(steering.requeue(store, ids) for store in stores),
+                *(bench.claim(count, store=store) for store in stores),
             )
             assert [await bench.history(id) for id in ids] == [["failed", "requeued"]] * count
             claimed = [job for claim in answers[2:] for job in claim] + await bench.claim(count)
@@ -164,19 +171,19 @@ class RaceContract(ContractPart):
     async def test_reaper_against_completion(
         self, bench: Workbench, stores: tuple[Store, Store], max_attempts: int
     ) -> None:
-        """The ending stands, or the worker is told."""
+        """Either the completion stands or the worker is told that it lost the job."""
         worker, reaper = stores
         async for count in rounds():
             jobs = await self.claimed(bench, count, max_attempts=max_attempts)
 
             async def lose(job: Claimed) -> None:
                 await reaper.close_lease(job.lease)
-                await reaper.reclaim()
+                await reaper.reap(LEASES_ONLY)
 
             answers = await asyncio.gather(
                 *(together(bench.settle(job, Completed('"mine"'), store=worker), lose(job)) for job in jobs)
             )
-            await reaper.reclaim()  # a lease that another sweep had in hand
+            await reaper.reap(LEASES_ONLY)  # a lease that another sweep was already processing
             for job, (accepted, _) in zip(jobs, answers, strict=True):
                 seen = await bench.job(job.id)
                 if accepted:
@@ -188,7 +195,7 @@ class RaceContract(ContractPart):
             assert await bench.store.settle([settlement(job, Completed()) for job in left]) == []
 
     async def test_reaper_against_extension(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
-        """A lease that was renewed is not reclaimed; one that was reclaimed is not renewed."""
+        """A renewed lease is not reclaimed; a reclaimed one is not renewed."""
         worker, reaper = stores
         outcomes: Counter[bool] = Counter()
         async for count in rounds():
@@ -197,29 +204,29 @@ class RaceContract(ContractPart):
 
             async def one(job: Claimed) -> None:
                 lease = await worker.open_lease("short", 4)
-                fresh = await worker.claim(lease, [TOPIC], [], 1, 1)
+                fresh = await worker.claim(lease, Wants([TOPIC], [], 1, 1))
                 await asyncio.sleep(random.uniform(0.002, 0.004))
-                extended, moved = await together(worker.extend(lease, HOUR), reaper.reclaim())
-                outcomes[extended] += 1
+                renewed, reaped = await together(worker.renew(lease, HOUR), reaper.reap(LEASES_ONLY))
+                outcomes[renewed is not None] += 1
                 for mine in fresh.jobs:
-                    reclaimed = mine.id in [one.id for one in moved]
-                    assert not (extended and reclaimed)
-                    if extended:
+                    reclaimed = mine.id in [one.id for one in reaped.moved]
+                    assert not (renewed and reclaimed)
+                    if renewed:
                         assert await bench.settle(mine, Completed(), store=worker)
 
             await bench.store.settle([settlement(job, Released()) for job in jobs])
             await asyncio.gather(*(self._unless_lost(one(job)) for job in jobs))
             await asyncio.sleep(0.005)
-            await reaper.reclaim()
+            await reaper.reap(LEASES_ONLY)
         assert (await bench.store.stats()).counts["processing"] == 0
 
     async def _unless_lost(self, actor: Awaitable[None]) -> None:
-        from treadle.errors import LeaseLost
+        from treadle.model.errors import LeaseLost
 
         try:
             await actor
         except LeaseLost:
-            pass  # the machine was too busy: the short lease was over before its claim
+            pass  # the machine was too busy: the short lease expired before its claim
 
     async def test_release_against_settle(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
         worker, operator = stores
@@ -228,7 +235,7 @@ class RaceContract(ContractPart):
 
             async def one(job: Claimed) -> None:
                 accepted, (answer,) = await together(
-                    bench.settle(job, Completed(), store=worker), operator.release([job.id])
+                    bench.settle(job, Completed(), store=worker), steering.release(operator, [job.id])
                 )
                 assert accepted is isinstance(answer, Refusal)
                 assert await bench.status(job.id) is (Status.COMPLETED if accepted else Status.PENDING)
@@ -244,10 +251,10 @@ class RaceContract(ContractPart):
             ids = await bench.enqueue(count)
             claims, answers = await together(
                 asyncio.gather(*(bench.claim(1, store=worker) for _ in ids)),
-                asyncio.gather(*(operator.delete([id]) for id in ids)),
+                asyncio.gather(*(steering.delete(operator, [id]) for id in ids)),
             )
             claimed = [job for jobs in claims for job in jobs]
-            deleted = [answer for (answer,) in answers if isinstance(answer, str)]
+            deleted = [id for id, (answer,) in zip(ids, answers, strict=True) if answer is None]
             assert not {job.id for job in claimed} & set(deleted)
             left = await bench.claim(count)
             assert sorted([*(job.id for job in claimed + left), *deleted]) == sorted(ids)
@@ -260,9 +267,11 @@ class RaceContract(ContractPart):
             await bench.store.settle([settlement(job, Failed("Boom", "Boom")) for job in jobs])
 
             async def one(job: Claimed) -> None:
-                (deleted,), (requeued,) = await together(stores[0].delete([job.id]), stores[1].requeue([job.id]))
+                (deleted,), (requeued,) = await together(
+                    steering.delete(stores[0], [job.id]), steering.requeue(stores[1], [job.id])
+                )
                 status = (await bench.store.get([job.id]))[0]
-                if deleted == job.id:
+                if deleted is None:
                     assert status is None
                 else:
                     assert isinstance(requeued, Job)
@@ -271,7 +280,7 @@ class RaceContract(ContractPart):
                     assert isinstance(requeued.error, JobNotFound | WrongState)
 
             await asyncio.gather(*map(one, jobs))
-            await bench.store.cancel([job.id for job in jobs], "")
+            await steering.cancel(bench.store, [job.id for job in jobs], "")
 
     async def test_reschedule_against_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
         worker, operator = stores
@@ -280,24 +289,24 @@ class RaceContract(ContractPart):
             later = await bench.store.now() + HOUR
             claims, answers = await together(
                 asyncio.gather(*(bench.claim(1, store=worker) for _ in ids)),
-                asyncio.gather(
-                    *(operator.reschedule(id, run_at=later, priority=None, max_attempts=None) for id in ids)
-                ),
+                asyncio.gather(*(steering.reschedule(operator, [id], run_at=later) for id in ids)),
             )
             claimed = {job.id for jobs in claims for job in jobs}
-            changed = {answer.id for answer in answers if isinstance(answer, Job)}
+            changed = {answer.id for (answer,) in answers if isinstance(answer, Job)}
             assert not claimed & changed
             left = {job.id for job in await bench.claim(count)}
             assert claimed | changed | left == set(ids)
-            await bench.store.cancel(ids, "")
+            await steering.cancel(bench.store, ids, "")
 
     async def test_delete_against_promotion(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
         leader, operator = stores
         async for count in rounds():
             ids = await bench.enqueue(count, delay_ms=1)
             await asyncio.sleep(0.002)
-            _, answers = await together(leader.promote(), asyncio.gather(*(operator.delete([id]) for id in ids)))
-            assert [answer for (answer,) in answers] == ids, "a pending job can be deleted wherever it waits"
+            _, answers = await together(
+                leader.advance(), asyncio.gather(*(steering.delete(operator, [id]) for id in ids))
+            )
+            assert [answer for (answer,) in answers] == [None] * count, "a pending job can be deleted wherever it waits"
             assert await bench.store.get(ids) == [None] * count
 
     async def test_reschedule_against_promotion(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
@@ -306,23 +315,23 @@ class RaceContract(ContractPart):
             ids = await bench.enqueue(count, delay_ms=1)
             later = await bench.store.now() + HOUR
             _, answers = await together(
-                leader.promote(),
-                asyncio.gather(
-                    *(operator.reschedule(id, run_at=later, priority=None, max_attempts=None) for id in ids)
-                ),
+                leader.advance(),
+                asyncio.gather(*(steering.reschedule(operator, [id], run_at=later) for id in ids)),
             )
-            assert all(isinstance(answer, Job) for answer in answers), "a pending job can be changed wherever it waits"
+            assert all(isinstance(answer, Job) for (answer,) in answers), (
+                "a pending job can be changed wherever it waits"
+            )
             assert await bench.claim(count) == []
-            await bench.store.cancel(ids, "")
+            await steering.cancel(bench.store, ids, "")
 
     async def test_deadline_against_claim(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
         worker, leader = stores
         async for count in rounds():
             ids = await bench.enqueue(count, expires_in_ms=random.randint(1, 6))
             await asyncio.sleep(0.003)
-            claimed, _ = await together(bench.claim(count, store=worker), leader.expire_overdue())
+            claimed, _ = await together(bench.claim(count, store=worker), leader.advance())
             await asyncio.sleep(0.005)
-            await leader.expire_overdue()
+            await leader.advance()
             kept = {job.id for job in claimed}
             for id in ids:
                 assert await bench.status(id) is (Status.PROCESSING if id in kept else Status.EXPIRED)
@@ -345,12 +354,12 @@ class RaceContract(ContractPart):
             for job in jobs:
                 await bench.store.close_lease(job.lease)
             answers = await together(
-                *(store.reclaim() for store in stores * 2), *(store.promote() for store in stores * 2)
+                *(store.reap(LEASES_ONLY) for store in stores * 2), *(store.advance() for store in stores * 2)
             )
-            moved = [one.id for answer in answers[:4] for one in answer]
+            moved = [one.id for answer in answers[:4] for one in answer.moved]
             assert sorted(moved) == sorted(job.id for job in jobs)
             await asyncio.sleep(0.002)
-            await bench.store.promote()
+            await bench.store.advance()
             left = await bench.claim(2 * count)
             assert len(left) == 2 * count
             assert await bench.store.settle([settlement(job, Completed()) for job in left]) == []
@@ -384,7 +393,7 @@ class KeyRaceContract(ContractPart):
             assert made == 16, "eight of each kind"
 
     async def test_dedupe_against_the_end_of_its_holder(self, bench: Workbench) -> None:
-        """The new job is made, or it is the old one that was still alive; never both, never none."""
+        """The call either creates a new job or returns the old one that was still alive; never both, never neither."""
         other = await bench.another()
         for turn in range(ONE_BY_ONE):
             first = await bench.enqueue_one(dedupe_key=f"d{turn}")
@@ -397,7 +406,7 @@ class KeyRaceContract(ContractPart):
             (seen,) = await bench.store.get([new.id])
             assert (seen is not None) is (answer.existing_id is None)
             if seen:
-                await bench.store.delete([new.id])
+                await steering.delete(bench.store, [new.id])
 
     async def test_what_may_complete_once_is_not_made_while_it_completes(self, bench: Workbench) -> None:
         other = await bench.another()
@@ -421,7 +430,7 @@ class KeyRaceContract(ContractPart):
             failed = await bench.make("failed", **options)
             await bench.enqueue_one(**options)
             job = await bench.claim_one()
-            accepted, (answer,) = await together(bench.settle(job, Completed()), other.requeue([failed]))
+            accepted, (answer,) = await together(bench.settle(job, Completed()), steering.requeue(other, [failed]))
             assert accepted
             assert isinstance(answer, Refusal), "it may complete a second time"
 
@@ -430,24 +439,24 @@ class KeyRaceContract(ContractPart):
         for turn in range(ONE_BY_ONE):
             first = await bench.enqueue_one(idempotency_key=f"k{turn}", dedupe_key=f"d{turn}")
             new = new_job(idempotency_key=f"k{turn}", dedupe_key=f"d{turn}")
-            (deleted,), (answer,) = await together(bench.store.delete([first]), other.insert([new]))
-            assert deleted == first
+            (deleted,), (answer,) = await together(steering.delete(bench.store, [first]), other.insert([new]))
+            assert deleted is None
             assert isinstance(answer, Inserted)
             assert answer.existing_id in (None, first)
             assert await bench.store.count(Listing()) == (answer.existing_id is None)
-            await bench.store.delete([new.id])
+            await steering.delete(bench.store, [new.id])
 
 
 class GateRaceContract(ContractPart):
-    """A job is never held while there is room: the database's own check after the test would find it."""
+    """A job is never held while there is room; the database's consistency check after the test would report it."""
 
     async def test_enqueue_against_the_job_that_makes_room(self, bench: Workbench) -> None:
         other = await bench.another()
         for turn in range(ONE_BY_ONE):
-            gate = Gate(f"g{turn}", "queue_same_scope", 1)
-            await bench.enqueue_one(gate=gate)
+            gate = Limit(f"g{turn}", "queue_same_scope", 1)
+            await bench.enqueue_one(limit=gate)
             job = await bench.claim_one()
-            new = new_job(gate=gate)
+            new = new_job(limit=gate)
             accepted, _ = await together(bench.settle(job, Completed()), other.insert([new]))
             assert accepted
             (claimed,) = await bench.claim(2)
@@ -456,36 +465,36 @@ class GateRaceContract(ContractPart):
 
     @pytest.mark.parametrize("leaving", ["cancel", "delete", "reschedule"])
     async def test_room_for_one_who_stops_waiting_at_that_moment(self, bench: Workbench, leaving: str) -> None:
-        """The next in line goes away just as it is let in: then whoever stands behind it has its room."""
+        """The next job in line leaves at the moment it is let in, so the job behind it gets its room."""
         other = await bench.another()
         far = await bench.store.now() + DAY
         for turn in range(ONE_BY_ONE):
-            gate = Gate(f"g{turn}", "queue_same_scope", 1)
-            await bench.enqueue_one(gate=gate)
+            gate = Limit(f"g{turn}", "queue_same_scope", 1)
+            await bench.enqueue_one(limit=gate)
             job = await bench.claim_one()
-            first, second = [await bench.enqueue_one(gate=gate) for _ in range(2)]
+            first, second = [await bench.enqueue_one(limit=gate) for _ in range(2)]
             goes: Awaitable[Any]
             if leaving == "reschedule":
-                goes = other.reschedule(first, run_at=far, priority=None, max_attempts=None)
+                goes = steering.reschedule(other, [first], run_at=far)
             else:
-                goes = other.cancel([first], "") if leaving == "cancel" else other.delete([first])
+                goes = steering.cancel(other, [first], "") if leaving == "cancel" else steering.delete(other, [first])
             accepted, _ = await together(bench.settle(job, Completed()), goes)
             assert accepted
             (next_one,) = await bench.claim(5)
             assert next_one.id == second
             assert await bench.settle(next_one, Completed())
-            await bench.store.delete([first])
+            await steering.delete(bench.store, [first])
 
     async def test_delayed_jobs_against_tidying(self, bench: Workbench) -> None:
         other = await bench.another()
         ids = []
         for turn in range(ONE_BY_ONE):
-            job = new_job(gate=Gate(f"g{turn % 7}", "queue_same_scope", 2), delay_ms=1)
+            job = new_job(limit=Limit(f"g{turn % 7}", "queue_same_scope", 2), delay_ms=1)
             ids.append(job.id)
-            await together(bench.store.insert([job]), other.tidy(), bench.store.promote())
+            await together(bench.store.insert([job]), other.tidy(), bench.store.advance())
         await asyncio.sleep(0.002)
         done: list[str] = []
-        await bench.store.promote()
+        await bench.store.advance()
         while jobs := await bench.claim(100):
             assert await bench.store.settle([settlement(job, Completed()) for job in jobs]) == []
             done += [job.id for job in jobs]
@@ -494,38 +503,38 @@ class GateRaceContract(ContractPart):
     async def test_requeue_against_tidying(self, bench: Workbench) -> None:
         other = await bench.another()
         for _ in range(ONE_BY_ONE):
-            gate = Gate("g", "queue_same_scope", 1)
-            id = await bench.enqueue_one(gate=gate)
-            await bench.store.cancel([id], "")
-            await together(bench.store.requeue([id]), other.tidy())
+            gate = Limit("g", "queue_same_scope", 1)
+            id = await bench.enqueue_one(limit=gate)
+            await steering.cancel(bench.store, [id], "")
+            await together(steering.requeue(bench.store, [id]), other.tidy())
             (job,) = await bench.claim(2)
             assert job.id == id
             await bench.settle(job, Completed())
 
     async def test_everything_about_one_gate_at_once(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(2)]
-        gate = Gate("g", "queue_same_scope", 2)
+        gate = Limit("g", "queue_same_scope", 2)
         ids: list[str] = []
 
         async def anything(store: Store) -> None:
-            id = (await bench.enqueue(1, store=store, gate=gate))[0]
+            id = (await bench.enqueue(1, store=store, limit=gate))[0]
             ids.append(id)
             dice = random.random()
             if dice < 0.3:
-                await store.cancel([random.choice(ids)], "")
+                await steering.cancel(store, [random.choice(ids)], "")
             elif dice < 0.5:
-                await store.delete([random.choice(ids)])
+                await steering.delete(store, [random.choice(ids)])
             elif dice < 0.6:
-                await store.requeue([random.choice(ids)], force=True)
+                await steering.requeue(store, [random.choice(ids)], force=True)
             for job in await bench.claim(1, store=store, lease=await bench.lease(MINUTE, store=store)):
                 outcomes: list[Outcome] = [Completed(), Released(), Failed("B", "B", 1)]
                 await bench.settle(job, random.choice(outcomes), store=store)
-            await store.promote()
+            await store.advance()
 
         for _ in range(ONE_BY_ONE // 2):
             await asyncio.gather(*(anything(store) for store in stores * 2))
         await asyncio.sleep(0.002)
-        await bench.store.promote()
+        await bench.store.advance()
         while jobs := await bench.claim(10):
             assert len(jobs) <= 2
             await bench.store.settle([settlement(job, Completed()) for job in jobs])

@@ -1,4 +1,4 @@
-"""Records: small things that are kept by kind, id and key, and changed only over the version that was read."""
+"""Records: small documents stored by kind, id and key, and updated by compare-and-set on their version."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from treadle.errors import InvalidInput
-from treadle.store.base import Record
+from treadle.model.errors import InvalidInput, KeyReused, VersionConflict
+from treadle.store.values import Inserted, Record, RecordWrite
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import MINUTE, Workbench
+from treadle.testing.workbench import MINUTE, Workbench, new_job
 
 ODD = ["", "NULL", "a'b", 'a"b', "a\\b", "{}", "%", "_", "Ünïcödé 🎉", "a\nb\tc", "x" * 1000]
 
@@ -25,7 +25,7 @@ class RecordContract(ContractPart):
         before = await bench.store.now()
         record = await made(bench)
         after = await bench.store.now()
-        assert record == ("users", "a", "a@example.com", '{"n":1}', 1, record.created_at, record.created_at)
+        assert record == Record("users", "a", "a@example.com", '{"n":1}', 1, record.created_at, record.created_at)
         assert before <= record.created_at <= after < before + MINUTE
         assert await bench.store.records([("users", "a")]) == [record]
         assert await bench.store.find_record("users", "a@example.com") == record
@@ -121,6 +121,11 @@ class RecordContract(ContractPart):
         assert [record.id for record in await bench.store.list_records("users", 2)] == ids[:2]
         assert await bench.store.list_records("users", 0) == []
 
+    async def test_the_newest_can_be_listed_first(self, bench: Workbench) -> None:
+        for id in ("z", "a", "m"):
+            await made(bench, id)
+        assert [record.id for record in await bench.store.list_records("users", 2, newest=True)] == ["m", "a"]
+
     async def test_texts_are_kept_to_the_letter(self, bench: Workbench) -> None:
         body = '{"b": 1.0,\n "a": "\\u0000 \\ud800 ü 🎉", "a": 12345678901234567890}'
         for i, text in enumerate(ODD):
@@ -193,3 +198,78 @@ class RecordContract(ContractPart):
         await made(bench)
         answers = await asyncio.gather(*(stores[i % 4].delete_record("users", "a") for i in range(12)))
         assert answers.count(True) == 1
+
+    async def test_those_that_are_due_are_found_earliest_first(self, bench: Workbench) -> None:
+        for id, due in (("late", 300), ("never", None), ("early", 100), ("middle", 200)):
+            await bench.store.put_record("schedule", id, id, "{}", due=due)
+        await bench.store.put_record("other", "a", "a", "{}", due=50)
+        found = await bench.store.find_records("schedule", due_before=300)
+        assert [(record.id, record.due) for record in found] == [("early", 100), ("middle", 200)]
+        assert [record.id for record in await bench.store.find_records("schedule", due_before=999, limit=2)] == [
+            "early",
+            "middle",
+        ]
+        await bench.store.put_record("schedule", "early", "early", "{}", 1, due=400)
+        await bench.store.put_record("schedule", "middle", "middle", "{}", 1)
+        found = await bench.store.find_records("schedule", due_before=999)
+        assert [record.id for record in found] == ["late", "early"]
+
+    async def test_a_record_and_jobs_commit_together(self, bench: Workbench) -> None:
+        await bench.store.put_record("schedule", "a", "a", "{}", due=100)
+        job = new_job(schedule_id="a", scheduled_at=100, slot="a|100")
+        answers = await bench.store.insert([job], records=[RecordWrite("schedule", "a", '{"n":2}', 200, 1)])
+        assert isinstance(answers[0], Inserted)
+        [record] = await bench.store.records([("schedule", "a")])
+        assert record is not None
+        assert (record.body, record.due, record.version, record.key) == ('{"n":2}', 200, 2, "a")
+        [made] = await bench.store.get([job.id])
+        assert made is not None
+        assert made.schedule_id == "a"
+        assert made.as_json()["scheduledAt"] == "1970-01-01T00:00:00.100Z"
+
+    async def test_a_record_that_was_changed_stores_no_job(self, bench: Workbench) -> None:
+        for id in ("a", "b"):
+            await bench.store.put_record("schedule", id, id, "{}", due=100)
+        await bench.store.put_record("schedule", "a", "a", "{}", 1, due=100)
+        job = new_job(schedule_id="a", slot="a|100")
+        writes = [RecordWrite("schedule", id, "[]", 200, 1) for id in ("b", "a")]
+        with pytest.raises(VersionConflict):
+            await bench.store.insert([job], records=writes)
+        assert await bench.store.get([job.id]) == [None]
+        assert [one.due for one in await bench.store.list_records("schedule")] == [100, 100]
+
+    async def test_a_record_is_changed_though_a_job_is_refused(self, bench: Workbench) -> None:
+        await bench.store.put_record("schedule", "a", "a", "{}", due=100)
+        await bench.enqueue(idempotency_key="k")
+        reused = new_job(schedule_id="a", slot="a|100", idempotency_key="k", payload='{"to": "bob"}')
+        jobs = [reused, new_job(schedule_id="a", slot="a|101")]
+        refused, made = await bench.store.insert(
+            jobs, atomic=False, records=[RecordWrite("schedule", "a", "{}", None, 1)]
+        )
+        assert isinstance(refused, KeyReused)
+        assert isinstance(made, Inserted)
+        assert (await bench.store.list_records("schedule"))[0].due is None
+
+    async def test_a_slot_makes_one_job_whoever_asks(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        await bench.store.put_record("schedule", "a", "a", "{}", due=100)
+
+        async def fire(store: object, turn: int) -> bool:
+            try:
+                job = new_job(schedule_id="a", scheduled_at=turn, slot=f"a|{turn}")
+                await store.insert([job], records=[RecordWrite("schedule", "a", "{}", 100, turn)])  # type: ignore[attr-defined]
+            except VersionConflict:
+                return False
+            return True
+
+        for turn in range(1, 6):
+            fired = await asyncio.gather(*(fire(stores[i % 4], turn) for i in range(8)))
+            assert fired.count(True) == 1
+        assert (await bench.store.stats()).counts["pending"] == 5
+
+    async def test_a_slot_that_has_its_job_makes_no_other(self, bench: Workbench) -> None:
+        first, second = (new_job(schedule_id="a", slot="a|100", payload=text) for text in ('{"a":1}', '{"a":2}'))
+        await bench.store.insert([first])
+        [answer] = await bench.store.insert([second])
+        assert isinstance(answer, Inserted)
+        assert answer.existing_id == first.id

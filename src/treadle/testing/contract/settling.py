@@ -1,4 +1,4 @@
-"""The end of an attempt: only its owner reports it, and it is written whole."""
+"""The end of an attempt: only its owner can report it, and it is written atomically."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import StoreUnavailable
-from treadle.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed, Status
-from treadle.store.base import Claimed, Touch
+from treadle.model.errors import StoreUnavailable
+from treadle.model.status import Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
+from treadle.queue import steering
+from treadle.store.values import Claimed, Effects, NewEvent, Touch
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, new_job, settlement
 
@@ -20,7 +23,7 @@ ENDINGS: list[Outcome] = [
     Snoozed(MINUTE, "not yet"),
     Released("shutdown"),
 ]
-# With something that hangs on it and without: the plain way is a statement of its own.
+# With and without dependent rows: plain jobs are settled by a separate statement.
 KINDS: list[dict[str, Any]] = [{}, {"dedupe_key": "d", "expires_in_ms": HOUR}]
 
 
@@ -83,7 +86,14 @@ class SettleContract(ContractPart):
         (event,) = await bench.store.events(id) or ()
         assert (event.from_status, event.to_status, event.message) == ("processing", "pending", "Boom: again")
         started_at = event.created_at - 5
-        assert event.metadata == {"attempt": 1, "startedAt": started_at, "delayMs": 4 * MINUTE, "errorType": "Boom"}
+        assert event.metadata == {
+            "attempt": 1,
+            "startedAt": started_at,
+            "delayMs": 4 * MINUTE,
+            "worker": "w1",
+            "errorType": "Boom",
+            "error": "Boom: again",
+        }
 
     async def test_the_last_attempt_is_not_retried(self, bench: Workbench) -> None:
         id = await bench.enqueue_one(max_attempts=2)
@@ -117,7 +127,7 @@ class SettleContract(ContractPart):
             seen = await bench.job(id)
             assert (seen.status, seen.attempt, seen.locked_by) == (Status.PENDING, 0, None)
             await bench.pass_time(2 * MINUTE)
-            await bench.store.promote()
+            await bench.store.advance()
         assert tokens == sorted(set(tokens)), "a token is never given back"
         event = {"Snoozed": "snoozed", "Released": "released"}[name_of(outcome)]
         assert await bench.history(id) == [event] * 3
@@ -129,7 +139,7 @@ class SettleContract(ContractPart):
         await bench.settle(second, Released())
         assert await bench.claimable() == [released]
         await bench.pass_time(2 * HOUR)
-        await bench.store.promote()
+        await bench.store.advance()
         assert sorted(await bench.claimable()) == sorted([snoozed, released])
 
     async def test_any_endings_in_one_call(self, bench: Workbench) -> None:
@@ -143,6 +153,7 @@ class SettleContract(ContractPart):
         ids = await bench.enqueue(6)
         jobs = [await bench.claim_one() for _ in ids]
         await bench.store.close_lease(jobs[2].lease)
+        await bench.reap()
         lost = await bench.store.settle([settlement(job, Completed()) for job in jobs])
         assert [one.job.id for one in lost] == [ids[2]]
         assert (await bench.store.stats()).counts["completed"] == 5
@@ -181,7 +192,7 @@ class SettleContract(ContractPart):
 
 
 class GuardContract(ContractPart):
-    """Who is not the owner changes nothing, and is told."""
+    """A caller that does not own the job changes nothing and is told so."""
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
     @pytest.mark.parametrize("outcome", ENDINGS, ids=name_of)
@@ -189,7 +200,7 @@ class GuardContract(ContractPart):
         id = await bench.enqueue_one(**options)
         lease = await bench.lease()
         old = await bench.claim_one(lease=lease)
-        await bench.store.release([id])
+        await steering.release(bench.store, [id])
         await bench.claim_one(lease=lease)
         before = await bench.job(id)
         assert not await bench.settle(old, outcome)
@@ -197,15 +208,29 @@ class GuardContract(ContractPart):
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
     @pytest.mark.parametrize("outcome", ENDINGS, ids=name_of)
-    async def test_a_lease_that_ran_out_is_refused(
+    async def test_a_late_outcome_counts_until_the_lease_is_taken_back(
+        self, bench: Workbench, outcome: Outcome, options: dict[str, Any]
+    ) -> None:
+        """Finished work survives an outage that is longer than the lease."""
+        id = await bench.enqueue_one(**options)
+        job = await bench.claim_one(lease=await bench.lease(MINUTE))
+        await bench.pass_time(2 * MINUTE)
+        assert await bench.settle(job, outcome)
+        assert await bench.status(id) is not Status.PROCESSING
+        assert await bench.reap() == []
+
+    @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
+    @pytest.mark.parametrize("outcome", ENDINGS, ids=name_of)
+    async def test_a_lease_that_was_taken_back_is_refused(
         self, bench: Workbench, outcome: Outcome, options: dict[str, Any]
     ) -> None:
         id = await bench.enqueue_one(**options)
         job = await bench.claim_one(lease=await bench.lease(MINUTE))
         await bench.pass_time(2 * MINUTE)
+        await bench.reap()
         assert not await bench.settle(job, outcome)
         seen = await bench.job(id)
-        assert (seen.status, seen.attempt) == (Status.PROCESSING, 1)
+        assert (seen.status, seen.attempt) == (Status.PENDING, 1)
 
     @pytest.mark.parametrize("outcome", ENDINGS, ids=name_of)
     async def test_another_lease_is_refused(self, bench: Workbench, outcome: Outcome) -> None:
@@ -224,15 +249,15 @@ class GuardContract(ContractPart):
     async def test_a_deleted_job_is_refused(self, bench: Workbench) -> None:
         await bench.enqueue(1)
         job = await bench.claim_one()
-        await bench.store.release([job.id])
-        await bench.store.delete([job.id])
+        await steering.release(bench.store, [job.id])
+        await steering.delete(bench.store, [job.id])
         assert not await bench.settle(job, Completed())
         assert await bench.store.get([job.id]) == [None]
 
     async def test_in_a_batch_only_the_lost_ones_are_lost(self, bench: Workbench) -> None:
         ids = await bench.enqueue(6)
         jobs = await bench.claim(6)
-        await bench.store.release([ids[1], ids[4]])
+        await steering.release(bench.store, [ids[1], ids[4]])
         kinds: list[Outcome] = [Completed(), Completed(), Failed("Boom", "Boom"), Completed(), Snoozed(1), Released()]
         endings = [settlement(job, outcome) for job, outcome in zip(jobs, kinds, strict=True)]
         lost = await bench.store.settle(endings)
@@ -242,10 +267,10 @@ class GuardContract(ContractPart):
     async def test_of_two_endings_of_one_job_in_one_call_only_that_of_the_newest_claim_counts(
         self, bench: Workbench
     ) -> None:
-        """A worker may report a job that it lost and got again twice at once."""
+        """A worker that lost a job and claimed it again may report both runs in one call."""
         (id,) = await bench.enqueue(1)
         old = await bench.claim_one()
-        await bench.store.release([id])
+        await steering.release(bench.store, [id])
         new = await bench.claim_one()
         endings = [settlement(new, Completed('"new"')), settlement(old, Completed('"old"'))]
         assert await bench.store.settle(endings) == endings[1:]
@@ -255,9 +280,10 @@ class GuardContract(ContractPart):
         ids = await bench.enqueue(3)
         jobs = await bench.claim(3)
         await bench.store.close_lease(jobs[0].lease)
+        await bench.reap()
         lost = await bench.store.settle([settlement(job, Completed()) for job in jobs])
         assert [one.job.id for one in lost] == ids
-        assert await bench.statuses(ids) == [Status.PROCESSING] * 3
+        assert await bench.statuses(ids) == [Status.PENDING] * 3
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
     async def test_an_ending_whose_answer_was_lost_may_be_sent_again(
@@ -275,7 +301,7 @@ class GuardContract(ContractPart):
         job = await bench.claim_one()
         await bench.settle(job, Completed())
         await bench.store.close_lease(job.lease)
-        await bench.store.reclaim()
+        await bench.reap()
         assert await bench.settle(job, Completed())
 
     async def test_some_sent_again_and_some_new(self, bench: Workbench) -> None:
@@ -299,12 +325,12 @@ class GuardContract(ContractPart):
 
 
 class CancelledWhileRunningContract(ContractPart):
-    """A cancel was asked meanwhile, and the worker that reports may not know it yet."""
+    """A cancel was requested while the job ran, and the reporting worker may not know about it yet."""
 
     async def cancelling(self, bench: Workbench, **options: Any) -> Claimed:
         await bench.enqueue(1, **options)
         job = await bench.claim_one()
-        await bench.store.cancel([job.id], "changed my mind")
+        await steering.cancel(bench.store, [job.id], "changed my mind")
         return job
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
@@ -328,25 +354,25 @@ class CancelledWhileRunningContract(ContractPart):
     async def test_a_lost_lease_ends_as_cancelled(self, bench: Workbench) -> None:
         job = await self.cancelling(bench)
         await bench.store.close_lease(job.lease)
-        (moved,) = await bench.store.reclaim()
+        (moved,) = await bench.reap()
         assert (moved.id, moved.status, moved.event) == (job.id, Status.CANCELLED, "job:cancelled")
         assert await bench.status(job.id) is Status.CANCELLED
 
     async def test_after_the_grace_it_is_cancelled(self, bench: Workbench) -> None:
         job = await self.cancelling(bench)
-        assert await bench.store.end_overdue_cancels({}, 30 * SECOND) == []
+        assert await bench.reap(30 * SECOND) == []
         await bench.pass_time(31 * SECOND)
-        (moved,) = await bench.store.end_overdue_cancels({}, 30 * SECOND)
+        (moved,) = await bench.reap(30 * SECOND)
         assert (moved.id, moved.topic, moved.status) == (job.id, TOPIC, Status.CANCELLED)
         events = await bench.store.events(job.id) or ()
         assert "timeout" in events[-1].message
         assert not await bench.settle(job, CancelAcknowledged())
 
     async def test_an_answer_after_the_grace_is_not_taken_for_a_repeat(self, bench: Workbench) -> None:
-        """The outcome carries the token of the attempt, but it is not the ending that the worker reports."""
+        """The stored outcome carries the attempt's token, but it is not the ending that the worker reports."""
         job = await self.cancelling(bench)
         await bench.pass_time(31 * SECOND)
-        await bench.store.end_overdue_cancels({}, 30 * SECOND)
+        await bench.reap(30 * SECOND)
         assert not await bench.settle(job, Completed('"late"'))
         seen = await bench.job(job.id)
         assert (seen.status, seen.result_value) == (Status.CANCELLED, None)
@@ -354,21 +380,21 @@ class CancelledWhileRunningContract(ContractPart):
     async def test_every_topic_has_its_own_grace(self, bench: Workbench) -> None:
         quick, slow = await bench.enqueue_one(topic="quick"), await bench.enqueue_one(topic="slow")
         await bench.claim(2, topics=["quick", "slow"])
-        await bench.store.cancel([quick, slow], "")
+        await steering.cancel(bench.store, [quick, slow], "")
         await bench.pass_time(MINUTE)
-        assert [moved.id for moved in await bench.store.end_overdue_cancels({"slow": HOUR}, SECOND)] == [quick]
-        assert await bench.store.end_overdue_cancels({"slow": HOUR}, SECOND) == []
-        assert [moved.id for moved in await bench.store.end_overdue_cancels({"slow": SECOND}, HOUR)] == [slow]
+        assert [moved.id for moved in await bench.reap(SECOND, {"slow": HOUR})] == [quick]
+        assert await bench.reap(SECOND, {"slow": HOUR}) == []
+        assert [moved.id for moved in await bench.reap(HOUR, {"slow": SECOND})] == [slow]
 
     async def test_what_was_not_asked_to_stop_has_no_grace(self, bench: Workbench) -> None:
         id = await bench.make("processing")
         await bench.pass_time(30 * MINUTE)
-        assert await bench.store.end_overdue_cancels({}, 0) == []
+        assert await bench.reap(0) == []
         assert await bench.status(id) is Status.PROCESSING
 
 
 class BadDataContract(ContractPart):
-    """A value that can't be stored: refused whole, the job stays with its owner, and others are not touched."""
+    """A value that can't be stored is refused, the job stays with its owner, and other jobs are not affected."""
 
     @pytest.mark.parametrize(
         "outcome",
@@ -406,3 +432,68 @@ class BadDataContract(ContractPart):
             await bench.store.insert(batch)
         assert not isinstance(caught.value, StoreUnavailable), "it would be tried for ever"
         assert await bench.statuses([job.id for job in batch]) == [None] * 3
+
+
+class EffectsContract(ContractPart):
+    """Follow-up jobs and events are stored with the outcome, or not at all."""
+
+    @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
+    async def test_they_come_with_the_outcome(self, bench: Workbench, options: dict[str, Any]) -> None:
+        (id,) = await bench.enqueue(1, **options)
+        job = await bench.claim_one()
+        follow_ups = (new_job(topic="next"), new_job(topic="next", delay_ms=HOUR))
+        told = NewEvent("job:progress", "half way", {"frames": 7})
+        assert await self.end(bench, job, Completed('"done"'), Effects(follow_ups, (told,)))
+        assert (await bench.job(id)).result_value == "done"
+        assert await bench.claimable(["next"]) == [follow_ups[0].id]
+        assert await bench.statuses([new.id for new in follow_ups]) == [Status.PENDING] * 2
+        (event,) = await bench.store.events(id) or ()
+        assert (event.type, event.message, event.metadata) == ("job:progress", "half way", {"frames": 7})
+
+    async def test_a_lost_outcome_brings_nothing(self, bench: Workbench) -> None:
+        (id,) = await bench.enqueue(1)
+        job = await bench.claim_one()
+        await steering.release(bench.store, [id])
+        new = new_job(topic="next")
+        assert not await self.end(bench, job, Completed(), Effects((new,)))
+        assert await bench.store.get([new.id]) == [None]
+
+    async def test_an_outcome_sent_again_brings_them_once(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        job = await bench.claim_one()
+        effects = Effects((new_job(topic="next"),), (NewEvent("job:progress"),))
+        assert await self.end(bench, job, Completed(), effects)
+        assert await self.end(bench, job, Completed(), effects)
+        assert len(await bench.claimable(["next"])) == 1
+        assert await bench.history(job.id) == ["progress"]
+
+    async def test_a_refused_follow_up_makes_it_a_failure_and_brings_nothing(self, bench: Workbench) -> None:
+        only_one = Limit("k", "reject_same_scope", 1)
+        await bench.enqueue(1, topic="next", limit=only_one)
+        ids = await bench.enqueue(3)
+        jobs = await bench.claim(3)
+        allowed, refused = new_job(topic="next"), new_job(topic="next", limit=only_one)
+        endings = [
+            settlement(jobs[0], Completed()),
+            settlement(jobs[1], Completed())._replace(effects=Effects((allowed, refused))),
+            settlement(jobs[2], Completed())._replace(effects=Effects((new_job(topic="other"),))),
+        ]
+        assert await bench.store.settle(endings) == []
+        assert await bench.statuses(ids) == ["completed", "failed", "completed"]
+        seen = await bench.job(ids[1])
+        assert seen.error_type == "FollowUpRefused"
+        assert "a follow-up job was refused" in (seen.last_error or "")
+        assert await bench.store.get([allowed.id, refused.id]) == [None, None]
+        assert len(await bench.claimable(["other"])) == 1
+
+    async def test_a_cancel_that_the_owner_did_not_know_of_brings_nothing(self, bench: Workbench) -> None:
+        (id,) = await bench.enqueue(1)
+        job = await bench.claim_one()
+        await steering.cancel(bench.store, [id], "stop")
+        new = new_job(topic="next")
+        assert await self.end(bench, job, Failed("Boom", "Boom"), Effects((new,)))
+        assert await bench.status(id) is Status.CANCELLED
+        assert await bench.store.get([new.id]) == [None]
+
+    async def end(self, bench: Workbench, job: Claimed, outcome: Outcome, effects: Effects) -> bool:
+        return not await bench.store.settle([settlement(job, outcome)._replace(effects=effects)])

@@ -1,4 +1,4 @@
-"""The frame that every part of the contract stands in."""
+"""The base class of every contract part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treadle.testing.workbench import Database, Workbench
 
 @pytest.mark.asyncio
 class ContractPart:
-    """Needs a fixture `database`. After every test the database is looked over for what can't be true."""
+    """Needs a fixture `database`. After each test, the database is checked for inconsistent data."""
 
     @pytest_asyncio.fixture
     async def bench(self, database: Database) -> AsyncIterator[Workbench]:

@@ -1,0 +1,62 @@
+"""The audit log as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from treadle.model.job import is_job_id
+from treadle.queue.audit import AuditEntry
+
+WHAT = {
+    "requeue": "Requeued",
+    "cancel": "Cancelled",
+    "delete": "Deleted",
+    "release": "Released",
+    "patch": "Rescheduled",
+    "edit": "Edited",
+    "enqueue": "Enqueued",
+    "pause": "Paused",
+    "resume": "Resumed",
+    "settings": "Changed the settings",
+    "api_key": "Made the API key",
+    "revoke_api_key": "Revoked the API key",
+    "revoke_sessions": "Signed out everywhere",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    at: datetime
+    who: str
+    kind: str
+    what: str
+    target: str
+    url: str
+    filter: str
+    reason: str
+    outcome: str
+
+
+def audit_rows(entries: Sequence[AuditEntry]) -> list[AuditRow]:
+    return [_row(entry) for entry in entries]
+
+
+def _row(entry: AuditEntry) -> AuditRow:
+    what = WHAT.get(entry.action, entry.action)
+    target, url = entry.target, ""
+    if is_job_id(target):
+        what, target, url = f"{what} job", f"…{target[-8:]}", f"/jobs/{target}"
+    elif entry.action in ("pause", "resume"):
+        url = f"/jobs?topic={target}"
+    elif target:
+        what = f"{what} {target}"
+    if entry.changed is not None:
+        what = f"{what} {entry.changed:,} jobs"
+    done = {"requeue": "requeued", "cancel": "cancelled", "delete": "deleted", "patch": "changed"}.get(
+        entry.action, "done"
+    )
+    outcome = "" if entry.changed is None else f"{entry.changed:,} {done}"
+    outcome += f", {entry.skipped:,} skipped" if entry.skipped else ""
+    return AuditRow(entry.at, entry.who, entry.kind, what, target, url, entry.filter, entry.reason, outcome)

@@ -1,0 +1,110 @@
+"""Failures grouped by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from treadle.dashboard.charts import Spark, spark
+from treadle.dashboard.page import Page, macros
+from treadle.dashboard.ranges import Range, range_of, segments
+from treadle.insights.failures import NEWEST, FailureGroup
+from treadle.insights.overview import stats_since
+
+HOURS = 24
+MAX_REQUEUED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    type: str
+    message: str
+    frame: str
+    topic: str
+    newest_id: str
+    is_new: bool
+    count: int
+    in_hour: int
+    in_day: int
+    in_week: int
+    first_seen: datetime
+    last_seen: datetime
+    spark: Spark
+    requeue_query: str
+
+
+async def errors(page: Page) -> Response:
+    range_ = range_of(page, "24h")
+    context = await _context(page, range_)
+    return await page.render(
+        "errors",
+        section="Errors",
+        title="Errors",
+        range=range_.name,
+        range_words=range_.words,
+        ranges=segments(page, "/errors"),
+        live_url=page.url("/live", view="errors", range=range_.name, q=page.query("q")),
+        **context,
+    )
+
+
+async def errors_regions(page: Page) -> dict[str, str]:
+    context = await _context(page, range_of(page, "24h"))
+    if not context["groups"]:
+        return {}
+    return {"error-groups": str(macros("tables").errors_table(context["groups"], page.base, page.read_only))}
+
+
+async def _context(page: Page, range_: Range) -> dict[str, Any]:
+    q = page.query("q").strip()[:200]
+    groups = await page.state.failures.get()
+    rows = error_rows(
+        groups, page.now, range_, page.path if page.request.url.path.endswith("/errors") else page.url("/errors")
+    )
+    if q:
+        small = q.lower()
+        rows = [row for row in rows if small in f"{row.type} {row.message} {row.frame} {row.topic}".lower()]
+    stats = await stats_since(page.state.queue.store, page.now - range_.length)
+    return {"groups": rows, "q": q, "in_range": stats.failed, "completed": stats.completed}
+
+
+def error_rows(groups: Sequence[FailureGroup], now: datetime, range_: Range, back: str) -> list[ErrorRow]:
+    """Groups seen in the range, with the most frequent in the last hour first."""
+    since = now - range_.length
+    rows = [_row(group, now, range_, back) for group in groups if group.last_seen >= since]
+    return sorted(rows, key=lambda row: (-row.in_hour, -row.in_day, -row.in_week))
+
+
+def _row(group: FailureGroup, now: datetime, range_: Range, back: str) -> ErrorRow:
+    since = now - range_.length
+    ids = [id for id, at in zip(group.ids, group.times, strict=True) if at >= since][:MAX_REQUEUED]
+    return ErrorRow(
+        group.type,
+        group.message,
+        group.frame,
+        group.topic,
+        group.newest_id,
+        group.first_seen >= now - timedelta(hours=1) and len(group.times) < NEWEST,
+        len(ids),
+        group.since(now - timedelta(hours=1)),
+        group.since(now - timedelta(hours=24)),
+        group.since(now - timedelta(days=7)),
+        group.first_seen,
+        group.last_seen,
+        _spark(group, now),
+        urlencode({"action": "requeue", "group": group.key, "since": range_.name, "back": back}),
+    )
+
+
+def _spark(group: FailureGroup, now: datetime) -> Spark:
+    counts = [0] * HOURS
+    for at in group.times:
+        place = HOURS - 1 - int((now - at).total_seconds() // 3600)
+        if 0 <= place < HOURS:
+            counts[place] += 1
+    return spark([(count, count) for count in counts])

@@ -1,0 +1,148 @@
+"""The list of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from treadle.dashboard import words
+from treadle.dashboard.page import Page
+from treadle.dashboard.rows import job_row
+from treadle.insights.search import STALE, JobPage, JobSearch, find_jobs
+from treadle.model.errors import InvalidInput, QueryTooSlow
+from treadle.model.status import Status
+from treadle.policy.rules import InvalidRule
+
+PER_PAGE = 50
+SORTS = [("", "Newest first"), ("createdAt", "Oldest first"), ("runAt", "Run at"), ("-priority", "Priority")]
+MAX_PAGE = 2**31 // PER_PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    name: str
+    url: str
+    count: str
+    current: bool
+
+
+def search_of(params: Mapping[str, str]) -> JobSearch:
+    """The search in the URL; an order that the list does not offer becomes the default."""
+    sort = params.get("sort", "")
+    return JobSearch(
+        params.get("topic", "").strip()[:100],
+        params.get("status", "").strip()[:20],
+        params.get("q", "").strip()[:500],
+        params.get("filter", "").strip()[:3500],
+        sort if sort in dict(SORTS) else "",
+    )
+
+
+def search_query(search: JobSearch, **more: Any) -> dict[str, Any]:
+    found = {
+        "status": search.status,
+        "topic": search.topic,
+        "q": search.q,
+        "filter": search.filter,
+        "sort": search.sort,
+        **more,
+    }
+    return {name: value for name, value in found.items() if value not in ("", None)}
+
+
+async def jobs(page: Page) -> Response:
+    search, number = search_of(page.request.query_params), _page_number(page.query("page"))
+    problem, found = "", JobPage((), {})
+    try:
+        found = await find_jobs(page.state.queue.store, search, PER_PAGE, (number - 1) * PER_PAGE)
+    except (InvalidInput, InvalidRule, QueryTooSlow) as error:
+        problem = error.message
+    now = await page.state.now.get()
+    context = {
+        **_list(page, search, number, found),
+        "rows": [job_row(job, now, page.now) for job in found.jobs],
+        "tabs": tabs(page, search, found.counts),
+        "counts": await counts_line(page, None if search.words or problem else found.counts),
+        "never_used": not search.words and found.counts.get("") == 0 and not now.topics,
+        "problem": problem,
+        "topics": [topic.topic for topic in now.topics],
+        "worker_count": len(now.workers),
+        "database_url": page.state.queue.url.rpartition("@")[2]
+        if "@" in page.state.queue.url
+        else page.state.queue.url,
+    }
+    live_url = page.url("/live", view="jobs", page=number, **search_query(search))
+    return await page.render(
+        "jobs", 400 if problem else 200, section="Jobs", title="Jobs", live_url=live_url, **context
+    )
+
+
+def _page_number(text: str) -> int:
+    return min(max(int(text), 1), MAX_PAGE) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
+def _list(page: Page, search: JobSearch, number: int, found: JobPage) -> dict[str, Any]:
+    narrowed = search.narrowed
+    total = found.counts.get(narrowed.status, 0)
+    total = found.cap + 1 if total is None else total
+    first = (number - 1) * PER_PAGE + 1
+    more = total > number * PER_PAGE
+    pages = max(-(-min(total, found.cap) // PER_PAGE), 1)
+    query = search_query(search)
+    return {
+        "search": _Shown(search, list(query.items())),
+        "sorts": SORTS,
+        "first": words.number(first),
+        "last": words.number(first + len(found.jobs) - 1),
+        "total_words": words.capped(total, found.cap),
+        "page_number": number,
+        "pages_words": f"{pages:,}+" if total > found.cap else f"{pages:,}",
+        "previous_url": page.url("/jobs", **query, page=number - 1 if number > 2 else "") if number > 1 else "",
+        "next_url": page.url("/jobs", **query, page=number + 1) if more else "",
+        "filtered": bool(search.words),
+        "filters_words": search.words,
+        "filter_words": search.filter if len(search.filter) <= 60 else search.filter[:59] + "…",
+        "without_filter": page.url("/jobs", **search_query(replace(search, filter=""))),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The search, and its fields for the page's forms."""
+
+    search: JobSearch
+    fields: Sequence[tuple[str, str]]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.search, name)
+
+
+def tabs(page: Page, search: JobSearch, counts: Mapping[str, int | None]) -> list[Tab]:
+    current = search.narrowed.status
+    base = replace(search.narrowed, sort=search.sort)
+
+    def tab(name: str, status: str) -> Tab:
+        url = f"{page.base}/jobs"
+        query = urlencode(search_query(replace(base, status=status)))
+        return Tab(name, f"{url}?{query}" if query else url, words.capped(counts.get(status, 0)), status == current)
+
+    names = [("All", ""), *((status.value.capitalize(), status.value) for status in Status)]
+    if current == STALE:
+        names.append(("Stale", STALE))
+    return [tab(name, status) for name, status in names]
+
+
+async def counts_line(page: Page, counts: Mapping[str, int | None] | None = None) -> list[tuple[str, str, bool]]:
+    """Job counts by status, success rate and average run time."""
+    counts = await page.state.counts.get() if counts is None else counts
+    stats = await page.state.stats.get()
+    small = (Status.PENDING, Status.PROCESSING, Status.FAILED)
+    return [
+        *((status.value.capitalize(), words.capped(counts[status]), status in small) for status in Status),
+        ("Success rate", words.percent(stats.success_rate), True),
+        ("Average execution", words.duration(stats.avg_execution_time), True),
+    ]

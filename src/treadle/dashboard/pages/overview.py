@@ -1,0 +1,330 @@
+"""The first page: problems, workload and trends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from starlette.responses import Response
+
+from treadle.dashboard import words
+from treadle.dashboard.audit_rows import AuditRow, audit_rows
+from treadle.dashboard.charts import Bucket, Latency, Throughput, latency, throughput
+from treadle.dashboard.page import Page, macros
+from treadle.dashboard.pages.errors import error_rows
+from treadle.dashboard.ranges import RANGES, Range, range_of, segments
+from treadle.dashboard.topic_rows import TopicRow, topic_rows
+from treadle.insights import overview as insight
+from treadle.insights.overview import Now, Timing, percentile
+from treadle.insights.stats import QueueStats
+from treadle.model.job import from_ms, rfc3339
+from treadle.model.status import Status
+from treadle.store.values import Ended, Finding
+
+TOPICS, ERRORS, ACTIONS, PROBLEMS = 6, 5, 5, 8
+# A due job that waits longer than this is a problem, if a worker could run it.
+LONG_WAIT_MS = 5 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    level: str
+    line: str
+    more: str = ""
+    actions: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    name: str
+    value: str
+    unit: str
+    note: str
+    url: str
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopError:
+    type: str
+    message: str
+    newest_id: str
+    count: int
+    last_seen: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewView:
+    range: str
+    range_title: str
+    range_words: str
+    range_words_of: str
+    problems: Sequence[Problem]
+    problems_title: str
+    problems_note: str
+    tiles: Sequence[Tile]
+    chart: Throughput
+    chart_words: str
+    per: str
+    latency: Latency | None
+    latency_points: Sequence[tuple[str, float | None, float | None]]
+    p50: float | None
+    p95: float | None
+    topics: Sequence[TopicRow]
+    topic_count: int
+    errors: Sequence[TopError]
+    error_count: int
+    actions: Sequence[AuditRow]
+
+
+async def overview(page: Page) -> Response:
+    range_ = range_of(page, "1h")
+    view = await _view(page, range_)
+    return await page.render(
+        "overview",
+        section="Overview",
+        title="Overview",
+        view=view,
+        ranges=segments(page, "/"),
+        live_url=page.url("/live", view="overview", range=range_.name),
+    )
+
+
+async def overview_regions(page: Page) -> dict[str, str]:
+    view, part = await _view(page, range_of(page, "1h")), macros("overview")
+    return {
+        "problems": str(part.problems(view, page.base)),
+        "tiles": str(part.tiles(view)),
+        "ended": str(part.throughput(view.chart, view.chart_words, view.per)),
+        "latency": str(part.latency(view)),
+        "behind": str(part.topics(view, page.base)),
+        "topfail": str(part.top_errors(view, page.base)),
+        "acts": str(part.actions(view, page.base)),
+    }
+
+
+async def _view(page: Page, range_: Range) -> OverviewView:
+    state, at = page.state, page.now
+    store = state.queue.store
+    start = _start(at, range_)
+    now, timings, groups = await state.now.get(), await state.timings.get(), await state.failures.get()
+    ended = await insight.history(store, start, range_.step_minutes)
+    stats, before = [await insight.stats_since(store, at - range_.length * times) for times in (1, 2)]
+    recent = [one for one in timings if one.ended_at >= start]
+    rows = await topic_rows(state, RANGES["24h"])
+    problems = _problems(page, now, await state.findings.get())
+    buckets = _buckets(page, ended, start, range_)
+    points = _points(buckets, recent, start, range_)
+    failing = error_rows(groups, at, range_, page.url("/"))
+    return OverviewView(
+        range_.name,
+        range_.title,
+        range_.title.lower(),
+        range_.words,
+        problems[:PROBLEMS],
+        f"{words.plural(len(problems), 'thing needs', 'things need')} attention"
+        if problems
+        else "Nothing needs attention",
+        _checked(now, problems),
+        _tiles(page, now, stats, before.failed - stats.failed, recent),
+        chart := throughput(buckets),
+        f"Jobs ended per {range_.per}: {chart.completed:,} completed, {chart.failed:,} failed",
+        range_.per,
+        latency(points),
+        points,
+        percentile([one.run_ms for one in recent], 0.5),
+        percentile([one.run_ms for one in recent], 0.95),
+        rows[:TOPICS],
+        len(rows),
+        [TopError(row.type, row.message, row.newest_id, row.count, row.last_seen) for row in failing[:ERRORS]],
+        len(failing),
+        audit_rows(await state.audit.newest(ACTIONS)),
+    )
+
+
+# -- what is wrong ---------------------------------------------------------------------------------
+
+
+def _problems(page: Page, now: Now, findings: Sequence[Finding]) -> list[Problem]:
+    found = [*_unserved(page, now), *_silent(page, now), *_waiting(page, now)]
+    doctor = [("Open the doctor", page.url("/system") + "#doctor")]
+    wrong = [Problem(one.level, one.message, one.advice, doctor) for one in findings if one.level != "ok"]
+    return [*found, *wrong]
+
+
+def _unserved(page: Page, now: Now) -> list[Problem]:
+    found = []
+    for one in now.unserved():
+        if now.paused_until(one.topic) is not None:
+            continue
+        waits = words.duration(now.at - one.first)
+        line = (
+            f"No worker takes {one.topic}: {words.plural(one.jobs, 'job is', 'jobs are')} due, the oldest for {waits}."
+        )
+        more = (
+            f"They need the capability {one.capability}."
+            if one.capability
+            else "No running worker has a handler for it."
+        )
+        found.append(Problem("fail", line, more, [("Show jobs", page.url("/jobs", status="pending", topic=one.topic))]))
+    return found
+
+
+def _silent(page: Page, now: Now) -> list[Problem]:
+    found = []
+    for worker in now.workers:
+        lease, quiet = worker.locked_until - worker.renewed_at, now.at - worker.renewed_at
+        if quiet > lease / 2:
+            held = f" and holds {words.plural(worker.running, 'job')}" if worker.running else ""
+            line = f"Worker {worker.name} has been silent for {words.duration(quiet)}{held}."
+            more = f"If it stays silent, others take its jobs over in {words.duration(worker.locked_until - now.at)}."
+            found.append(Problem("warn", line, more, [("Open worker", page.url("/workers"))]))
+    return found
+
+
+def _waiting(page: Page, now: Now) -> list[Problem]:
+    """Long overdue although there is a worker: it can't keep up, or the jobs' key is busy."""
+    found = []
+    for topic in now.topics:
+        first = now.oldest_due(topic.topic)
+        served = topic.paused_until is None and now.serving(topic.topic)
+        if first is None or not served or now.at - first < LONG_WAIT_MS:
+            continue
+        if any(one.topic == topic.topic for one in now.unserved()):
+            continue
+        line = f"{topic.topic} is behind: its oldest job has been due for {words.duration(now.at - first)}."
+        due = words.plural(now.due(topic.topic), "job")
+        more = f"{due} due, {topic.processing:,} running. More slots or workers would help."
+        found.append(
+            Problem("warn", line, more, [("Show jobs", page.url("/jobs", status="pending", topic=topic.topic))])
+        )
+    return found
+
+
+def _checked(now: Now, problems: Sequence[Problem]) -> str:
+    if problems:
+        return ""
+    return f"Every due job has a worker; {words.plural(len(now.workers), 'worker')} connected, the database is fine."
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def _tiles(page: Page, now: Now, stats: QueueStats, failed_before: int, recent: Sequence[Timing]) -> list[Tile]:
+    later, next_at = now.later()
+    due = now.due()
+    slots = sum(worker.slots for worker in now.workers)
+    runs, waits = [one.run_ms for one in recent], [one.wait_ms for one in recent]
+    soon = from_ms(next_at)
+    change = (
+        ""
+        if stats.failed == failed_before
+        else f"{'up' if stats.failed > failed_before else 'down'} from {failed_before:,}"
+    )
+    return [
+        Tile("Pending", f"{stats.pending:,}", "", f"{due:,} due now", page.url("/jobs", status="pending")),
+        Tile(
+            "Processing",
+            f"{stats.processing:,}",
+            "",
+            f"of {slots:,} slots" if slots else "no worker",
+            page.url("/jobs", status="processing"),
+        ),
+        Tile(
+            "Scheduled",
+            f"{later:,}",
+            "",
+            f"next {words.ago(soon, page.now)}" if soon and soon > page.now else "for later",
+            page.url("/jobs", status="pending", sort="runAt"),
+        ),
+        Tile(
+            "Failed",
+            f"{stats.failed:,}",
+            "",
+            change or "as before",
+            page.url("/errors", range=page.query("range")),
+            stats.failed > failed_before,
+        ),
+        _split(
+            "Success rate",
+            words.percent(stats.success_rate),
+            f"{stats.completed:,} completed",
+            page.url("/jobs", status="completed"),
+        ),
+        _split(
+            "Average run",
+            words.duration(stats.avg_execution_time),
+            f"p50 {words.duration(percentile(runs, 0.5))}",
+            page.url("/topics"),
+        ),
+        _split("p95 run", words.duration(percentile(runs, 0.95)), f"of {len(runs):,} jobs", page.url("/topics")),
+        _split(
+            "p95 wait",
+            words.duration(percentile(waits, 0.95)),
+            f"p50 {words.duration(percentile(waits, 0.5))}",
+            page.url("/topics"),
+        ),
+    ]
+
+
+def _split(name: str, text: str, note: str, url: str) -> Tile:
+    """Splits off the unit, which is drawn smaller."""
+    value, _, unit = text.partition(" ")
+    plain = unit in ("s", "ms", "%")
+    return Tile(name, value if plain else text, unit if plain else "", note, url)
+
+
+def _start(at: datetime, range_: Range) -> datetime:
+    """The start of the first bar, aligned to its length."""
+    step = timedelta(minutes=range_.step_minutes)
+    last = datetime.fromtimestamp(at.timestamp() // step.total_seconds() * step.total_seconds(), at.tzinfo)
+    return last - step * (round(range_.length / step) - 1)
+
+
+def _buckets(page: Page, ended: Sequence[Ended], start: datetime, range_: Range) -> list[Bucket]:
+    step = timedelta(minutes=range_.step_minutes)
+    count = round(range_.length / step)
+    sums: list[dict[str, int]] = [dict.fromkeys(("completed", "failed", "retrying", "other"), 0) for _ in range(count)]
+    begin = int(start.timestamp() * 1000)
+    for one in ended:
+        place = (one.at - begin) // int(step.total_seconds() * 1000)
+        if 0 <= place < count:
+            kind = one.status if one.status in ("completed", "failed", "retrying") else "other"
+            sums[place][kind] += max(one.jobs, 0)
+    return [
+        Bucket(
+            _label(start + step * i, range_),
+            _jobs_of(page, start + step * i, step, kinds),
+            **kinds,
+            current=i == count - 1,
+        )
+        for i, kinds in enumerate(sums)
+    ]
+
+
+def _label(at: datetime, range_: Range) -> str:
+    return f"{at:%H:%M}" if range_.name != "7d" else f"{at:%a %H:%M}"
+
+
+def _jobs_of(page: Page, at: datetime, step: timedelta, kinds: dict[str, int]) -> str:
+    """The jobs behind a bar; for a bar with failures, only the failures."""
+    status = Status.FAILED if kinds["failed"] else Status.COMPLETED
+    field = f"{status}At"
+    filter_ = f'{field} >= "{rfc3339(at)}" && {field} < "{rfc3339(at + step)}"'
+    return page.url("/jobs", status=status.value, filter=filter_)
+
+
+def _points(
+    buckets: Sequence[Bucket], timings: Sequence[Timing], start: datetime, range_: Range
+) -> list[tuple[str, float | None, float | None]]:
+    step = timedelta(minutes=range_.step_minutes)
+    runs: list[list[float]] = [[] for _ in buckets]
+    for one in timings:
+        place = (one.ended_at - start) // step
+        if 0 <= place < len(runs):
+            runs[place].append(one.run_ms)
+    return [
+        (bucket.label, percentile(found, 0.5), percentile(found, 0.95))
+        for bucket, found in zip(buckets, runs, strict=True)
+    ]

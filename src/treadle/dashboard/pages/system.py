@@ -1,0 +1,313 @@
+"""The system: doctor, leader, retention, access rules, API keys, users, audit log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+
+from treadle.accounts import SUPERUSERS, USERS, AccountNotFound
+from treadle.accounts.account import SCOPES
+from treadle.dashboard import words
+from treadle.dashboard.asking import Field, Question
+from treadle.dashboard.asking import ask as ask_page
+from treadle.dashboard.audit_rows import audit_rows
+from treadle.dashboard.forms import problem_of, time_of
+from treadle.dashboard.page import Page
+from treadle.http.access import PUBLIC, parsed
+from treadle.http.errors import ApiError
+from treadle.model.durations import duration_ms, format_ms
+from treadle.model.errors import InvalidInput, JobNotFound
+from treadle.model.job import checked_topic, from_ms
+from treadle.policy import rules
+from treadle.policy.rules import InvalidRule, RequestFacts
+
+AUDITED = 100
+LISTED_USERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    allowed: bool
+    title: str
+    text: str
+    today: str
+
+
+@dataclass(slots=True)
+class AccessForm:
+    enqueue_rule: str
+    manage_rule: str
+    http_enabled: bool
+    allowed_topics: str
+    may: str = "manage"
+    on: str = ""
+    draft: bool = False
+    problem: str = ""
+    problems: dict[str, str] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    as_: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        return {**{name: getattr(self, name) for name in self.__slots__}, "as": self.as_}
+
+
+async def system(page: Page) -> Response:
+    return await _show(page)
+
+
+async def _show(
+    page: Page,
+    *,
+    access: AccessForm | None = None,
+    retention: dict[str, str] | None = None,
+    new_secret: dict[str, str] | None = None,
+    status: int = 200,
+) -> Response:
+    state = page.state
+    accounts = state.server.accounts
+    settings = await state.server.site.settings()
+    findings = await state.queue.store.examine()
+    users = await accounts.list(USERS, LISTED_USERS)
+    wrong = [one for one in findings if one.level != "ok"]
+    return await page.render(
+        "system",
+        status,
+        section="System",
+        title="System",
+        note=words.plural(len(wrong), "warning") if wrong else "everything is fine",
+        findings=wrong,
+        passed=[one for one in findings if one.level == "ok"],
+        house=await _house(page),
+        retention=retention
+        or {
+            "stale_after": format_ms(settings.stale_after_ms),
+            "delete_after": format_ms(settings.delete_after_ms),
+            "problem": "",
+        },
+        access=(access or await _saved_access(page)).shown(),
+        keys=await accounts.api_keys.list(),
+        new_secret=new_secret,
+        superusers=await accounts.list(SUPERUSERS),
+        users_words=_users_words(len(users), sum(user.verified for user in users)),
+        audit=audit_rows(await state.audit.newest(AUDITED)),
+        audit_limit=AUDITED,
+    )
+
+
+def _users_words(count: int, verified: int) -> str:
+    if not count:
+        return "No users of the API"
+    return (
+        f"{words.plural(count, 'user')} of the API, {verified:,} verified"
+        if count < LISTED_USERS
+        else "1,000 users or more"
+    )
+
+
+async def _house(page: Page) -> list[tuple[str, str]]:
+    now = await page.state.now.get()
+    waiting = await page.state.queue.store.pending_migrations()
+    leaders = [
+        ("Leader", f"{one.worker}, {one.name}, until {words.time_of_day(from_ms(one.until))} UTC")
+        for one in now.leaders
+    ]
+    return [
+        *(leaders or [("Leader", "none: no worker or server that keeps house is running")]),
+        ("Migrations", f"waiting: {', '.join(waiting)}" if waiting else "code and database agree"),
+        ("Database", page.state.database),
+    ]
+
+
+# -- retention -------------------------------------------------------------------------------------
+
+
+async def save_retention(page: Page) -> Response:
+    given = {name: await page.field(name) for name in ("stale_after", "delete_after")}
+    try:
+        changes = {f"{name}_ms": duration_ms(text, name) if text else None for name, text in given.items()}
+    except InvalidInput as error:
+        return await _show(page, retention={**given, "problem": error.message}, status=400)
+    await page.state.server.site.change(changes)
+    told = ", ".join(f"{name.replace('_', ' ')} {text or 'as by default'}" for name, text in given.items())
+    await page.state.audit.add(page.actor, "settings", "retention", filter=told)
+    return page.redirect(page.url("/system") + "#retention", "Retention saved.")
+
+
+# -- access ----------------------------------------------------------------------------------------
+
+
+async def _saved_access(page: Page) -> AccessForm:
+    settings = await page.state.server.site.settings()
+    topics = " ".join(settings.allowed_topics)
+    return AccessForm(settings.enqueue_rule, settings.manage_rule, settings.http_enabled, topics)
+
+
+async def save_access(page: Page) -> Response:
+    """Try a draft or save it; a read-only dashboard can still try it."""
+    form = AccessForm(
+        await page.field("enqueue_rule"),
+        await page.field("manage_rule"),
+        bool(await page.field("http_enabled")),
+        await page.field("allowed_topics"),
+        "enqueue" if await page.field("may") == "enqueue" else "manage",
+        await page.field("on"),
+        draft=True,
+    )
+    form.as_ = await page.field("as")
+    form.problems = _rule_problems(form)
+    if form.problems:
+        form.problem = "a rule or a topic can't be read; nothing was stored."
+        return await _show(page, access=form, status=400)
+    if await page.field("try"):
+        form.verdict = await _verdict(page, form)
+        return await _show(page, access=form)
+    if page.read_only:
+        raise ApiError(403, "read_only", "This dashboard is read-only: it shows everything and changes nothing.")
+    await page.state.server.site.change(
+        {
+            "enqueue_rule": form.enqueue_rule,
+            "manage_rule": form.manage_rule,
+            "http_enabled": form.http_enabled,
+            "allowed_topics": form.allowed_topics.split(),
+        }
+    )
+    told = f"enqueue: {form.enqueue_rule or 'superusers'}; manage: {form.manage_rule or 'superusers'}"
+    await page.state.audit.add(page.actor, "settings", "access", filter=told)
+    return page.redirect(page.url("/system") + "#access", "Access rules saved.")
+
+
+def _rule_problems(form: AccessForm) -> dict[str, str]:
+    problems = {}
+    for name, text in (("enqueue_rule", form.enqueue_rule), ("manage_rule", form.manage_rule)):
+        try:
+            parsed(text)
+        except InvalidRule as error:
+            problems[name] = error.message
+    try:
+        for topic in form.allowed_topics.split():
+            checked_topic(topic)
+    except InvalidInput as error:
+        problems["allowed_topics"] = error.message
+    return problems
+
+
+async def _verdict(page: Page, form: AccessForm) -> Verdict:
+    draft = form.manage_rule if form.may == "manage" else form.enqueue_rule
+    saved = await _saved_access(page)
+    force = saved.manage_rule if form.may == "manage" else saved.enqueue_rule
+    try:
+        record = await _user(page, form.as_)
+        job = (await page.state.queue.get(form.on)).as_json() if form.on else None
+    except (AccountNotFound, JobNotFound) as error:
+        return Verdict(False, "Not tried.", error.message, "")
+    allowed, today = _allows(draft, record, job), _allows(force, record, job)
+    who = form.as_ or "Somebody who has not signed in"
+    what = "see and manage" if form.may == "manage" else "enqueue"
+    which = f"this {job['topic']}" if job else "jobs"
+    refused = "401" if not record else "404" if job and form.may == "manage" else "403"
+    return Verdict(
+        allowed,
+        "Allowed." if allowed else f"Refused, {refused}.",
+        f"{who} {'may' if allowed else 'may not'} {what} {which} with this draft.",
+        f"Today the answer is {'allowed' if today else 'refused'}: {force or 'superusers only'}",
+    )
+
+
+async def _user(page: Page, email: str) -> dict[str, Any]:
+    return (await page.state.server.accounts.get(USERS, email)).as_json() if email else {}
+
+
+def _allows(text: str, record: dict[str, Any], job: dict[str, Any] | None) -> bool:
+    if text == PUBLIC:
+        return True
+    rule = parsed(text)
+    if rule is None:
+        return False
+    condition = rule.bind(RequestFacts(auth=record))
+    return rules.matches(condition, job) if job else condition != rules.never
+
+
+# -- API keys --------------------------------------------------------------------------------------
+
+
+async def ask_key(page: Page) -> Response:
+    return await ask_page(page, _key_question(page), section="System")
+
+
+def _key_question(page: Page, given: dict[str, str] | None = None, problems: dict[str, str] | None = None) -> Question:
+    values = given or {"name": "", "scopes": "enqueue", "expires_at": ""}
+    return Question(
+        "New API key",
+        page.url("/system/keys/new"),
+        "Make the key",
+        page.url("/system") + "#keys",
+        "Back",
+        fields=[
+            Field("name", "Name", values["name"], "what uses it, such as ci", pattern=".+"),
+            Field("scopes", "May", values["scopes"], "one or more of " + " ".join(sorted(SCOPES))),
+            Field("expires_at", "Expires", values["expires_at"], "a delay such as 90d, or a time", optional=True),
+        ],
+        after="The key is shown once, on the next page.",
+        problems=problems or {},
+    )
+
+
+async def make_key(page: Page) -> Response:
+    given = {name: await page.field(name) for name in ("name", "scopes", "expires_at")}
+    try:
+        expires = time_of(given["expires_at"], page.now, "expires_at") if given["expires_at"] else None
+        scopes = given["scopes"].replace(",", " ").split()
+        key, secret = await page.state.server.accounts.api_keys.create(given["name"], scopes, expires)
+    except InvalidInput as error:
+        problems = {"expires_at" if name == "expiresAt" else name: text for name, text in problem_of(error).items()}
+        return await ask_page(page, _key_question(page, given, problems), section="System", status=400)
+    await page.state.audit.add(page.actor, "api_key", key.name)
+    # Not a redirect, because the secret would have to be stored until the next request.
+    return await _show(page, new_secret={"name": key.name, "secret": secret})
+
+
+async def ask_revoke_key(page: Page) -> Response:
+    id = page.request.path_params["id"]
+    key = next((one for one in await page.state.server.accounts.api_keys.list() if one.id == id), None)
+    name = key.name if key else "this key"
+    question = Question(
+        f"Revoke {name}?",
+        page.url(f"/system/keys/{id}/revoke"),
+        "Revoke",
+        page.url("/system") + "#keys",
+        "Keep it",
+        danger=True,
+        lines=["It opens nothing from then on. A revoked key can't be brought back."],
+        hidden=[("name", name)],
+    )
+    return await ask_page(page, question, section="System")
+
+
+async def revoke_key(page: Page) -> Response:
+    await page.state.server.accounts.api_keys.revoke(page.request.path_params["id"])
+    await page.state.audit.add(page.actor, "revoke_api_key", await page.field("name"))
+    return page.redirect(page.url("/system") + "#keys", "Key revoked.")
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+
+async def ask_revoke_sessions(page: Page) -> Response:
+    account = await page.state.server.accounts.get(SUPERUSERS, page.request.path_params["id"])
+    question = Question(
+        f"Sign {account.email} out everywhere?",
+        page.url(f"/system/superusers/{account.id}/revoke"),
+        "Sign out everywhere",
+        page.url("/system") + "#users",
+        danger=True,
+        lines=["Every session and token of this account ends; its password stays."],
+    )
+    return await ask_page(page, question, section="System")
+
+
+async def revoke_sessions(page: Page) -> Response:
+    account = await page.state.server.accounts.revoke_tokens(SUPERUSERS, page.request.path_params["id"])
+    await page.state.audit.add(page.actor, "revoke_sessions", account.email)
+    return page.redirect(page.url("/system") + "#users", f"{account.email} is signed out everywhere.")

@@ -1,0 +1,122 @@
+"""Workers: their capabilities, slots and running jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from treadle.dashboard import words
+from treadle.dashboard.page import Page, macros
+from treadle.insights.lists import listing
+from treadle.model.job import Job, from_ms
+from treadle.model.status import Status
+from treadle.store.values import LiveWorker
+
+# How many running jobs are shown per worker, and how many slots are drawn.
+SHOWN, DRAWN, LOOKED_AT = 4, 12, 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    id: str
+    status: str
+    topic: str
+    message: str
+    progress: int
+    ran: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    name: str
+    note: str
+    state: str
+    state_note: str
+    state_icon: str
+    state_css: str
+    silent: bool
+    heartbeat: datetime | None
+    slots: int
+    running: int
+    cells: Sequence[bool]
+    topics: str
+    capabilities: str
+    jobs: Sequence[RunningJob]
+    more_jobs: int
+    jobs_url: str
+
+
+async def workers(page: Page) -> Response:
+    context = await _context(page)
+    live_url = page.url("/live", view="workers")
+    return await page.render("workers", section="Workers", title="Workers", live_url=live_url, **context)
+
+
+async def workers_regions(page: Page) -> dict[str, str]:
+    context = await _context(page)
+    if not context["workers"]:
+        return {}
+    table = macros("tables").workers_table(context["workers"], page.base, context["lease_words"])
+    return {"worker-list": str(table)}
+
+
+async def _context(page: Page) -> dict[str, Any]:
+    now = await page.state.now.get()
+    running = await page.state.queue.store.list(listing(None, Status.PROCESSING, None, None, LOOKED_AT, 0))
+    leaders = {one.worker for one in now.leaders}
+    rows = [_row(page, worker, running, now.at, leaders) for worker in now.workers]
+    used, slots = sum(row.running for row in rows), sum(row.slots for row in rows)
+    silent = sum(row.silent for row in rows)
+    told = [f"{used:,} of {slots:,} slots in use", f"{len(rows) - silent} live"] + (
+        [f"{silent} silent"] if silent else []
+    )
+    lease = page.state.queue.settings.lease_ms
+    return {
+        "workers": sorted(rows, key=lambda row: (not row.silent, row.name)),
+        "note": " · ".join(told) if rows else "none connected",
+        "lease_words": f"By default a worker renews its lease every {words.duration(lease / 3)}; "
+        f"after {words.duration(lease)} of silence its jobs go to others.",
+    }
+
+
+def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leaders: set[str]) -> WorkerRow:
+    lease = max(worker.locked_until - worker.renewed_at, 1)
+    quiet = max(at - worker.renewed_at, 0)
+    silent = quiet > lease / 2
+    jobs = [job for job in running if job.locked_by == worker.name]
+    shown = [_running(job, page.now) for job in jobs[:SHOWN]]
+    leads = any(holder == worker.name or holder.startswith(worker.name) for holder in leaders)
+    left = words.duration(worker.locked_until - at)
+    return WorkerRow(
+        worker.name,
+        "leader" if leads else "",
+        "silent" if silent else "live",
+        f"its jobs move in {left}" if silent else "works" if worker.running else "waits for jobs",
+        "errors" if silent else "st_completed",
+        "failed" if silent else "completed",
+        silent,
+        from_ms(worker.renewed_at),
+        worker.slots,
+        worker.running,
+        _cells(worker),
+        ", ".join(worker.topics) or "none: it keeps house only",
+        " ".join(worker.capabilities),
+        shown,
+        max(worker.running - len(shown), 0),
+        page.url("/jobs", status="processing", filter=f'lockedBy = "{worker.name}"'),
+    )
+
+
+def _cells(worker: LiveWorker) -> list[bool]:
+    drawn = min(worker.slots, DRAWN)
+    used = min(round(worker.running * drawn / worker.slots), drawn) if worker.slots else 0
+    return [i < max(used, min(worker.running, 1)) for i in range(drawn)]
+
+
+def _running(job: Job, now: datetime) -> RunningJob:
+    ran = words.span(job.started_at or job.claimed_at, now)
+    return RunningJob(job.id, job.status.value, job.topic, job.progress_message or "", job.progress, ran)

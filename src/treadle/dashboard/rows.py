@@ -1,0 +1,105 @@
+"""One job as a row of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from treadle.dashboard import words
+from treadle.insights.error_text import read_error
+from treadle.insights.overview import Now
+from treadle.model.job import Job
+from treadle.model.status import Status
+
+# A pending job that is this late shows the reason.
+LATE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondLine:
+    text: str
+    bad: bool = False
+    progress: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    id: str
+    tail: str
+    status: str
+    topic: str
+    payload: Sequence[tuple[str, str]]
+    run_at: datetime
+    took: str
+    since: datetime | None
+    """When the current wait or run began."""
+    retries: str
+    second: SecondLine | None
+    actions: Sequence[str]
+
+    @property
+    def ticking(self) -> bool:
+        return self.since is not None
+
+
+def job_row(job: Job, queue: Now, now: datetime) -> JobRow:
+    since, took = _took(job, now)
+    return JobRow(
+        job.id,
+        job.id[-8:],
+        job.status.value,
+        job.topic,
+        words.excerpt(job.payload),
+        job.run_at,
+        took,
+        since,
+        f"{job.retries} / {job.max_attempts}" if job.retries else "",
+        _second(job, queue, now),
+        actions(job),
+    )
+
+
+def actions(job: Job) -> list[str]:
+    """The actions possible in the job's state."""
+    match job.status:
+        case Status.PENDING:
+            return ["edit", "cancel", "delete"]
+        case Status.PROCESSING:
+            return ["cancel", "release"]
+        case Status.WAITING:
+            return ["cancel"]
+        case Status.CANCELLING:
+            return []
+        case _:
+            return ["requeue", "delete"]
+
+
+def _took(job: Job, now: datetime) -> tuple[datetime | None, str]:
+    """How long it ran, or has waited or run so far; nothing for a job that is not due yet."""
+    if job.ended:
+        return None, words.span(job.started_at, job.ended_at) if job.started_at else ""
+    since = job.started_at if job.started_at else max(job.run_at, job.created_at)
+    return (since, words.span(since, now)) if since <= now else (None, "")
+
+
+def _second(job: Job, queue: Now, now: datetime) -> SecondLine | None:
+    error = read_error(job.last_error, job.error_type)
+    if job.status is Status.FAILED or job.status is Status.EXPIRED:
+        return SecondLine(error.line, bad=True) if error else None
+    if job.status in (Status.PROCESSING, Status.CANCELLING):
+        shows = job.progress or job.progress_message
+        return SecondLine(job.progress_message or "", progress=job.progress) if shows else None
+    if job.status is Status.PENDING:
+        return _waiting(job, queue, now, error.line if error else "")
+    return None
+
+
+def _waiting(job: Job, queue: Now, now: datetime, error: str) -> SecondLine | None:
+    if job.run_at > now:
+        return SecondLine(f"Tries again. Last error: {error}") if job.attempt and error else None
+    late = now - max(job.run_at, job.created_at)
+    if late < LATE:
+        return None
+    waits = f"Due for {words.duration(late / timedelta(milliseconds=1))}. "
+    return SecondLine(waits + (queue.why_waiting(job) or "Others are before it, or its key is busy."))

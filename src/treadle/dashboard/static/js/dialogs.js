@@ -1,0 +1,85 @@
+// What asks first: the same page that a browser without JavaScript shows, in a dialog.
+import { make, on, one } from "./dom.js";
+import { take } from "./page.js";
+import { say } from "./toasts.js";
+
+const HEADERS = { "X-Dialog": "1" };
+let opener = null;
+
+export const isOpen = () => one("dialog[open]") !== null;
+
+export async function open(url) {
+  opener = document.activeElement;
+  let response;
+  try {
+    response = await fetch(url, { headers: HEADERS });
+  } catch {
+    say("The server does not answer.", "bad");
+    return;
+  }
+  if (!response.headers.has("X-Dialog")) {
+    location.assign(url);
+    return;
+  }
+  const dialog = make("dialog", { class: "dialog", "aria-labelledby": "dialog-title" });
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (opener?.isConnected) opener.focus();
+  });
+  fill(dialog, await response.text());
+  dialog.showModal();
+  (dialog.querySelector("[autofocus]") ?? dialog.querySelector("input:not([type=hidden]), a, button"))?.focus();
+}
+
+function fill(dialog, html) {
+  const next = new DOMParser().parseFromString(html, "text/html");
+  dialog.replaceChildren(...next.body.childNodes);
+}
+
+async function submit(dialog, form, submitter) {
+  const data = new URLSearchParams(new FormData(form, submitter));
+  for (const button of form.querySelectorAll("[type=submit]")) button.disabled = true;
+  let response;
+  try {
+    response = await fetch(form.getAttribute("action"), { method: "POST", body: data, headers: HEADERS });
+  } catch {
+    say("The server does not answer; nothing is known to have changed.", "bad");
+    dialog.close();
+    return;
+  }
+  if (response.headers.has("X-Dialog")) {
+    fill(dialog, await response.text());
+    (dialog.querySelector("[aria-invalid]") ?? dialog.querySelector("a, button"))?.focus();
+  } else {
+    dialog.close();
+    await take(response, { keep: true });
+  }
+}
+
+on("click", "[data-dialog]", (event, link) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  open(link.href);
+});
+on("click", "dialog [data-cancel]", (event, link) => {
+  event.preventDefault();
+  link.closest("dialog").close();
+});
+on("click", "dialog", (event, dialog) => {
+  if (event.target === dialog) dialog.close();
+});
+document.addEventListener("submit", (event) => {
+  const dialog = event.target.closest("dialog");
+  if (!dialog) return;
+  event.preventDefault();
+  submit(dialog, event.target, event.submitter);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !(event.metaKey || event.ctrlKey)) return;
+  const button = one("dialog[open] [data-confirm]");
+  if (button) {
+    event.preventDefault();
+    button.form.requestSubmit(button);
+  }
+});

@@ -1,0 +1,191 @@
+// Changes arrive as they happen: the server sends parts of this page, rendered by its own templates.
+//
+// A stream is open only while the tab can be seen. Browsers open six connections to a server over HTTP/1.1, so only
+// a few tabs have one at a time; the others ask every 15 s, and so does a tab whose stream has been down for 30 s.
+import { all, on, one, recall, remember } from "./dom.js";
+import { inUse, morph, parse } from "./morph.js";
+
+const STREAMS = 3;
+const BEAT_MS = 3000;
+const POLL_MS = 15000;
+const DOWN_MS = 5000;
+const GIVE_UP_MS = 30000;
+
+const tab = `${Date.now()}.${Math.random()}`;
+const waiting = new Map();
+let source = null;
+let poll = null;
+let beat = null;
+let downSince = null;
+
+const on_ = () => recall("live") !== "off";
+const visible = () => document.visibilityState === "visible";
+const possible = () => Boolean(document.body.dataset.live);
+
+function address() {
+  const url = new URL(document.body.dataset.live, location.href);
+  const ids = all("tbody[data-job]").map((row) => row.dataset.job);
+  if (ids.length) url.searchParams.set("ids", ids.join(","));
+  return url;
+}
+
+// -- places among the tabs of this browser --------------------------------------------------------
+
+function others() {
+  let tabs = {};
+  try {
+    tabs = JSON.parse(recall("streams") ?? "{}");
+  } catch {
+    // Nobody's list: begin a new one.
+  }
+  const now = Date.now();
+  return Object.fromEntries(Object.entries(tabs).filter(([name, at]) => name !== tab && now - at < 3 * BEAT_MS));
+}
+
+function takePlace() {
+  const found = others();
+  if (Object.keys(found).length >= STREAMS) return false;
+  remember("streams", JSON.stringify({ ...found, [tab]: Date.now() }));
+  return true;
+}
+
+const leavePlace = () => remember("streams", JSON.stringify(others()));
+
+// -- the stream ------------------------------------------------------------------------------------
+
+export function start() {
+  stop();
+  if (!possible()) return;
+  if (!on_()) {
+    show("Paused", false);
+    return;
+  }
+  if (!visible()) return;
+  if (!takePlace()) {
+    startPolling();
+    return;
+  }
+  beat = setInterval(() => {
+    remember("streams", JSON.stringify({ ...others(), [tab]: Date.now() }));
+    watch();
+  }, BEAT_MS);
+  source = new EventSource(address());
+  source.addEventListener("patch", (event) => {
+    alive();
+    apply(JSON.parse(event.data));
+  });
+  source.addEventListener("ping", alive);
+  source.addEventListener("open", alive);
+  source.addEventListener("error", () => {
+    downSince ??= Date.now();
+    // A browser does not try again after a refusal; we do.
+    if (source?.readyState === EventSource.CLOSED) setTimeout(() => source?.readyState === EventSource.CLOSED && reopen(), DOWN_MS);
+  });
+}
+
+function reopen() {
+  const since = downSince;
+  start();
+  downSince = since;
+}
+
+function alive() {
+  downSince = null;
+  document.documentElement.dataset.live = "";
+  show("Live", true);
+}
+
+function watch() {
+  if (downSince === null) return;
+  const down = Date.now() - downSince;
+  if (down > GIVE_UP_MS) startPolling();
+  else if (down > DOWN_MS) show("Reconnecting", true, "live-lost");
+}
+
+export function stop() {
+  delete document.documentElement.dataset.live;
+  source?.close();
+  source = null;
+  downSince = null;
+  clearInterval(beat);
+  clearInterval(poll);
+  leavePlace();
+}
+
+// -- asking now and then ---------------------------------------------------------------------------
+
+function startPolling() {
+  stop();
+  show("Every 15 s", true, "live-lost");
+  poll = setInterval(ask, POLL_MS);
+}
+
+async function ask() {
+  if (!visible() || !on_()) return;
+  try {
+    const url = address();
+    url.searchParams.set("once", "1");
+    const response = await fetch(url);
+    if (!response.ok) return;
+    apply(await response.json());
+  } catch {
+    return; // the next time
+  }
+  if (Object.keys(others()).length < STREAMS) start();
+}
+
+// -- patches ---------------------------------------------------------------------------------------
+
+function apply({ regions = {}, gone = [], back = [] }) {
+  for (const [id, html] of Object.entries(regions)) put(id, html);
+  for (const id of gone) document.getElementById(`job-${id}`)?.classList.add("is-gone");
+  for (const id of back) document.getElementById(`job-${id}`)?.classList.remove("is-gone");
+}
+
+function put(id, html) {
+  const current = document.getElementById(id);
+  if (!current) return;
+  if (inUse(current)) {
+    waiting.set(id, html);
+    return;
+  }
+  const next = parse(html);
+  if (next) morph(current, next);
+  document.dispatchEvent(new Event("treadle:patched"));
+}
+
+function putWaiting() {
+  for (const [id, html] of [...waiting]) {
+    waiting.delete(id);
+    put(id, html);
+  }
+}
+
+// -- what a person sees and does -------------------------------------------------------------------
+
+function show(word, pressed, extra = "") {
+  const button = one("[data-live-switch]");
+  if (!button) return;
+  button.hidden = !possible();
+  button.setAttribute("aria-pressed", String(pressed));
+  button.classList.toggle("live-lost", extra === "live-lost");
+  one("[data-live-word]", button).textContent = word;
+}
+
+export function flip() {
+  remember("live", on_() ? "off" : "on");
+  start();
+}
+
+on("click", "[data-live-switch]", flip);
+document.addEventListener("visibilitychange", () => {
+  if (!on_()) return;
+  if (visible()) start();
+  else stop();
+});
+document.addEventListener("selectionchange", putWaiting);
+document.addEventListener("focusout", () => setTimeout(putWaiting));
+document.addEventListener("treadle:page", start);
+addEventListener("pagehide", stop);
+addEventListener("pageshow", (event) => event.persisted && start());
+start();

@@ -1,0 +1,13 @@
+import "./toasts.js";
+import "./times.js";
+import "./theme.js";
+import "./copy.js";
+import "./dialogs.js";
+import "./menu.js";
+import "./selection.js";
+import "./search.js";
+import "./live.js";
+import "./keys.js";
+
+// Every handler is there: for tests, which are quicker than people.
+document.documentElement.dataset.ready = "";

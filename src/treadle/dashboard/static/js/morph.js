@@ -1,0 +1,53 @@
+// Turns one tree into another and leaves alone what a person is using: focus, boxes, open parts, selected text.
+const KEPT_CLASSES = ["is-selected", "is-cursor", "is-gone"];
+const KEPT_ATTRIBUTES = new Set(["open", "class"]);
+
+export function morph(current, next) {
+  if (current.nodeType !== next.nodeType || current.nodeName !== next.nodeName) {
+    current.replaceWith(next);
+    return;
+  }
+  if (current.nodeType === Node.TEXT_NODE) {
+    if (current.data !== next.data) current.data = next.data;
+    return;
+  }
+  if (!(current instanceof Element)) return;
+  if (current === document.activeElement && current.matches("input, textarea, select")) return;
+  attributes(current, next);
+  children(current, next);
+}
+
+function attributes(current, next) {
+  const kept = KEPT_CLASSES.filter((name) => current.classList.contains(name));
+  const classes = [next.getAttribute("class") ?? "", ...kept].join(" ").trim();
+  if ((current.getAttribute("class") ?? "") !== classes) current.setAttribute("class", classes);
+  for (const { name, value } of [...next.attributes]) {
+    if (!KEPT_ATTRIBUTES.has(name) && current.getAttribute(name) !== value) current.setAttribute(name, value);
+  }
+  for (const { name } of [...current.attributes]) {
+    if (!KEPT_ATTRIBUTES.has(name) && !next.hasAttribute(name)) current.removeAttribute(name);
+  }
+}
+
+function children(current, next) {
+  const before = [...current.childNodes];
+  const after = [...next.childNodes];
+  for (let i = 0; i < after.length; i += 1) {
+    if (i < before.length) morph(before[i], after[i]);
+    else current.append(after[i]);
+  }
+  for (const extra of before.slice(after.length)) extra.remove();
+}
+
+export function parse(html) {
+  const holder = document.createElement("template");
+  holder.innerHTML = html;
+  return holder.content.firstElementChild;
+}
+
+// Selected text would be lost with the nodes that it is in.
+export function inUse(element) {
+  const selection = getSelection();
+  const selected = selection && !selection.isCollapsed && selection.containsNode(element, true);
+  return Boolean(selected) || Boolean(element.querySelector("[aria-expanded='true']"));
+}

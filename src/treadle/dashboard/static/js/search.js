@@ -1,0 +1,113 @@
+// Suggestions under the search box of the list (qualifiers, topics, statuses) and under the one in the header (pages, topics, jobs).
+import { all, base, icon, make, on, one } from "./dom.js";
+
+const KEYS = ["topic:", "status:", "error:", "payload.", "id:", "priority:", "scope:", "scopeId:", "createdBy:"];
+const STATUSES = ["pending", "processing", "waiting", "cancelling", "completed", "failed", "cancelled", "expired", "stale"];
+const MOST = 8;
+const KNOWN_MS = 5000;
+let box = null;
+let known = null;
+let knownAt = 0;
+let asked = 0;
+
+export function close() {
+  if (!box) return false;
+  box.input.setAttribute("aria-expanded", "false");
+  box.input.removeAttribute("aria-activedescendant");
+  box.list.remove();
+  box = null;
+  return true;
+}
+
+function show(input, place, options) {
+  close();
+  if (!options.length) return;
+  const list = make("div", { class: "menu menu-wide suggestions", role: "listbox", id: "suggestions", "aria-label": "Suggestions" });
+  options.slice(0, MOST).forEach((option, i) => {
+    const item = make("div", { role: "option", id: `suggestion-${i}`, class: "suggestion", "aria-selected": "false" });
+    if (option.icon) item.append(icon(option.icon));
+    item.append(make("span", { class: option.icon ? "" : "mono" }, option.text));
+    if (option.note) item.append(make("span", { class: "meta" }, option.note));
+    item.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      option.take();
+    });
+    list.append(item);
+  });
+  place.append(list);
+  input.setAttribute("aria-expanded", "true");
+  box = { input, list, options, at: -1 };
+}
+
+function highlight(step) {
+  const items = all("[role=option]", box.list);
+  items[box.at]?.setAttribute("aria-selected", "false");
+  box.at = (box.at + step + items.length + (box.at < 0 && step < 0 ? 1 : 0)) % items.length;
+  items[box.at].setAttribute("aria-selected", "true");
+  box.input.setAttribute("aria-activedescendant", items[box.at].id);
+}
+
+// -- in the list of jobs ---------------------------------------------------------------------------
+
+function word(input) {
+  const head = input.value.slice(0, input.selectionStart);
+  return head.slice(head.lastIndexOf(" ") + 1);
+}
+
+function complete(input) {
+  const text = word(input);
+  const minus = text.startsWith("-") ? "-" : "";
+  const [key, value] = text.slice(minus.length).split(/:(.*)/s);
+  const values = value === undefined ? null : { status: STATUSES, topic: input.dataset.topics.split(" ").filter(Boolean) }[key];
+  const found = values
+    ? values.filter((one_) => one_.startsWith(value)).map((one_) => `${minus}${key}:${one_}`)
+    : value === undefined
+      ? KEYS.filter((one_) => one_.startsWith(key)).map((one_) => minus + one_)
+      : [];
+  const options = found.filter((one_) => one_ !== text).map((one_) => ({ text: one_, take: () => insert(input, text, one_) }));
+  show(input, input.closest(".query"), options);
+}
+
+function insert(input, old, text) {
+  const end = input.selectionStart;
+  const whole = /[:.]$/.test(text) ? text : `${text} `;
+  input.setRangeText(whole, end - old.length, end, "end");
+  complete(input);
+}
+
+on("input", "[data-search]", (_, input) => complete(input));
+on("focusin", "[data-search]", (_, input) => complete(input));
+
+// -- in the header ---------------------------------------------------------------------------------
+
+async function palette(input) {
+  const turn = ++asked;
+  if (!known || Date.now() - knownAt > KNOWN_MS) {
+    knownAt = Date.now();
+    known = await fetch(`${base()}/find?names=1`).then((response) => (response.ok ? response.json() : { topics: [] }), () => ({ topics: [] }));
+  }
+  if (turn !== asked) return; // more has been typed since
+  const text = input.value.trim();
+  const small = text.toLowerCase();
+  const go = (href) => () => location.assign(href);
+  const pages = all("#nav a.nav-item").map((link) => ({ text: one("span", link).textContent, icon: "arrow", note: "page", take: go(link.href) }));
+  const topics = known.topics.map((name) => ({ text: name, icon: "topics", note: "topic", take: go(`${base()}/jobs?topic=${encodeURIComponent(name)}`) }));
+  const options = [...pages, ...topics].filter((option) => option.text.toLowerCase().includes(small));
+  if (text) options.push({ text: `Jobs with “${text}”`, icon: "search", note: "search", take: go(`${base()}/find?q=${encodeURIComponent(text)}`) });
+  if (document.activeElement === input) show(input, input.closest("form"), options);
+}
+
+on("input", "[data-palette]", (_, input) => palette(input));
+on("focusin", "[data-palette]", (_, input) => palette(input));
+on("focusout", "[data-palette], [data-search]", () => close());
+on("keydown", "[data-palette], [data-search]", (event) => {
+  if (!box) return;
+  if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+    event.preventDefault();
+    highlight(event.key === "ArrowDown" ? 1 : -1);
+  } else if ((event.key === "Enter" || event.key === "Tab") && box.at >= 0) {
+    event.preventDefault();
+    box.options[box.at].take();
+  }
+});
+on("change", "[data-submit]", (_, select) => select.form.requestSubmit());

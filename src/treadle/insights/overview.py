@@ -1,0 +1,159 @@
+"""The operator's first questions: how much ended and when, how long jobs wait, and what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from treadle.insights.stats import QueueStats, summarise
+from treadle.model.job import Job, to_ms
+from treadle.model.status import Status
+from treadle.policy import rules
+from treadle.store.protocol import Store
+from treadle.store.values import FOREVER, Backlog, Ended, Leader, Listing, LiveWorker, Topic
+
+T = TypeVar("T")
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+# Percentiles come from this many of the newest jobs until the roll-ups include run and wait times.
+SAMPLE = 500
+QUICK_S = 0.05
+KEPT_FOR = 10
+
+
+class Recent(Generic[T]):
+    """Caches the last answer briefly, so that ten open pages cost the database little more than one.
+
+    An answer is kept ten times as long as it took, but at most `most` seconds. A quick answer is not kept, so that a
+    page shows recent changes. The time of the first answer is ignored, because it includes opening connections.
+    """
+
+    def __init__(self, most: float, read: Callable[[], Awaitable[T]]) -> None:
+        self._most = most
+        self._seconds = 0.0
+        self._read = read
+        self._answer: T | None = None
+        self._at = float("-inf")
+        self._reading: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        if self._answer is not None and time.monotonic() - self._at < self._seconds:
+            return self._answer
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._look())
+        return await asyncio.shield(self._reading)
+
+    def forget(self) -> None:
+        """Drop the answer, so that the next one shows a change made here."""
+        self._seconds = 0.0
+
+    async def _look(self) -> T:
+        asked = time.monotonic()
+        self._answer = await self._read()
+        first, self._at = self._at == float("-inf"), time.monotonic()
+        took = self._at - asked
+        self._seconds = 0.0 if first or took < QUICK_S else min(KEPT_FOR * took, self._most)
+        return self._answer
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The current state of the queue, without reading single jobs."""
+
+    at: int
+    topics: Sequence[Topic]
+    workers: Sequence[LiveWorker]
+    backlog: Sequence[Backlog]
+    templates: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    leaders: Sequence[Leader] = ()
+
+    def paused_until(self, topic: str) -> int | None:
+        return next((one.paused_until for one in self.topics if one.topic == topic), None)
+
+    def serving(self, topic: str, capability: str | None = None) -> list[LiveWorker]:
+        return [
+            worker
+            for worker in self.workers
+            if topic in worker.topics and (not capability or capability in worker.capabilities)
+        ]
+
+    def due(self, topic: str | None = None) -> int:
+        return sum(one.jobs for one in self.backlog if one.due and topic in (None, one.topic))
+
+    def oldest_due(self, topic: str | None = None) -> int | None:
+        """The due time of the job that has waited longest."""
+        return min((one.first for one in self.backlog if one.due and topic in (None, one.topic)), default=None)
+
+    def later(self) -> tuple[int, int | None]:
+        """How many jobs are delayed, and when the next one is due."""
+        found = [one for one in self.backlog if not one.due]
+        return sum(one.jobs for one in found), min((one.first for one in found), default=None)
+
+    def unserved(self) -> list[Backlog]:
+        """Due jobs that no live worker can run."""
+        return [one for one in self.backlog if one.due and not self.serving(one.topic, one.capability)]
+
+    def why_waiting(self, job: Job) -> str | None:
+        """The most obvious reason why a due job has not started, without reading that job from the database."""
+        until = self.paused_until(job.topic)
+        if until is not None:
+            return "Its topic is paused" + (" until it is resumed." if until >= FOREVER else ".")
+        if not self.serving(job.topic):
+            return "No running worker serves its topic."
+        if job.capability and not self.serving(job.topic, job.capability):
+            return f"No running worker has the capability {job.capability}."
+        return None
+
+
+async def now(store: Store) -> Now:
+    at, topics, workers, backlog, templates, leaders = await asyncio.gather(
+        store.now(), store.topics(), store.workers(), store.backlog(), store.templates(), store.leaders()
+    )
+    return Now(at, topics, workers, backlog, templates, leaders)
+
+
+async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[Ended]:
+    return await store.history(to_ms(since, "since"), step_minutes)
+
+
+async def stats_since(store: Store, since: datetime) -> QueueStats:
+    return summarise(await store.stats(None, to_ms(since, "since")))
+
+
+# -- run and wait times ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a job waited and ran, in milliseconds."""
+
+    topic: str
+    ended_at: datetime
+    run_ms: float
+    wait_ms: float
+
+
+async def timings(store: Store) -> list[Timing]:
+    """Timings of the newest completed jobs. The tally's histograms will replace this function."""
+    jobs = await store.list(Listing(status=Status.COMPLETED, limit=SAMPLE, condition=rules.always))
+    return [_timing(job) for job in jobs if job.started_at and job.completed_at]
+
+
+def _timing(job: Job) -> Timing:
+    assert job.started_at
+    assert job.completed_at
+    run = (job.completed_at - job.started_at).total_seconds() * 1000
+    # A snoozed or retried job becomes due again at its new time; it was not waiting before that.
+    wait = (job.started_at - max(job.run_at, job.created_at)).total_seconds() * 1000
+    return Timing(job.topic, job.completed_at, max(run, 0), max(wait, 0))
+
+
+def percentile(values: Sequence[float], part: float) -> float | None:
+    """None without data: no data is not zero."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]

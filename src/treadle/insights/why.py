@@ -1,0 +1,56 @@
+"""Why a job is not running, in sentences."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from treadle.model.errors import JobNotFound
+from treadle.model.job import Job, from_ms, rfc3339
+from treadle.model.status import Status
+from treadle.store.protocol import Store
+from treadle.store.values import FOREVER
+
+
+async def why(store: Store, id: str) -> list[str]:
+    """Why this job is not running, in sentences; empty if it runs or could start immediately."""
+    job = (await store.get([id]))[0]
+    if job is None:
+        raise JobNotFound(f"no job has the id {id}", id=id)
+    if job.status is Status.PROCESSING or job.status is Status.CANCELLING:
+        return []
+    if job.status is not Status.PENDING:
+        return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
+    return [
+        *_by_time(job, from_ms(await store.now())),
+        *await _by_topic(store, job),
+        *await store.obstacles(id),
+    ]
+
+
+def _by_time(job: Job, now: datetime | None) -> list[str]:
+    now = now or datetime.now(UTC)
+    if job.run_at <= now:
+        return []
+    seconds = (job.run_at - now).total_seconds()
+    cause = f"attempt {job.attempt} of {job.max_attempts} failed; it is tried again" if job.attempt else "it is due"
+    return [f"{cause} at {rfc3339(job.run_at)}, in {seconds:.0f} s"]
+
+
+async def _by_topic(store: Store, job: Job) -> list[str]:
+    reasons = []
+    for topic in await store.topics():
+        if topic.topic == job.topic and topic.paused_until is not None:
+            until = (
+                "until it is resumed"
+                if topic.paused_until >= FOREVER
+                else f"until {rfc3339(from_ms(topic.paused_until))}"
+            )
+            reasons.append(f"topic {job.topic} is paused {until}")
+    workers = await store.workers()
+    serving = [worker for worker in workers if job.topic in worker.topics]
+    if not serving:
+        needs = f", and the job needs one with the capability {job.capability!r}" if job.capability else ""
+        reasons.append(f"no live worker serves topic {job.topic}{needs}")
+    elif job.capability and not any(job.capability in worker.capabilities for worker in serving):
+        reasons.append(f"no live worker that serves topic {job.topic} has the capability {job.capability!r}")
+    return reasons

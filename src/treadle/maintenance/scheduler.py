@@ -1,0 +1,185 @@
+"""Makes the jobs of schedules when they are due.
+
+The leader sleeps until the next schedule is due or until it hears that one was changed. Leadership is not what makes a
+slot fire only once: the transaction that stores the jobs also updates the schedule's record by compare-and-set, and
+each slot is a unique key. If a leader is killed before that commit, it has done nothing, and the next leader finds the
+schedule still due; after the commit, the schedule is no longer due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from treadle.model.errors import InvalidInput, Refused, TreadleError, VersionConflict
+from treadle.policy.schedule import Firing, Schedule, Slot, fire
+from treadle.queue.schedules import KIND, Stored, body_of, due_of, schedule_from
+from treadle.store.values import Inserted, NewJob, Record
+from treadle.store.wakeups import LATER
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
+
+log = logging.getLogger("treadle.maintenance")
+
+BATCH = 100
+# How long a schedule created by another process may go unnoticed if hints don't arrive.
+LOOK_EVERY_MS = 5_000
+# How often to check a slot that waits for earlier jobs.
+HELD_MS = 1_000
+# The minimum time between two checks caused by hints.
+LEAST_PAUSE_S = 0.02
+SKIPPED = "schedule:skipped"
+
+Made = str | TreadleError
+"""The result of a slot: a job id, or the reason why it made no job."""
+
+
+@dataclass(slots=True)
+class _Due:
+    """A due schedule and what it does now."""
+
+    stored: Stored
+    firing: Firing
+    now: int
+    made: list[Made]
+    jobs: list[NewJob]
+
+    @property
+    def changed(self) -> Schedule:
+        return _after(self.stored.schedule, self.firing, self.made, self.now)
+
+    @property
+    def due(self) -> int | None:
+        """A held slot stays the next one, but must not delay other schedules."""
+        waits = self.firing.held and not self.firing.slots
+        return self.now + HELD_MS if waits else due_of(self.changed)
+
+
+class Scheduler:
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._store = queue.store
+        self._changed = asyncio.Event()
+
+    async def step(self) -> None:
+        """Fire everything that is due, then wait until the next slot."""
+        self._changed.clear()
+        unsubscribe = self._store.subscribe(self._hear)  # before the read, or a change right after it would be missed
+        try:
+            await self._wait(await self.fire_due() / 1000)
+        finally:
+            unsubscribe()
+
+    def _hear(self, hint: str) -> None:
+        if hint == LATER:
+            self._changed.set()
+
+    async def _wait(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, LEAST_PAUSE_S))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), max(0.0, seconds - LEAST_PAUSE_S))
+
+    async def fire_due(self) -> int:
+        """Fire all due schedules; returns the ms until the next check."""
+        while True:
+            now = await self._store.now()
+            soon = await self._store.find_records(KIND, due_before=now + LOOK_EVERY_MS, limit=BATCH)
+            due = [record for record in soon if record.due is not None and record.due <= now]
+            await self._fire(due, now)
+            if not due:
+                later = [record.due - now for record in soon if record.due is not None]
+                return min([LOOK_EVERY_MS, *later])
+
+    async def _fire(self, records: Sequence[Record], now: int) -> None:
+        ready = [one for record in records if (one := await self._prepared(record, now))]
+        try:
+            await self._save(ready)
+        except VersionConflict:  # one was changed since it was read, which must not stop the others
+            for one in ready:
+                with contextlib.suppress(VersionConflict):
+                    await self._save([one])
+
+    async def _prepared(self, record: Record, now: int) -> _Due | None:
+        try:
+            schedule = schedule_from(record)
+        except InvalidInput as error:  # such as a time zone that this machine does not have
+            log.error("schedule %s can't be read: %s", record.id, error)
+            await self._store.put_record(KIND, record.id, record.key, record.body, record.version, now + LOOK_EVERY_MS)
+            return None
+        firing = fire(schedule, now, await self._live_jobs(schedule))
+        one = _Due(Stored(schedule, record.version), firing, now, [], [])
+        for slot in firing.slots:
+            await self._make(one, slot)
+        return one
+
+    async def _live_jobs(self, schedule: Schedule) -> int:
+        if schedule.overlap == "allow" or not schedule.recent:
+            return 0
+        return sum(job is not None and not job.ended for job in await self._store.get(schedule.recent))
+
+    async def _make(self, one: _Due, slot: Slot) -> None:
+        try:
+            job = await self._queue.schedules.new_job(one.stored.schedule, slot)
+        except (Refused, InvalidInput) as error:
+            one.made.append(error)
+        else:
+            one.made.append(job.id)
+            one.jobs.append(job)
+
+    async def _save(self, ready: Sequence[_Due]) -> None:
+        """Store all jobs and all schedules in one transaction."""
+        if not ready:
+            return
+        jobs = [job for one in ready for job in one.jobs]
+        records = [one.stored.write(one.changed, one.due) for one in ready]
+        answers = iter(await self._store.insert(jobs, atomic=False, records=records))
+        for one in ready:
+            told = {job.id: _told(job, next(answers)) for job in one.jobs}
+            made = [told[each] if isinstance(each, str) else each for each in one.made]
+            if made != one.made:
+                await self._correct(one, made)
+            _log(one)
+
+    async def _correct(self, one: _Due, made: list[Made]) -> None:
+        """The schedule was stored as if every job had been made; correct it unless it has changed since."""
+        one.made = made
+        changed = one.changed
+        version = one.stored.version + 1
+        await self._store.put_record(KIND, changed.id, changed.id, body_of(changed), version, one.due)
+
+
+def _told(job: NewJob, answer: Inserted | Refused) -> Made:
+    if isinstance(answer, Refused):
+        return answer
+    return answer.existing_id or job.id
+
+
+def _after(schedule: Schedule, firing: Firing, made: Sequence[Made], now: int) -> Schedule:
+    """The schedule after these slots."""
+    changed = replace(schedule, next_ms=firing.next_ms, held=firing.held)
+    if firing.skipped:
+        changed = changed.with_event(now, SKIPPED, _why_skipped(schedule, firing.skipped))
+    for slot, each in zip(firing.slots, made, strict=True):
+        if isinstance(each, str):
+            changed = replace(changed.with_job(slot.at_ms, each), problem=None)
+        else:
+            changed = replace(changed.with_event(now, SKIPPED, each.message), problem=each.message)
+    return changed
+
+
+def _why_skipped(schedule: Schedule, count: int) -> str:
+    slots = "1 slot" if count == 1 else f"{count:,} slots"
+    return f"{slots} skipped: overlap is {schedule.overlap}, missed is {schedule.missed}"
+
+
+def _log(one: _Due) -> None:
+    for each in one.made:
+        if isinstance(each, TreadleError):
+            log.warning("schedule %s made no job: %s", one.stored.schedule.id, each.message)
+    if one.firing.skipped:
+        log.info("schedule %s: %s", one.stored.schedule.id, _why_skipped(one.stored.schedule, one.firing.skipped))

@@ -1,0 +1,1 @@
+"""Basic values shared by all packages: no I/O, no clock."""

@@ -1,0 +1,36 @@
+"""Event names, the same in process, in the stored history, on streams and in webhooks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+ENQUEUED = "job:enqueued"
+STARTED = "job:started"
+COMPLETED = "job:completed"
+PROGRESS = "job:progress"
+CANCELLING = "job:cancelling"
+REQUEUED = "job:requeued"
+DELETED = "job:deleted"
+
+NAMES = frozenset(
+    f"job:{name}"
+    for name in (
+        "enqueued started progress step:completed completed failed retrying snoozed released reclaimed waiting "
+        "cancelling cancelled expired requeued stale deleted webhook:delivered webhook:failed"
+    ).split()
+)
+
+
+class Event(NamedTuple):
+    """One line of a job's history."""
+
+    id: int | None
+    """None for the plain path (enqueued, started, completed), which is not stored but derived from timestamps."""
+    job_id: str
+    type: str
+    from_status: str | None
+    to_status: str | None
+    message: str
+    metadata: dict[str, Any]
+    created_at: int
+    """Milliseconds since the epoch."""

@@ -1,0 +1,107 @@
+"""The fields of a job, one line each, with everything that Python, JSON, OpenAPI, filters, sorts and rules need.
+
+Each store decides how to keep a field (`store/sql/rows.py` and `where.py`); tests compare that with this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from treadle.model.status import Status
+
+
+class Kind(Enum):
+    TEXT = "text"
+    """Absent means the empty text, as in a PocketBase column."""
+    DATE = "date"
+    """RFC 3339 text, UTC, milliseconds. Absent means the empty text, which sorts before every date."""
+    NUMBER = "number"
+    """Includes true and false as 1 and 0. Absent means null."""
+    DOCUMENT = "document"
+    """JSON, reached by paths."""
+
+
+class Field(NamedTuple):
+    name: str
+    """The name in Python."""
+    kind: Kind
+    type: Any = str
+    """The type of its JSON value, if it has one."""
+    always: bool = False
+    """Never null."""
+    new: Any = None
+    """The value in a job that is about to be created; None if the request, its template or the clock determines it."""
+    attribute: str = ""
+    """The attribute of `Job`, if it differs from the name."""
+
+    @property
+    def json(self) -> str:
+        return camel(self.name)
+
+
+def camel(name: str) -> str:
+    """The JSON name of a field."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+_TEXT, _DATE, _NUMBER, _DOCUMENT = Kind.TEXT, Kind.DATE, Kind.NUMBER, Kind.DOCUMENT
+
+# In the most readable order.
+JOB_FIELDS: Sequence[Field] = (
+    Field("id", _TEXT, always=True, new="new"),
+    Field("topic", _TEXT, always=True),
+    Field("status", _TEXT, Status, always=True, new=Status.PENDING.value),
+    Field("stale_at", _DATE),
+    Field("priority", _NUMBER, int, always=True),
+    Field("payload", _DOCUMENT, dict[str, Any], always=True),
+    Field("result", _DOCUMENT, Any, attribute="result_value"),
+    Field("last_error", _TEXT),
+    Field("error_type", _TEXT),
+    Field("progress", _NUMBER, int, always=True, new=0),
+    Field("progress_message", _TEXT),
+    Field("step", _TEXT),
+    Field("steps", _DOCUMENT, list[dict[str, Any]], always=True, new=[]),
+    Field("attempt", _NUMBER, int, always=True, new=0),
+    Field("max_attempts", _NUMBER, int, always=True),
+    Field("retries", _NUMBER, int, always=True, new=0),
+    Field("max_retries", _NUMBER, int, always=True),
+    Field("run_at", _DATE, always=True),
+    Field("expires_at", _DATE),
+    Field("created_at", _DATE, always=True),
+    Field("updated_at", _DATE, always=True),
+    Field("scheduled_at", _DATE),
+    Field("claimed_at", _DATE),
+    Field("started_at", _DATE),
+    Field("ended_at", _DATE),
+    Field("completed_at", _DATE),
+    Field("failed_at", _DATE),
+    Field("cancelled_at", _DATE),
+    Field("last_heartbeat_at", _DATE),
+    Field("last_worker", _TEXT),
+    Field("locked_by", _TEXT),
+    Field("locked_until", _DATE),
+    Field("events_count", _NUMBER, int, always=True, new=1),
+    Field("cancel_requested_at", _DATE),
+    Field("cancel_reason", _TEXT),
+    Field("error_group", _TEXT),
+    Field("scope", _TEXT),
+    Field("scope_id", _TEXT),
+    Field("created_by", _TEXT),
+    Field("idempotency_key", _TEXT),
+    Field("capability", _TEXT),
+    Field("template_version", _NUMBER, int),
+    Field("schedule_id", _TEXT),
+    Field("parent_id", _TEXT),
+    Field("webhook_url", _TEXT),
+    Field("webhook_sent", _NUMBER, bool),
+)
+
+JSON_NAMES = frozenset(field.json for field in JOB_FIELDS)
+FIELDS: Mapping[str, Kind] = {field.json: field.kind for field in JOB_FIELDS if field.kind is not Kind.DOCUMENT}
+"""Single-value fields by JSON name, for filters, rules and sorting."""
+DOCUMENTS: Sequence[str] = tuple(field.json for field in JOB_FIELDS if field.kind is Kind.DOCUMENT)
+NEW_JOB: Mapping[str, Any] = {field.json: field.new for field in JOB_FIELDS}
+"""A job that is about to be created, with the values that all new jobs share."""

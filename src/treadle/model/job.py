@@ -1,0 +1,248 @@
+"""The job as users see it: snake_case and datetimes in Python, camelCase and RFC 3339 in JSON."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import TypeVar
+
+from treadle.model.durations import Duration
+from treadle.model.errors import InvalidInput
+from treadle.model.fields import JOB_FIELDS, Kind
+from treadle.model.status import ENDED, Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import Protocol
+
+    from treadle.model.events import Event
+
+    class JobActions(Protocol):
+        """The methods of a queue that a job calls."""
+
+        async def get(self, job_id: str) -> Job: ...
+        async def cancel(self, job_id: str, reason: str = "") -> Job: ...
+        async def requeue(self, job_id: str, *, force: bool = False) -> Job: ...
+        async def delete(self, job_id: str, *, force: bool = False) -> None: ...
+        async def result(self, job_id: str, timeout: Duration | None = None) -> Any: ...
+        async def events(self, job_id: str) -> Sequence[Event]: ...
+        async def why(self, job_id: str) -> Sequence[str]: ...
+        def watch(self, job_id: str) -> AsyncGenerator[Job]: ...
+
+
+ResultT = TypeVar("ResultT", default=Any)
+
+_TOPIC = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The last instant that every store and JSON reader supports; "year 9999" is usually a mistake.
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def checked_topic(topic: str) -> str:
+    if not isinstance(topic, str) or len(topic) > 100 or not _TOPIC.fullmatch(topic):
+        raise InvalidInput(
+            f"topic: {str(topic)[:60]!r} is not a topic; use lower-case letters, digits, _ and dots, "
+            "at most 100 characters",
+            field="topic",
+        )
+    return topic
+
+
+def short_text(value: str | None, field: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
+        raise InvalidInput(f"{field}: 1 to 255 printable characters, please", field=field)
+    return value
+
+
+def is_job_id(value: str) -> bool:
+    """False for texts that can't be a job id; querying the database for them would fail or be wasted."""
+    return isinstance(value, str) and _UUID.fullmatch(value) is not None
+
+
+def to_ms(when: datetime, field_name: str = "run_at") -> int:
+    """Milliseconds since the epoch. A time without a zone is refused, because it would depend on the machine."""
+    if not isinstance(when, datetime):
+        raise InvalidInput(f"{field_name}: {type(when).__name__} is not a datetime", field=field_name)
+    if when.utcoffset() is None:
+        raise InvalidInput(
+            f"{field_name}: {when.isoformat()} has no time zone; write datetime.now(UTC) + …",
+            field=field_name,
+        )
+    if not EPOCH <= when < LATEST:
+        raise InvalidInput(f"{field_name}: {when.isoformat()} is out of range", field=field_name)
+    return (when - EPOCH) // timedelta(milliseconds=1)
+
+
+def from_ms(ms: int | None) -> datetime | None:
+    return None if ms is None else EPOCH + timedelta(milliseconds=ms)
+
+
+def rfc3339(when: datetime | None) -> str | None:
+    if when is None:
+        return None
+    if when.tzinfo is not UTC:
+        when = when.astimezone(UTC)
+    return when.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+class _Twin:
+    """Reads missing attributes from the original, so that the jobs of a batch share common values."""
+
+    __slots__ = ("_original",)
+    _original: Job
+
+    if not TYPE_CHECKING:  # or type checkers would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in FIELD_NAMES:
+                raise AttributeError(f"a job has no {name}")
+            value = [] if name == "steps" else getattr(self._original, name)
+            setattr(self, name, value)
+            return value
+
+
+@dataclass(slots=True)
+class Job(_Twin, Generic[ResultT]):
+    """A job at the time it was read. `refresh()` reads it again."""
+
+    id: str
+    topic: str
+    status: Status
+    payload: dict[str, Any]
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    stale_at: datetime | None = None
+    priority: int = 50
+    result_value: Any = None
+    """The stored result (`result` in JSON); `await job.result()` waits for it."""
+    last_error: str | None = None
+    error_type: str | None = None
+    progress: int = 0
+    progress_message: str | None = None
+    step: str | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    attempt: int = 0
+    max_attempts: int = 3
+    retries: int = 0
+    expires_at: datetime | None = None
+    claimed_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    last_heartbeat_at: datetime | None = None
+    last_worker: str | None = None
+    """The worker that ran it last; kept after the end."""
+    locked_by: str | None = None
+    locked_until: datetime | None = None
+    events_count: int = 0
+    cancel_requested_at: datetime | None = None
+    cancel_reason: str | None = None
+    error_group: str | None = None
+    """Equal for failures that look the same."""
+    scope: str | None = None
+    scope_id: str | None = None
+    created_by: str | None = None
+    idempotency_key: str | None = None
+    capability: str | None = None
+    template_version: int | None = None
+    schedule_id: str | None = None
+    scheduled_at: datetime | None = None
+    """The slot of the schedule that created it."""
+    parent_id: str | None = None
+    webhook_url: str | None = None
+    webhook_sent: bool | None = None
+    token: int | None = field(default=None, repr=False)
+    """The token of its last claim; not in JSON."""
+    deduplicated: bool = False
+    """True if an enqueue returned this existing job instead of creating one."""
+    queue: JobActions | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def max_retries(self) -> int:
+        return self.max_attempts
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    async def refresh(self) -> Job[ResultT]:
+        """The job in its current state."""
+        return await self._bound().get(self.id)
+
+    async def cancel(self, reason: str = "") -> Job[ResultT]:
+        """See `Queue.cancel`."""
+        return await self._bound().cancel(self.id, reason)
+
+    async def requeue(self, *, force: bool = False) -> Job[ResultT]:
+        """See `Queue.requeue`."""
+        return await self._bound().requeue(self.id, force=force)
+
+    async def delete(self, *, force: bool = False) -> None:
+        """See `Queue.delete`."""
+        await self._bound().delete(self.id, force=force)
+
+    async def result(self, timeout: Duration | None = None) -> ResultT:
+        """Wait until the job has ended and return its result; JobFailed if it did not complete."""
+        found: ResultT = await self._bound().result(self.id, timeout)
+        return found
+
+    async def events(self) -> Sequence[Event]:
+        """See `Queue.events`."""
+        return await self._bound().events(self.id)
+
+    async def why(self) -> Sequence[str]:
+        """See `Queue.why`."""
+        return await self._bound().why(self.id)
+
+    def watch(self) -> AsyncGenerator[Job[ResultT]]:
+        """See `Queue.watch`."""
+        return self._bound().watch(self.id)
+
+    def like(self, job_id: str, payload: dict[str, Any]) -> Job:
+        """A job that differs only in id and payload. Costs a tenth of building one from all fields."""
+        twin = object.__new__(Job)
+        twin.id, twin.payload = job_id, payload
+        twin._original = self  # type: ignore[misc]  # its base has the slot
+        return twin
+
+    def _bound(self) -> JobActions:
+        if self.queue is None:
+            raise InvalidInput("this job was not read through a queue; use queue.get(job.id)")
+        return self.queue
+
+    def as_json(self) -> dict[str, Any]:
+        """The job in JSON, with every field; null if it has no value."""
+        found: dict[str, Any] = dict(zip(_JSON_KEYS, _json_values(self), strict=True))
+        for name in _JSON_TIMES:
+            if found[name] is not None:
+                found[name] = rfc3339(found[name])
+        return found
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Job[ResultT]:
+        """The inverse of `as_json`."""
+        values: dict[str, Any] = {}
+        for one in JOB_FIELDS:
+            value, attribute = data[one.json], one.attribute or one.name
+            if one.kind is Kind.DATE and value is not None:
+                value = datetime.fromisoformat(value)
+            if attribute in FIELD_NAMES:
+                values[attribute] = value
+        return cls(**{**values, "status": Status(values["status"])})
+
+
+# All in one update: several times as fast as setting them one by one.
+_JSON_KEYS = [field.json for field in JOB_FIELDS]
+_JSON_TIMES = [field.json for field in JOB_FIELDS if field.kind is Kind.DATE]
+_json_values = attrgetter(*(field.attribute or field.name for field in JOB_FIELDS))
+FIELD_NAMES = frozenset(one.name for one in fields(Job))

@@ -1,0 +1,215 @@
+"""How jobs of a topic run. Defined with `@queue.job(...)` and saved, so that every process knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from treadle.model.durations import INT32, Duration, Priority, checked_count, duration_ms, priority_value
+from treadle.model.errors import InvalidInput
+from treadle.model.job import checked_topic
+from treadle.model.retry import Retry
+
+# The idempotency key of `idempotent=True`.
+WHOLE_PAYLOAD = "*"
+
+ConcurrencyPolicy = Literal["allow", "reject_same_scope", "queue_same_scope", "replace_same_scope"]
+_POLICIES = ("allow", "reject_same_scope", "queue_same_scope", "replace_same_scope")
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """At most `limit` concurrent jobs with the same key; `policy` says what happens to further ones.
+
+    The key is the topic with the job's scope and scopeId, or with the values of `keys` (expressions such as
+    `input.account_id`).
+    """
+
+    policy: ConcurrencyPolicy = "queue_same_scope"
+    keys: Sequence[str] = ()
+    limit: int = 1
+
+    def __post_init__(self) -> None:
+        if self.policy not in _POLICIES:
+            raise InvalidInput(
+                f"concurrency: {self.policy!r} is not one of {', '.join(_POLICIES)}", field="concurrency"
+            )
+        checked_expressions(self.keys, "concurrency")
+        checked_count(self.limit, "concurrency")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `n` starts in any window of `per`."""
+
+    n: int
+    per: Duration
+
+    def __post_init__(self) -> None:
+        checked_count(self.n, "rate")
+        if duration_ms(self.per, "rate") < 1:
+            raise InvalidInput("rate: the window must be longer than nothing", field="rate")
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPolicy:
+    supported: bool = True
+    mode: Literal["cooperative", "kill"] = "cooperative"
+    grace: Duration = "30s"
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("cooperative", "kill"):
+            raise InvalidInput(f"cancel.mode: {self.mode!r} is not cooperative or kill", field="cancel.mode")
+        duration_ms(self.grace, "cancel.grace")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    topic: str
+    name: str = ""
+    version: int | None = None
+    """Set by the author; if None, incremented each time the saved template changes."""
+    description: str = ""
+    enabled: bool = True
+    repeatable: bool = True
+    timeout: Duration = "10m"
+    priority: Priority = "normal"
+    retry: Retry = field(default_factory=Retry)
+    capability: str | None = None
+    idempotency_key: str | None = None
+    """An expression such as `input.payment_id`, or `*` for the whole payload."""
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
+    dedupe_keys: Sequence[str] = ()
+    cancel: CancelPolicy = field(default_factory=CancelPolicy)
+    expires: Duration | None = None
+    schedulable: bool = True
+    payload_schema: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        checked_topic(self.topic)
+        priority_value(self.priority)
+        if duration_ms(self.timeout, "timeout") < 1:
+            raise InvalidInput("timeout: must be longer than nothing", field="timeout")
+        if self.expires is not None:
+            duration_ms(self.expires, "expires")
+        if self.version is not None:
+            checked_count(self.version, "version", INT32)
+        checked_expressions(self.dedupe_keys, "dedupe_keys")
+        if self.idempotency_key not in (None, WHOLE_PAYLOAD):
+            checked_expression(self.idempotency_key)
+        if not self.repeatable and not self.dedupe_keys:
+            raise InvalidInput("repeatable=False needs dedupe_keys: they say which jobs are the same")
+        checked_capability(self.capability)
+
+    def as_json(self) -> dict[str, Any]:
+        """The template in JSON, with the names of the HTTP API; the store assigns its version."""
+        concurrency = self.concurrency
+        return {
+            "topic": self.topic,
+            "name": self.name or self.topic,
+            "description": self.description,
+            "enabled": self.enabled,
+            "repeatable": self.repeatable,
+            "concurrencyPolicy": concurrency.policy if concurrency else "allow",
+            "concurrencyKeys": list(concurrency.keys) if concurrency else [],
+            "concurrencyLimit": concurrency.limit if concurrency else None,
+            "rate": {"n": self.rate.n, "perSeconds": duration_ms(self.rate.per) / 1000} if self.rate else None,
+            "dedupeKeys": list(self.dedupe_keys),
+            "idempotencyKey": self.idempotency_key,
+            "capability": self.capability,
+            "priority": priority_value(self.priority),
+            "timeoutSeconds": duration_ms(self.timeout) / 1000,
+            "expiresSeconds": None if self.expires is None else duration_ms(self.expires) / 1000,
+            "cancelPolicy": {
+                "supported": self.cancel.supported,
+                "mode": self.cancel.mode,
+                "graceSeconds": duration_ms(self.cancel.grace) / 1000,
+            },
+            "retryPolicy": self.retry.as_json(),
+            "steps": [],
+            "payloadSchema": self.payload_schema,
+            "schedulable": self.schedulable,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int | None = None) -> Template:
+        policy, rate, cancel = data["concurrencyPolicy"], data.get("rate"), data["cancelPolicy"]
+        retry = data["retryPolicy"]
+        return cls(
+            topic=data["topic"],
+            name=data["name"],
+            version=version,
+            description=data["description"],
+            enabled=data["enabled"],
+            repeatable=data["repeatable"],
+            timeout=data["timeoutSeconds"],
+            priority=data["priority"],
+            retry=Retry(retry["maxAttempts"], retry["backoffSeconds"] or "fixed"),
+            capability=data["capability"],
+            idempotency_key=data["idempotencyKey"],
+            concurrency=None
+            if policy == "allow"
+            else Concurrency(policy, data["concurrencyKeys"], data["concurrencyLimit"]),
+            rate=Rate(rate["n"], rate["perSeconds"]) if rate else None,
+            dedupe_keys=data["dedupeKeys"],
+            cancel=CancelPolicy(cancel["supported"], cancel["mode"], cancel["graceSeconds"]),
+            expires=data["expiresSeconds"],
+            schedulable=data.get("schedulable", True),
+            payload_schema=data["payloadSchema"],
+        )
+
+
+@lru_cache(maxsize=1000)
+def plain_template(topic: str) -> Template:
+    """The default template of a topic without a saved one."""
+    return Template(topic)
+
+
+def checked_capability(capability: str | None) -> str | None:
+    if capability is not None and (
+        not isinstance(capability, str)
+        or not 1 <= len(capability) <= 100
+        or not capability.isprintable()
+        or capability != capability.strip()
+    ):
+        raise InvalidInput(
+            f"capability: {str(capability)[:40]!r} is not a name of 1 to 100 printable characters",
+            field="capability",
+        )
+    return capability
+
+
+_SCOPE_WORDS = {"scope": "scope", "scope_id": "scope_id", "scopeId": "scope_id"}
+
+
+def checked_expression(expression: str) -> str:
+    """`input.payment_id`, `payload.a.b`, a bare payload field, `scope` or `scope_id`."""
+    parts = expression.split(".") if isinstance(expression, str) else []
+    if not parts or not all(part.isidentifier() for part in parts):
+        raise InvalidInput(f"key: {str(expression)[:60]!r} is not an expression like input.payment_id")
+    return expression
+
+
+def checked_expressions(expressions: Sequence[str], field: str) -> None:
+    if isinstance(expressions, str):  # else it would count as a list of one-letter expressions
+        raise InvalidInput(f"{field}: write a list, [{expressions[:60]!r}]", field=field)
+    for expression in expressions:
+        checked_expression(expression)
+
+
+def evaluate_key(expression: str, payload: dict[str, Any], scope: str | None, scope_id: str | None) -> Any:
+    """The value of a key expression; InvalidInput if the payload does not have it."""
+    parts = checked_expression(expression).split(".")
+    if len(parts) == 1 and parts[0] in _SCOPE_WORDS and parts[0] not in payload:
+        return scope if _SCOPE_WORDS[parts[0]] == "scope" else scope_id
+    if len(parts) > 1 and parts[0] in ("input", "payload"):
+        parts = parts[1:]
+    value: Any = payload
+    for part in parts:
+        if not isinstance(value, dict) or part not in value:
+            raise InvalidInput(f"the payload has no {'.'.join(parts)}, which its key needs", field="payload")
+        value = value[part]
+    return value

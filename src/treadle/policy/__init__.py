@@ -1,0 +1,1 @@
+"""Treadle's rules as pure functions: no I/O, no clock."""

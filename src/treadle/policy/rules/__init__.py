@@ -1,0 +1,61 @@
+"""Access rules, filters and searches: PocketBase's rule language over a request and the fields of jobs.
+
+A rule is parsed and checked once (`parse_rule`) and bound to a request (`Rule.bind`). The result is a condition over
+job fields, evaluated for one job here (`matches`) and for all jobs by the stores in SQL.
+"""
+
+from treadle.model.fields import DOCUMENTS, FIELDS, Kind
+from treadle.policy.rules.binding import RequestFacts
+from treadle.policy.rules.conditions import (
+    All,
+    Comparison,
+    Condition,
+    Constant,
+    Document,
+    Either,
+    JobField,
+    JobPath,
+    Wildcard,
+    always,
+    both,
+    by_cost,
+    either,
+    looks_inside,
+    matches,
+    never,
+)
+from treadle.policy.rules.errors import InvalidRule
+from treadle.policy.rules.rule import Rule, parse_filter, parse_rule
+from treadle.policy.rules.search import SortKey, parse_search, parse_sort
+from treadle.policy.rules.words import status_is
+
+__all__ = [
+    "DOCUMENTS",
+    "FIELDS",
+    "All",
+    "Comparison",
+    "Condition",
+    "Constant",
+    "Document",
+    "Either",
+    "InvalidRule",
+    "JobField",
+    "JobPath",
+    "Kind",
+    "RequestFacts",
+    "Rule",
+    "SortKey",
+    "Wildcard",
+    "always",
+    "both",
+    "by_cost",
+    "either",
+    "looks_inside",
+    "matches",
+    "never",
+    "parse_filter",
+    "parse_rule",
+    "parse_search",
+    "parse_sort",
+    "status_is",
+]

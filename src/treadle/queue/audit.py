@@ -1,0 +1,84 @@
+"""The audit log: one record per operator change, with who made it, on which jobs, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from pydantic_core import from_json, to_json
+from uuid_utils import uuid7
+
+from treadle.model.job import from_ms
+from treadle.store.protocol import Store
+from treadle.store.values import Record
+
+KIND = "audit"
+MAX_TEXT = 500
+
+
+class Opened(Protocol):
+    @property
+    def store(self) -> Store: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who makes a change."""
+
+    name: str
+    """An e-mail address or the name of an API key."""
+    kind: str = "superuser"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    at: datetime
+    who: str
+    kind: str
+    action: str
+    target: str = ""
+    """A job id, a topic or the name of a setting."""
+    filter: str = ""
+    reason: str = ""
+    changed: int | None = None
+    skipped: int | None = None
+
+
+class AuditLog:
+    def __init__(self, queue: Opened) -> None:
+        self._store = queue.store
+
+    async def add(
+        self,
+        actor: Actor,
+        action: str,
+        target: str = "",
+        *,
+        filter: str = "",
+        reason: str = "",
+        changed: int | None = None,
+        skipped: int | None = None,
+    ) -> None:
+        body: Mapping[str, Any] = {
+            "who": actor.name,
+            "kind": actor.kind,
+            "action": action,
+            "target": target[:MAX_TEXT],
+            "filter": filter[:MAX_TEXT],
+            "reason": reason[:MAX_TEXT],
+            "changed": changed,
+            "skipped": skipped,
+        }
+        id = str(uuid7())
+        await self._store.put_record(KIND, id, id, to_json(body).decode())
+
+    async def newest(self, limit: int = 50) -> Sequence[AuditEntry]:
+        return [_entry(record) for record in await self._store.list_records(KIND, limit, newest=True)]
+
+
+def _entry(record: Record) -> AuditEntry:
+    at = from_ms(record.created_at)
+    assert at is not None
+    return AuditEntry(at, **from_json(record.body))

@@ -1,0 +1,273 @@
+"""Converts between what callers ask for and what the store keeps: all about a new job that needs no store.
+
+What the jobs of a batch share (the topic's template, the options) is checked once, in an `Order`. Only the payload and
+the id differ from job to job.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from pydantic_core import from_json, to_json
+from uuid_utils import uuid7
+
+from treadle.model.durations import Duration, Priority, duration_ms, priority_value
+from treadle.model.errors import InvalidInput, TemplateDisabled
+from treadle.model.handler import Handler
+from treadle.model.job import Job, from_ms, short_text, to_ms
+from treadle.model.payload import dumps_object
+from treadle.model.status import Status
+from treadle.model.template import WHOLE_PAYLOAD, Template, checked_capability, evaluate_key
+from treadle.policy.admission import Limit
+from treadle.store.values import NewJob
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
+    from treadle.queue.tasks import Task
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """The options of every `enqueue`."""
+
+    run_at: datetime | None
+    delay: Duration | None
+    priority: Priority | None
+    max_attempts: int | None
+    max_retries: int | None
+    """The same number under its name in the HTTP API: the job fails for good after this many failures."""
+    idempotency_key: str | None
+    key_owner: str | None
+    """The owner of the idempotency key. Equal keys of different owners don't collide."""
+    scope: str | None
+    scope_id: str | None
+    created_by: str | None
+    capability: str | None
+    expires_at: datetime | None
+    expires: Duration | None
+    connection: Any
+
+
+# Names from other queues.
+_OTHER_NAMES = {
+    "countdown": "delay",
+    "eta": "run_at",
+    "retries": "max_attempts",
+    "ttl": "expires",
+    "job_id": "idempotency_key",
+    "task_id": "idempotency_key",
+    "worker_capability": "capability",
+    "user_id": "scope_id",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """One entry of a mixed `enqueue_many`: a topic or a task, a payload, and any option of `enqueue`."""
+
+    topic: str | Task[..., Any, Any]
+    payload: Any = None
+    options: Mapping[str, Any] | None = None
+
+
+class Order:
+    """One set of options for any number of payloads of one topic."""
+
+    def __init__(
+        self,
+        template: Template,
+        handler: Handler | None,
+        version: int | None,
+        *,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: Priority | None = None,
+        max_attempts: int | None = None,
+        max_retries: int | None = None,
+        idempotency_key: str | None = None,
+        key_owner: str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        created_by: str | None = None,
+        capability: str | None = None,
+        expires_at: datetime | None = None,
+        expires: Duration | None = None,
+    ) -> None:
+        if not template.enabled:
+            raise TemplateDisabled(f"the template of {template.topic} is disabled", topic=template.topic)
+        if run_at is not None and delay is not None:
+            raise InvalidInput("give run_at or delay, not both", field="run_at")
+        if expires_at is not None and expires is not None:
+            raise InvalidInput("give expires_at or expires, not both", field="expires_at")
+        if expires is None and expires_at is None:
+            expires = template.expires
+        self._template = template
+        self._keyed = bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
+        self._made: Job | None = None
+        self._made_at = 0
+        self._text = _writer(template, handler)
+        self._shared = NewJob(
+            id="",
+            topic=template.topic,
+            payload="",
+            priority=priority_value(template.priority if priority is None else priority),
+            capability=checked_capability(template.capability if capability is None else capability) or "",
+            max_attempts=_attempts(template, max_attempts, max_retries),
+            run_at=None if run_at is None else to_ms(run_at),
+            delay_ms=0 if delay is None else duration_ms(delay, "delay"),
+            expires_at=None if expires_at is None else to_ms(expires_at, "expires_at"),
+            expires_in_ms=None if expires is None else duration_ms(expires, "expires"),
+            scope=short_text(scope, "scope"),
+            scope_id=short_text(scope_id, "scope_id"),
+            created_by=short_text(created_by, "created_by"),
+            idempotency_key=short_text(idempotency_key, "idempotency_key"),
+            key_owner=key_owner,
+            template_version=version,
+        )
+
+    def is_of(self, template: Template, version: int | None) -> bool:
+        return self._template is template and self._shared.template_version == version
+
+    def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
+        topic, *shared = self._shared.shape
+        text = self._text
+        made = [NewJob(str(uuid7()), topic, text(payload), *shared) for payload in payloads]
+        return [_with_keys(job, self._template) for job in made] if self._keyed else made
+
+    def made_alone(self, job: NewJob, at: int, queue: Queue) -> Job:
+        """A job enqueued alone, as users see it, created at that time."""
+        made = _as_job(job, at, queue)
+        made.id, made.payload = job.id, from_json(job.payload)
+        return made
+
+    def made(self, job: NewJob, at: int, queue: Queue) -> Job:
+        """One job of a batch, as users see it; the shared fields are stored once."""
+        if self._made is None or self._made_at != at:
+            self._made, self._made_at = _as_job(self._shared, at, queue), at
+        twin = self._made.like(job.id, from_json(job.payload))
+        if self._keyed:
+            twin.idempotency_key = job.idempotency_key
+        return twin
+
+
+def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
+    """Everything except id and payload."""
+    created = from_ms(at) or datetime.now(UTC)
+    due = at + job.delay_ms if job.run_at is None else job.run_at
+    expires = job.expires_at if job.expires_in_ms is None else at + job.expires_in_ms
+    return Job(
+        id="",
+        topic=job.topic,
+        status=Status.PENDING,
+        payload={},
+        run_at=created if due == at else from_ms(due) or created,
+        created_at=created,
+        updated_at=created,
+        priority=job.priority,
+        max_attempts=job.max_attempts,
+        expires_at=from_ms(expires),
+        events_count=1,
+        scope=job.scope,
+        scope_id=job.scope_id,
+        created_by=job.created_by,
+        idempotency_key=job.idempotency_key,
+        capability=job.capability or None,
+        template_version=job.template_version,
+        queue=queue,
+    )
+
+
+def _writer(template: Template, handler: Handler | None) -> Callable[[Any], str]:
+    """Converts a payload to the stored text, validated by the handler's type or by the saved schema."""
+    if handler is not None:
+        return handler.payload_text
+    if template.payload_schema is None:
+        return dumps_object
+    from treadle.model.schema import payload_writer  # not needed, and not loaded, in processes that have the handlers
+
+    return payload_writer(template.topic, template.payload_schema)
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+class UnknownOption(InvalidInput, TypeError):
+    """An unknown option, with the message that Python would give."""
+
+
+def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse unknown names: a misspelled option that is ignored would go unnoticed for a long time."""
+    for name in options:
+        if name not in EnqueueOptions.__annotations__:
+            near = _OTHER_NAMES.get(name) or "".join(difflib.get_close_matches(name, EnqueueOptions.__annotations__, 1))
+            hint = f"; use {near}=" if near else ""
+            raise UnknownOption(f"{name}: enqueue has no such option{hint}", field=name)
+    return options
+
+
+def merged(first: EnqueueOptions, then: EnqueueOptions) -> EnqueueOptions:
+    return cast(EnqueueOptions, {**first, **checked_options(then)}) if then else first
+
+
+def _attempts(template: Template, max_attempts: int | None, max_retries: int | None) -> int:
+    if max_attempts is not None and max_retries is not None:
+        raise InvalidInput("give max_attempts or max_retries, not both: they say the same", field="max_retries")
+    if max_attempts is not None:
+        return checked_attempts(max_attempts, "max_attempts")
+    if max_retries is not None:
+        return checked_attempts(max_retries, "max_retries")
+    return template.retry.max_attempts
+
+
+def checked_attempts(given: int, field: str = "max_attempts") -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 1_000_000:
+        hint = "; it counts failures until the job has failed for good, so 1 is one run" if given == 0 else ""
+        raise InvalidInput(f"{field}: {str(given)[:40]!r} is not between 1 and 1,000,000{hint}", field=field)
+    return given
+
+
+# -- keys ----------------------------------------------------------------------------------------
+
+
+def _with_keys(job: NewJob, template: Template) -> NewJob:
+    """Evaluate the template's key expressions on the payload."""
+    payload = from_json(job.payload)
+
+    def values(expressions: Iterable[str]) -> str:
+        found = [evaluate_key(one, payload, job.scope, job.scope_id) for one in expressions]
+        return to_json([job.topic, *found]).decode()
+
+    key = job.idempotency_key
+    if key is None and template.idempotency_key:
+        key = _idempotency_key(template.idempotency_key, payload, job)
+    limit = None
+    if template.concurrency and template.concurrency.policy != "allow":
+        expressions = template.concurrency.keys or ("scope", "scope_id")
+        limit = Limit(_hashed(values(expressions)), template.concurrency.policy, template.concurrency.limit)
+    return job._replace(
+        idempotency_key=key,
+        dedupe_key=_hashed(values(template.dedupe_keys)) if template.dedupe_keys else None,
+        repeatable=template.repeatable,
+        limit=limit,
+        cancelable=template.cancel.supported,
+    )
+
+
+def _idempotency_key(expression: str, payload: dict[str, Any], job: NewJob) -> str:
+    if expression == WHOLE_PAYLOAD:  # the order of its members does not matter
+        return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
+    value = evaluate_key(expression, payload, job.scope, job.scope_id)
+    if value is None:  # distinct from the text "null"
+        return hashlib.sha256(b"\0null").hexdigest()
+    text = value if isinstance(value, str) else to_json(value).decode()
+    return text if 1 <= len(text) <= 255 and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hashed(text: str) -> str:
+    """Hash long keys so that they fit in an index entry; short ones stay readable."""
+    return text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,687 @@
+"""The main class: enqueue, read, change and run jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast, overload
+
+from pydantic_core import from_json, to_json
+from typing_extensions import Unpack
+
+from treadle.insights import lists, stats, timeline, why
+from treadle.insights.lists import Count
+from treadle.insights.stats import QueueStats
+from treadle.model import settings
+from treadle.model.durations import Duration, Priority, duration_ms, priority_value
+from treadle.model.errors import InvalidInput, JobFailed, JobNotFound, Refused, ResultTimeout, SchemaMismatch
+from treadle.model.events import Event
+from treadle.model.handler import Handler
+from treadle.model.job import Job, checked_topic, is_job_id, to_ms
+from treadle.model.payload import dumps
+from treadle.model.settings import Settings
+from treadle.model.status import Status
+from treadle.model.template import CancelPolicy, Template, plain_template
+from treadle.queue import steering
+from treadle.queue.hooks import AnyHook, Hooks
+from treadle.queue.new_jobs import EnqueueOptions, JobRequest, Order, checked_attempts, checked_options, merged
+from treadle.queue.runtime_settings import RuntimeSettings
+from treadle.queue.schedules import CodeSchedule, Schedules, code_schedules
+from treadle.queue.session import Session, Sessions
+from treadle.queue.tasks import (
+    ArgumentsTask,
+    JobDecorator,
+    JobOptions,
+    PayloadT,
+    PayloadTask,
+    ResultT,
+    Task,
+    make_handler,
+    make_task,
+    topic_of,
+)
+from treadle.store.connect import make_store, shown
+from treadle.store.protocol import Store
+from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, Topic
+from treadle.store.wakeups import ENDED
+from treadle.telemetry import tracing
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from treadle.insights.feed import Feed
+    from treadle.queue.sync import SyncQueue
+
+# How often to read the templates of topics that have no handler in this process.
+TEMPLATES_SECONDS = 5.0
+BATCH = 1000
+Jobs = list[Job]  # inside the class, `list` is the method
+
+
+class Queue:
+    """A durable job queue in the database behind `url`.
+
+    Opens automatically at first use; `async with Queue(url) as queue:` opens and closes it.
+    """
+
+    def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
+        self.settings: Settings = settings.load().override({**options, "db": url})
+        self.url = self.settings.db
+        self.handlers: dict[str, Handler] = {}
+        self.hooks = Hooks()
+        self._migrate = migrate
+        self._sessions = Sessions(self._open_session)
+        self._sync: SyncQueue | None = None
+        self._versions: dict[str, int] = {}
+        self._code_schedules: dict[str, list[CodeSchedule]] = {}
+        self.schedules = Schedules(self)
+        self._orders: dict[str, Order] = {}
+        make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    async def open(self) -> Queue:
+        """Connect and bring the schema up to date; calling it again does nothing."""
+        await self._session()
+        return self
+
+    async def close(self) -> None:
+        """Close everything that is open on this event loop; otherwise that happens when the loop ends."""
+        await self._sessions.close()
+
+    async def __aenter__(self) -> Queue:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> SyncQueue:
+        """The same methods, blocking."""
+        from treadle.queue.sync import SyncQueue
+
+        if self._sync is None:
+            self._sync = SyncQueue(self)
+        return self._sync
+
+    @property
+    def store(self) -> Store:
+        """The open store of the running event loop."""
+        return self._sessions.current().store
+
+    @property
+    def site(self) -> RuntimeSettings:
+        """The settings that operators have saved in this database."""
+        return self._sessions.current().site
+
+    @property
+    def feed(self) -> Feed:
+        """The event feed of this database on the running event loop."""
+        from treadle.insights.feed import Feed
+
+        session = self._sessions.current()
+        if session.feed is None:
+            session.feed = Feed(self)
+        return session.feed
+
+    def new_store(self) -> Store:
+        """A new, unopened store on the same database."""
+        return make_store(self.url, stale_after_ms=self.settings.stale_after_ms)
+
+    def use(self, url: str | None = None, *, migrate: bool = True) -> None:
+        """Switch to another database (the command line's --db), or don't migrate. Call it before opening the queue."""
+        if self._sessions:
+            raise InvalidInput("the queue is open already")
+        self._migrate = self._migrate and migrate
+        if url is not None:
+            self.settings = self.settings.override({"db": url})
+            self.url = url
+            self.new_store()
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; returns the names of the applied migrations."""
+        store = self.new_store()
+        waiting: list[str] = []
+        try:
+            await store.open(migrate=False)
+        except SchemaMismatch as mismatch:
+            waiting = mismatch.data.get("missing", [])
+            if not waiting:
+                raise
+            store = self.new_store()
+            await store.open(migrate=True)
+        await store.close()
+        return waiting
+
+    async def _session(self, *, joined: bool = False) -> Session:
+        """This loop's session, with the templates saved.
+
+        `joined` is for a call inside the caller's transaction. It writes nothing elsewhere: that transaction may hold
+        SQLite's only write lock, and the call would wait for itself.
+        """
+        session = await self._sessions.opened()
+        if joined:
+            await self._read_templates(session)
+        elif not session.saved:
+            if session.saving is None or session.saving.done():
+                session.saving = asyncio.create_task(self._save_templates(session))
+            await asyncio.shield(session.saving)
+        return session
+
+    async def _open_session(self) -> Session:
+        store = self.new_store()
+        await store.open(self._migrate)
+        site = RuntimeSettings(store, self.settings)
+        try:
+            await site.read()  # servers and workers read it again regularly, a plain queue does not
+        except BaseException:
+            await store.close()
+            raise
+        return Session(store, site)
+
+    # -- handlers ------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> JobDecorator:
+        """Register the decorated function as the handler of a topic, by default its own name."""
+        return JobDecorator(self, {})
+
+    def register(self, topic: str, handler: Callable[..., Any], **options: Unpack[JobOptions]) -> Task[..., Any, Any]:
+        """Register a handler without the decorator; `options` are the decorator's."""
+        if checked_topic(topic) in self.handlers:
+            raise InvalidInput(
+                f"topic {topic} has a handler already, {self.handlers[topic].name}; give one of them topic=…",
+                field="topic",
+            )
+        schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
+        self.hooks.take_options(topic, cast(dict[str, Any], options))
+        self.handlers[topic] = made = make_handler(topic, handler, options)
+        self._code_schedules[topic] = schedules
+        return make_task(self, made, handler)
+
+    # -- hooks and middleware, in the worker's process -------------------------------------------
+
+    def on_start(self, hook: AnyHook, /) -> AnyHook:
+        """Run `hook(ctx)` before each handler; sync or async, like the other hooks."""
+        return self.hooks.add("on_start", hook)
+
+    def on_success(self, hook: AnyHook, /) -> AnyHook:
+        """Run `hook(ctx, result)` once a job is stored as completed."""
+        return self.hooks.add("on_success", hook)
+
+    def on_failure(self, hook: AnyHook, /) -> AnyHook:
+        """Run `hook(ctx, error)` once a job is stored as failed; `RemoteError` for handlers in processes."""
+        return self.hooks.add("on_failure", hook)
+
+    def on_retry(self, hook: AnyHook, /) -> AnyHook:
+        """Run `hook(ctx, error)` once a failed attempt is stored that will be retried."""
+        return self.hooks.add("on_retry", hook)
+
+    def on_worker_start(self, hook: AnyHook, /) -> AnyHook:
+        """Run `hook()` or `hook(worker)` before a worker of this process claims jobs; if it raises, the worker ends."""
+        return self.hooks.add_worker_start(hook)
+
+    def on_worker_stop(self, hook: AnyHook, /) -> AnyHook:
+        """Run `hook()` or `hook(worker)` after a worker of this process has stopped."""
+        return self.hooks.add_worker_stop(hook)
+
+    def middleware(self, middleware: AnyHook, /) -> AnyHook:
+        """Wrap handlers: `async def f(ctx, call): return await call()` for coroutines, `def` for functions.
+
+        The first one registered is the outermost. It runs where the handler runs: on its loop, in its thread or in its
+        process.
+        """
+        return self.hooks.add_middleware(middleware)
+
+    async def save_templates(self) -> None:
+        """Save the templates of the handlers that are registered now, so that every process knows them."""
+        await self._save_templates(await self._session())
+
+    async def _save_templates(self, session: Session) -> None:
+        if self.handlers:
+            await self._save_handlers(session.store)
+            await self.schedules.save_code(session.store, self._code_schedules)
+        session.saved = True
+
+    async def _save_handlers(self, store: Store) -> None:
+        definitions = {
+            topic: (to_json(handler.template.as_json()).decode(), handler.template.version)
+            for topic, handler in self.handlers.items()
+        }
+        saved = await store.templates()
+        changed = {
+            topic: (text, version)
+            for topic, (text, version) in definitions.items()
+            if topic not in saved or saved[topic][0] != text or version not in (None, saved[topic][1])
+        }
+        self._versions.update((topic, version) for topic, (_, version) in saved.items())
+        if changed:
+            self._versions.update(await store.save_templates(changed))
+
+    # -- enqueuing -----------------------------------------------------------------------------
+
+    @overload
+    async def enqueue(self, topic: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Job: ...
+    @overload
+    async def enqueue(
+        self,
+        topic: PayloadTask[..., PayloadT, Any, ResultT],
+        payload: PayloadT | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job[ResultT]: ...
+    @overload
+    async def enqueue(
+        self,
+        topic: ArgumentsTask[..., ..., Any, ResultT],
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job[ResultT]: ...
+    async def enqueue(
+        self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Job:
+        """Store a job; it survives a crash of every process once this has returned.
+
+        `topic` may be the task itself. `run_at` or `delay` say when it is due, `expires_at` or `expires` until when it
+        has to be started. `max_attempts` (or `max_retries`, the same number) is how many failures end it for good, so
+        1 is one run. `connection` joins the transaction that is open there: the job exists if and when it commits.
+        """
+        topic = topic_of(topic)
+        connection = options.pop("connection", None)
+        session = await self._session(joined=connection is not None)
+        order = await self._order(session, topic, options)
+        with tracing.sending(topic) as sending:
+            jobs = _traced(order.jobs([payload]), sending.traceparent)
+            if connection is None:
+                answers: list[Inserted | Refused] = [await self._add(session, jobs[0])]
+            else:
+                answers = await session.store.insert(jobs, connection=connection)
+            job = (await self._made(session, [order], jobs, answers, connection))[0]
+            sending.job(job.id)
+        return job
+
+    async def enqueue_many(
+        self,
+        topic: str | Task[..., Any, Any] | Iterable[JobRequest],
+        payloads: Iterable[Any] = (),
+        **options: Unpack[EnqueueOptions],
+    ) -> list[Job]:
+        """Store many jobs, all or none: a topic or task with its payloads, or a list of `JobRequest`s."""
+        connection = options.pop("connection", None)
+        session = await self._session(joined=connection is not None)
+        if isinstance(topic, str | Task):
+            order = await self._order(session, topic_of(topic), options)
+            jobs = order.jobs(payloads)
+            orders = [order] * len(jobs)
+        else:
+            jobs, orders = [], []
+            for one in _checked_requests(topic):
+                if "connection" in (one.options or {}):
+                    raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
+                chosen = merged(options, cast(EnqueueOptions, one.options or {}))
+                orders.append(await self._order(session, topic_of(one.topic), chosen))
+                jobs += orders[-1].jobs([one.payload])
+        if not jobs:
+            return []
+        with tracing.sending(topic_of(topic) if isinstance(topic, str | Task) else None, len(jobs)) as sending:
+            jobs = _traced(jobs, sending.traceparent)
+            answers = await session.store.insert(jobs, connection=connection)
+            return await self._made(session, orders, jobs, answers, connection)
+
+    async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
+        """A validated job, not stored yet; `options` are those of `enqueue`."""
+        order = await self._order(await self._session(), topic, options)
+        return order.jobs([payload])[0]
+
+    async def _add(self, session: Session, job: NewJob) -> Inserted:
+        return await session.intake.add(job)
+
+    async def _order(self, session: Session, topic: str, options: EnqueueOptions) -> Order:
+        """The order of this topic, cached for enqueues without options, which are the most common."""
+        template = await self._template(session, topic)
+        version = self._versions.get(topic)
+        if options:
+            return Order(template, self.handlers.get(topic), version, **checked_options(options))
+        known = self._orders.get(topic)
+        if known is None or not known.is_of(template, version):
+            known = self._orders[topic] = Order(template, self.handlers.get(topic), version)
+        return known
+
+    async def _template(self, session: Session, topic: str) -> Template:
+        handler = self.handlers.get(checked_topic(topic))
+        if handler is not None:
+            return handler.template
+        await self._read_templates(session)
+        return session.templates.get(topic) or plain_template(topic)
+
+    async def _read_templates(self, session: Session) -> None:
+        """Refresh the templates at intervals. Callers during the first read wait for it, because they need its
+        policies.
+        """
+        if not self._templates_are_old(session):
+            return
+        if session.reading_templates is None or session.reading_templates.done():
+            session.reading_templates = asyncio.create_task(self._read_templates_now(session))
+        await asyncio.shield(session.reading_templates)
+
+    @staticmethod
+    def _templates_are_old(session: Session) -> bool:
+        return time.monotonic() - session.templates_at > TEMPLATES_SECONDS
+
+    async def _read_templates_now(self, session: Session) -> None:
+        saved = await session.store.templates()
+        session.templates = {
+            name: Template.from_json(from_json(text), version) for name, (text, version) in saved.items()
+        }
+        others = saved.keys() - (
+            self.handlers.keys() & self._versions.keys()
+        )  # ours keep the number they were saved as
+        self._versions.update((name, saved[name][1]) for name in others)
+        session.templates_at = time.monotonic()
+
+    async def _made(
+        self,
+        session: Session,
+        orders: Sequence[Order],
+        jobs: Sequence[NewJob],
+        answers: Sequence[Inserted | Refused],
+        connection: Any = None,
+    ) -> list[Job]:
+        """The jobs as created; for a duplicate, the existing job."""
+        made = cast(Sequence[Inserted], answers)  # a refusal would have been raised
+        if len(jobs) == 1:
+            fresh = [orders[0].made_alone(jobs[0], made[0].at, self)]
+        else:
+            fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, made, strict=True)]
+        ids = [answer.existing_id for answer in made if answer.existing_id is not None]
+        if not ids:
+            return fresh
+        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job}
+        return [
+            job if answer.existing_id is None else self._standing(answer.existing_id, found.get(answer.existing_id))
+            for job, answer in zip(fresh, made, strict=True)
+        ]
+
+    def _standing(self, job_id: str, job: Job | None) -> Job:
+        if job is None:
+            raise JobNotFound(f"job {job_id} stood for this one and was deleted just now; enqueue again", id=job_id)
+        return self._bind(replace(job, deduplicated=True))
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job:
+        """The job with this id; JobNotFound if there is none."""
+        job = (await (await self._session()).store.get([job_id]))[0]
+        if job is None:
+            raise JobNotFound(f"no job has the id {str(job_id)[:60]!r}", id=str(job_id)[:60])
+        return self._bind(job)
+
+    async def list(
+        self,
+        *,
+        topic: str | None = None,
+        status: Status | str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        limit: int = 30,
+        offset: int = 0,
+    ) -> list[Job]:
+        """Jobs, newest first; `status` may also be "stale". At most 1,000 at a time."""
+        listing = lists.listing(topic, status, scope, scope_id, limit, offset)
+        return [self._bind(job) for job in await (await self._session()).store.list(listing)]
+
+    async def count(
+        self,
+        *,
+        topic: str | None = None,
+        status: Status | str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+    ) -> Count:
+        """How many jobs there are, exact up to 10,000; beyond that it is 10,001, and its `capped` is true."""
+        wanted = lists.listing(topic, status, scope, scope_id, 1, 0)
+        return Count(await (await self._session()).store.count(wanted))
+
+    async def stats(self, *, topic: str | None = None, since: datetime | None = None) -> QueueStats:
+        """Counts by status, success rate and average run time; ended jobs since `since`, or all."""
+        wanted = None if topic is None else checked_topic(topic)
+        store = (await self._session()).store
+        return stats.summarise(await store.stats(wanted, None if since is None else to_ms(since, "since")))
+
+    async def events(self, job_id: str) -> Sequence[Event]:
+        """The whole timeline of a job over all its attempts, oldest first; metadata as in JSON."""
+        return await timeline.timeline((await self._session()).store, job_id)
+
+    async def stream(
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """Every event as it happens, whichever process caused it, until the queue is closed: `{event, at, job}`.
+
+        `{"event": "resync", …}` where some were missed, because the reader was too slow: look at the jobs again. With
+        `snapshot` they come along: `{"event": "snapshot", "jobs": […]}` is first, and follows each `resync`. It has the
+        newest 1,000 jobs of one moment; every event after that moment follows, and none before it.
+        """
+        from treadle.queue import streams
+
+        await self.open()
+        async with contextlib.aclosing(streams.events(self.feed, topic, job_id, snapshot=snapshot)) as events:
+            async for event in events:
+                yield event
+
+    async def watch(self, job_id: str) -> AsyncGenerator[Job]:
+        """The job now and after each of its events, without gaps, until it has ended or is deleted."""
+        from treadle.queue import streams
+
+        await self.get(job_id)
+        async with contextlib.aclosing(streams.states(self.feed, job_id)) as states:
+            async for job in states:
+                yield self._bind(job)
+
+    async def why(self, job_id: str) -> Sequence[str]:
+        """Why a job is not running, in sentences; empty if nothing blocks it."""
+        return await why.why((await self._session()).store, job_id)
+
+    async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
+        """Wait until the job has ended and return its result; JobFailed if it did not complete."""
+        limit = None if timeout is None else duration_ms(timeout, "timeout") / 1000
+        job = await self.get(job_id)
+        if not job.ended:
+            job = await self._wait_ended(job_id, limit)
+        if job.status is not Status.COMPLETED:
+            raise JobFailed(
+                f"job {job_id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""),
+                status=str(job.status),
+                id=job_id,
+            )
+        handler = self.handlers.get(job.topic)
+        return handler.result(job.result_value) if handler else job.result_value
+
+    async def _wait_ended(self, job_id: str, limit: float | None) -> Job:
+        news = asyncio.Event()
+        store = (await self._session()).store
+        unsubscribe = store.subscribe(lambda hint: news.set() if hint == ENDED else None)
+        try:
+            async with asyncio.timeout(limit):
+                return await self._poll_ended(job_id, news)
+        except TimeoutError:
+            raise ResultTimeout(f"job {job_id} has not ended within {limit:g} s", id=job_id) from None
+        finally:
+            unsubscribe()
+
+    async def _poll_ended(self, job_id: str, news: asyncio.Event) -> Job:
+        """Wait for hints from this process, and poll for changes by other processes."""
+        pause = 0.02
+        while not (job := await self.get(job_id)).ended:
+            try:
+                async with asyncio.timeout(pause):
+                    await news.wait()
+            except TimeoutError:
+                pause = min(pause * 1.5, 0.5)
+            news.clear()
+        return job
+
+    async def template(self, topic: str) -> Template:
+        """The template of this topic, from this process or from the last one that served it."""
+        return await self._template(await self._session(), topic)
+
+    async def topics(self) -> Sequence[Topic]:
+        return await (await self._session()).store.topics()
+
+    # -- steering ------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str, reason: str = "") -> Job:
+        """Cancel a job: immediately if it is pending, at its next checkpoint if it is running."""
+        session = await self._session()
+        fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
+        return self._answer((await steering.cancel(session.store, [job_id], _checked_reason(reason), fixed))[0])
+
+    async def _topics_where(self, session: Session, holds: Callable[[Template], bool]) -> Sequence[str]:
+        await self._read_templates(session)
+        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        return [topic for topic, template in known.items() if holds(template)]
+
+    async def requeue(self, job_id: str, *, force: bool = False) -> Job:
+        """Put an ended job back with all its attempts; a completed one only with `force`."""
+        session = await self._session()
+        disabled = await self._topics_where(session, _is_disabled)
+        return self._answer((await steering.requeue(session.store, [job_id], force, disabled))[0])
+
+    async def release(self, job_id: str) -> Job:
+        """Take a running job from its worker and requeue it without using up the attempt; the worker's later writes are
+        refused.
+        """
+        return self._answer((await steering.release((await self._session()).store, [job_id]))[0])
+
+    async def reschedule(
+        self,
+        job_id: str,
+        *,
+        run_at: datetime | None = None,
+        priority: Priority | None = None,
+        max_attempts: int | None = None,
+    ) -> Job:
+        """Change a pending job."""
+        answers = await steering.reschedule(
+            (await self._session()).store,
+            [job_id],
+            run_at=None if run_at is None else to_ms(run_at),
+            priority=None if priority is None else priority_value(priority),
+            max_attempts=None if max_attempts is None else checked_attempts(max_attempts),
+        )
+        return self._answer(answers[0])
+
+    async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
+        """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
+        session = await self._session()
+        fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
+        return _refusals(await steering.cancel(session.store, job_ids, _checked_reason(reason), fixed))
+
+    async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
+        session = await self._session()
+        disabled = await self._topics_where(session, _is_disabled)
+        return _refusals(await steering.requeue(session.store, job_ids, force, disabled))
+
+    async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
+        return _refusals(await steering.release((await self._session()).store, job_ids))
+
+    async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
+        return _refusals(await steering.delete((await self._session()).store, job_ids, force))
+
+    async def delete(self, job_id: str, *, force: bool = False) -> None:
+        """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
+        answer = (await steering.delete((await self._session()).store, [job_id], force))[0]
+        if isinstance(answer, Refusal):
+            raise answer.error
+
+    async def pause(self, topic: str, until: datetime | None = None) -> None:
+        """Stop starting jobs of this topic; they can still be enqueued."""
+        when = FOREVER if until is None else to_ms(until, "until")
+        await (await self._session()).store.pause(checked_topic(topic), when)
+
+    async def resume(self, topic: str) -> None:
+        await (await self._session()).store.resume(checked_topic(topic))
+
+    def _answer(self, answer: Job | Refusal | None) -> Job:
+        if isinstance(answer, Refusal):
+            raise answer.error
+        assert answer, "only a deleted job has no answer"
+        return self._bind(answer)
+
+    def _bind(self, job: Job) -> Job:
+        job.queue = self
+        return job
+
+    # -- working -------------------------------------------------------------------------------
+
+    async def work(self, /, *, signals: bool = False, **options: Any) -> None:
+        """Run a worker in this process until it is stopped; takes the options of `Worker` and `signals` of `run`."""
+        from treadle.worker import Worker
+
+        await self.open()
+        await Worker(self, **options).run(signals=signals)
+
+    async def run_until_empty(self) -> Jobs:
+        """Run all due jobs in this process, and the jobs that they enqueue; returns the ended jobs in order.
+
+        Delayed jobs and waiting retries stay. More than 10,000 jobs are an error.
+        """
+        from treadle.worker.burst import run_until_empty
+
+        ids = await run_until_empty(self)
+        return [self._bind(job) for job in await self.store.get(ids) if job is not None]
+
+    async def reclaim(self) -> int:
+        """Reclaim jobs of expired leases without waiting for the reaper; returns how many."""
+        session = await self._session()
+        await self._read_templates(session)
+        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        graces = {topic: duration_ms(template.cancel.grace) for topic, template in known.items()}
+        count, more = 0, True
+        while more:
+            moved, more = await session.store.reap(Graces(duration_ms(CancelPolicy().grace), graces))
+            count += len(moved)
+        return count
+
+    def asgi(self) -> ASGIApp:
+        """The HTTP API and the dashboard, to mount in your application: `app.mount("/queue", queue.asgi())`."""
+        from treadle.dashboard import create_app
+
+        return create_app(self)
+
+    def __repr__(self) -> str:
+        return f"<Queue {shown(self.url)}>"
+
+
+def _checked_requests(requests: Iterable[JobRequest]) -> Iterable[JobRequest]:
+    for i, one in enumerate(requests):
+        if not isinstance(one, JobRequest):
+            raise InvalidInput(f"jobs[{i}]: {type(one).__name__} is not a JobRequest", field="jobs")
+        yield one
+
+
+def _is_disabled(template: Template) -> bool:
+    return not template.enabled
+
+
+def _refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:
+    return [answer.error if isinstance(answer, Refusal) else None for answer in answers]
+
+
+def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
+    return jobs if traceparent is None else [job._replace(trace=traceparent) for job in jobs]
+
+
+def _checked_reason(reason: str) -> str:
+    if not isinstance(reason, str) or len(reason) > 1000:
+        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
+    dumps(reason, "reason")  # raises for values that databases can't store
+    return reason
+
+
+__all__ = ["JobRequest", "Queue", "is_job_id"]

@@ -1,0 +1,60 @@
+"""Operator actions on existing jobs, as judges: pure functions that the store calls for each job that it has locked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from treadle.model.errors import NotCancelable, TemplateDisabled
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
+from treadle.store.protocol import Store
+from treadle.store.values import Refusal, SteeredJob
+
+Answers = Sequence[Job | Refusal | None]
+
+
+async def cancel(store: Store, ids: Sequence[str], reason: str = "", uncancelable: Collection[str] = ()) -> Answers:
+    """End pending jobs and ask running ones to stop, unless their topic is in `uncancelable`."""
+
+    def judge(job: SteeredJob) -> Outcome:
+        if job.status is Status.PROCESSING and job.topic in uncancelable:
+            raise NotCancelable(f"{job.topic} does not support cancelling a running job", status=str(job.status))
+        return CancelRequested(reason)
+
+    return await store.steer(ids, judge)
+
+
+async def requeue(
+    store: Store, ids: Sequence[str], force: bool = False, disabled: Collection[str] = (), *, dry_run: bool = False
+) -> Answers:
+    """Restart ended jobs, unless their topic is in `disabled`."""
+
+    def judge(job: SteeredJob) -> Outcome:
+        if job.topic in disabled:
+            raise TemplateDisabled(f"the template of {job.topic} is disabled: requeue is not possible")
+        return Requeued(force, job.stale)
+
+    return await store.steer(ids, judge, dry_run=dry_run)
+
+
+async def release(store: Store, ids: Sequence[str]) -> Answers:
+    """Take running jobs from their workers and put them back without using up the attempt."""
+    return await store.steer(ids, lambda _: ReleasedByHand())
+
+
+async def reschedule(
+    store: Store,
+    ids: Sequence[str],
+    *,
+    run_at: int | None = None,
+    priority: int | None = None,
+    max_attempts: int | None = None,
+) -> Answers:
+    """Change the given fields of pending jobs."""
+    return await store.steer(ids, lambda _: Rescheduled(Patch(run_at, priority, max_attempts)))
+
+
+async def delete(store: Store, ids: Sequence[str], force: bool = False) -> Answers:
+    """Delete jobs; the answer is None for a deleted job."""
+    return await store.steer(ids, lambda _: Deleted(force))

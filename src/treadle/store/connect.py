@@ -1,0 +1,79 @@
+"""From a URL to a store: the only place that names a concrete one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from treadle.model.errors import InvalidInput
+from treadle.store.protocol import Store
+
+_SCHEMES = "sqlite:///jobs.db, postgresql://user@host/database"
+
+
+def make_store(url: str, *, stale_after_ms: int) -> Store:
+    """An unopened store for `url`."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise InvalidInput(f"{shown(url)!r} is not a database URL: {error}", field="url") from None
+    if scheme == "sqlite":
+        return _sqlite(url, stale_after_ms)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, stale_after_ms)
+    raise InvalidInput(f"{shown(url)!r} is not a database URL; write one like {_SCHEMES}", field="url")
+
+
+def _sqlite(url: str, stale_after_ms: int) -> Store:
+    from treadle.store.sqlite.store import SqliteStore
+
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
+        raise InvalidInput(
+            f"{shown(url)!r}: write sqlite:///jobs.db for a file here, sqlite:////var/lib/jobs.db for an absolute path",
+            field="url",
+        )
+    options = dict(parse_qsl(parts.query))
+    synchronous = options.pop("synchronous", "FULL").upper()
+    if options or synchronous not in ("FULL", "NORMAL"):
+        raise InvalidInput(f"{shown(url)!r}: the only option is synchronous=full|normal", field="url")
+    path = Path(unquote(parts.path[1:]))
+    if path.name == ":memory:":
+        raise InvalidInput(
+            f"{shown(url)!r}: a database in memory belongs to one connection, and a queue has several; "
+            "use a file in a temporary folder, or the fixture treadle_queue in tests",
+            field="url",
+        )
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a directory, not a database file", field="url")
+    return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+
+
+def _postgres(url: str, stale_after_ms: int) -> Store:
+    try:
+        from treadle.store.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise InvalidInput("PostgreSQL needs asyncpg: pip install 'treadle[postgres]'", field="url") from None
+    return PostgresStore(url, stale_after_ms=stale_after_ms)
+
+
+_PASSWORD = re.compile(r"(?i)(password=)[^&]*")
+
+
+def shown(url: str) -> str:
+    """The URL as people may see it: without its password, however it is written."""
+    head, at, host = url.rpartition("@")
+    if at:
+        start = head.find("//") + 2 if "//" in head else 0
+        user, colon, _ = head[start:].partition(":")
+        head = head[:start] + user + (":…" if colon else "")
+    return _PASSWORD.sub(r"\1…", head + at + host)[:200]
+
+
+def database_exists(url: str) -> bool:
+    """False for a SQLite file that nobody has made yet."""
+    parts = urlsplit(url)
+    return parts.scheme != "sqlite" or Path(unquote(parts.path[1:])).exists()

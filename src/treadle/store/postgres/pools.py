@@ -1,0 +1,302 @@
+"""Connections to one PostgreSQL server, and what to do when it is away.
+
+Three pools. The engine's own statements run with plan settings that keep them on their indexes
+whatever the statistics say (they were written for one plan; a hash join over `unnest` once cost a
+factor of ten). Reads run with the server's defaults, planned anew for their values. Searches, which cost
+as much as their caller likes, have connections of their own that stop a statement after two seconds.
+
+Behind a pooler in transaction mode a session belongs to nobody: no LISTEN, no prepared statements,
+no session settings. That is found out by itself (the backend's pid is not the one that the pooler
+told us); then settings travel with each transaction and wake-ups are left to polling.
+
+asyncpg's own pool shields, wraps and resets a connection at each use, which costs as much as a
+short statement. Nothing of ours outlives its transaction, so a connection that is whole can be
+used again as it is, and one that is not is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import asyncpg
+
+from treadle.model.errors import InvalidInput, StoreUnavailable
+from treadle.store.sql.lists import SEARCH_SECONDS, too_slow
+
+PLAN_SETTINGS = {
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    # A process that is frozen inside a transaction must not hold on to what it has locked, such as its own lease.
+    "idle_in_transaction_session_timeout": "10000",
+    # What a role says of locks is meant for people; the engine's own limits are in its statements.
+    "lock_timeout": "0",
+}
+READ_SETTINGS = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
+SEARCH_SETTINGS = {**READ_SETTINGS, "statement_timeout": f"{SEARCH_SECONDS * 1000:.0f}"}
+# No statement of ours takes nearly as long: whoever waits longer waits on a dead connection.
+COMMAND_SECONDS = 60
+# A connection that has not been used for this long is closed.
+IDLE_S = 60.0
+CLOSE_S = 5.0
+
+
+def passing(error: BaseException) -> bool:
+    """Errors that come from the server being away or out of something: the same call may work later."""
+    # A value that can't be encoded is an InterfaceError too, but no waiting will mend it.
+    return not isinstance(error, ValueError) and isinstance(
+        error,
+        OSError
+        | asyncpg.PostgresConnectionError
+        | asyncpg.InterfaceError
+        | asyncpg.InsufficientResourcesError
+        | asyncpg.OperatorInterventionError
+        | asyncpg.ReadOnlySQLTransactionError
+        | asyncpg.IdleInTransactionSessionTimeoutError
+        | asyncpg.exceptions.ConnectionDoesNotExistError
+        | asyncpg.InternalClientError
+        | TimeoutError,
+    )
+
+
+class Pools:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.pooled = False
+        self._engine: Pool | None = None
+        self._reads: Pool | None = None
+        self._searches: Pool | None = None
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self.pooled = await self._behind_pooler()
+        self._engine = Pool(lambda: self.connect(PLAN_SETTINGS), 6)
+        self._reads = Pool(lambda: self.connect(READ_SETTINGS), 3)
+        self._searches = Pool(lambda: self.connect(SEARCH_SETTINGS), 4)
+
+    async def connect(self, settings: dict[str, str]) -> Any:
+        own: dict[str, Any] = {"statement_cache_size": 0} if self.pooled else {"server_settings": settings}
+        return await asyncpg.connect(self.url, command_timeout=COMMAND_SECONDS, **own)
+
+    async def _behind_pooler(self) -> bool:
+        """A pooler invents the process id that it tells its clients."""
+        try:
+            connection = await asyncpg.connect(self.url, statement_cache_size=0)
+            try:
+                pid = await connection.fetchval("SELECT pg_backend_pid()", timeout=COMMAND_SECONDS)
+                return bool(pid != connection.get_server_pid())
+            finally:
+                await connection.close()
+        except Exception as error:
+            raise _explained(error, self.url) from None
+
+    async def close(self) -> None:
+        for pool in (self._engine, self._reads, self._searches):
+            if pool is not None:
+                await pool.close()
+        self._engine = self._reads = self._searches = None
+
+    # -- connections ---------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Any]:
+        """An engine connection, as it is."""
+        async with self._from(self._engine) as connection:
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def _from(self, pool: Pool | None) -> AsyncIterator[Any]:
+        if pool is None:
+            raise StoreUnavailable("the queue is not open; open it first")
+        try:
+            async with pool.connection() as connection:
+                yield connection
+        except Exception as error:
+            raise self._as_told(error) from None
+
+    def _as_told(self, error: Exception) -> Exception:
+        known = passing(error) or isinstance(error, asyncpg.InsufficientPrivilegeError)
+        return _explained(error, self.url) if known else error
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self.acquire() as connection, connection.transaction():
+            if self.pooled:
+                await connection.execute(_settings(PLAN_SETTINGS))
+            yield connection
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """One statement that is a transaction by itself, with the engine's plan settings: the hot path."""
+        pool = self._engine
+        if self.pooled or pool is None:
+            async with self.transaction() as connection:
+                return cast(list[Any], await connection.fetch(sql, *values))
+        try:
+            connection = await pool.take(sql)
+            try:
+                return cast(list[Any], await connection.fetch(sql, *values))
+            finally:
+                pool.give_back(connection)
+        except Exception as error:
+            raise self._as_told(error) from None
+
+    @contextlib.asynccontextmanager
+    async def reader(self) -> AsyncIterator[Any]:
+        async with self._from(self._reads) as connection:
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def searcher(self, together: bool) -> AsyncIterator[Any]:
+        """A connection that stops every statement after a while; `together`: inside a transaction on one snapshot."""
+        async with self._from(self._searches) as connection:
+            try:
+                if not (together or self.pooled):
+                    yield connection
+                    return
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    if self.pooled:
+                        await connection.execute(_settings(SEARCH_SETTINGS))
+                    yield connection
+            except asyncpg.QueryCanceledError:
+                raise too_slow(SEARCH_SECONDS) from None
+
+
+class Pool:
+    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
+        self._connect = connect
+        self._room = asyncio.Semaphore(size)
+        self._idle: list[tuple[Any, float]] = []
+        """With the time when they came back; the last one in is the first one out, so the others grow old."""
+        self._busy: set[Any] = set()
+        self._done: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+        """The statements that each connection has planned."""
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        connection = await self.take()
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
+
+    async def take(self, sql: str = "") -> Any:
+        """A connection that must be given back; for this statement, one that has planned it already, if it is free."""
+        await self._room.acquire()
+        try:
+            self._check_open()
+            connection = self._spare(sql) or await self._connect()
+        except BaseException:
+            self._room.release()
+            raise
+        self._busy.add(connection)
+        if sql:
+            self._done.setdefault(connection, set()).add(sql)
+        if self._closed:  # while it was being opened
+            self.give_back(connection)
+            self._check_open()
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionAbortedError("the queue is closing")
+        if os.getpid() != self._pid:
+            raise InvalidInput("this queue was opened before a fork; open a new one in the child process")
+
+    def _spare(self, sql: str) -> Any:
+        # A statement's first time on a connection takes twenty times as long as its second.
+        for at in reversed(range(len(self._idle))) if sql else ():
+            connection = self._idle[at][0]
+            if sql in self._done.get(connection, ()) and not connection.is_closed():
+                del self._idle[at]
+                return connection
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+
+    def give_back(self, connection: Any) -> None:
+        self._room.release()
+        self._busy.discard(connection)
+        # Still in a transaction: whoever used it was cancelled before it could roll back.
+        if self._closed or connection.is_closed() or connection.is_in_transaction():
+            connection.terminate()
+            return
+        self._idle.append((connection, time.monotonic()))
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_S, self._drop_old)
+
+    def _drop_old(self) -> None:
+        self._sweep = None
+        old = time.monotonic() - IDLE_S
+        for connection, since in self._idle:
+            if since <= old:
+                connection.terminate()
+        self._idle = [one for one in self._idle if one[1] > old]
+        if self._idle:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_S, self._drop_old)
+
+    async def close(self) -> None:
+        """Say goodbye where nothing is under way; what is gets a moment to end."""
+        self._closed = True
+        if self._sweep:
+            self._sweep.cancel()
+        idle, self._idle = [connection for connection, _ in self._idle], []
+        await asyncio.gather(*(connection.close(timeout=CLOSE_S) for connection in idle), return_exceptions=True)
+        until = time.monotonic() + CLOSE_S
+        while self._busy and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        for connection in list(self._busy):
+            connection.terminate()
+
+
+def _settings(settings: dict[str, str]) -> str:
+    return "; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items())
+
+
+def _explained(error: Exception, url: str) -> Exception:
+    where = url.rsplit("@", 1)[-1].split("?", maxsplit=1)[0]
+    if isinstance(
+        error,
+        asyncpg.InvalidCatalogNameError
+        | asyncpg.InvalidAuthorizationSpecificationError
+        | asyncpg.exceptions.ClientConfigurationError,
+    ):
+        return InvalidInput(f"can't connect to {where}: {error}")
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return InvalidInput(
+            f"{where}: {error}; this user needs the tables in schema treadle, and to make them CREATE on the database "
+            "(run treadle migrate once as a user who may)"
+        )
+    if passing(error):
+        return StoreUnavailable(f"PostgreSQL at {where} can't be used just now: {_reason(error)}")
+    if isinstance(error, ValueError | OverflowError):
+        # Its text may quote a piece of the URL, and with it of the password.
+        return InvalidInput(
+            f"the URL of {where} can't be read; check its port, and write @ : / in a password as %40 %3A %2F"
+        )
+    return error
+
+
+def _reason(error: Exception) -> str:
+    """The server's words or the system's, but not the driver's: those speak of its own classes and calls."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.ConnectionDoesNotExistError):
+        return str(error)
+    return "the connection was lost"

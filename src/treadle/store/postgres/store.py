@@ -1,0 +1,455 @@
+"""The production store: PostgreSQL 14 or newer through asyncpg, alone or behind PgBouncer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+from pydantic_core import to_json
+
+from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable
+from treadle.store import wakeups
+from treadle.store.postgres.health import examine
+from treadle.store.postgres.notifier import Notifier
+from treadle.store.postgres.pools import Pools
+from treadle.store.sql import scripts
+from treadle.store.sql.changes import Reading
+from treadle.store.sql.join import insert_with
+from treadle.store.sql.migrate import missing
+from treadle.store.sql.scripts import Script
+from treadle.store.sql.scripts.lanes import LaneKey, Place, lane_of
+from treadle.store.sql.store import SqlStore
+from treadle.store.values import Claim, Claimed, Finding, Inserted, NewJob, Record, RecordWrite, Settlement, Wants
+from treadle.telemetry.outages import OutageLog
+
+T = TypeVar("T")
+Fetch = Callable[..., Awaitable[list[Any]]]
+
+# A constant that only Treadle uses: whoever holds this advisory lock is migrating.
+MIGRATION_LOCK = 0x74726561646C65
+# Building an index on a large table, or waiting for the process that does.
+MIGRATION_SECONDS = 86_400.0
+# A script is run again from its start after a deadlock or a serialization failure.
+TRIES = 10
+# For how long claims of a busy lane may start at their mark instead of at its very head.
+MARK_SECONDS = 1.0
+# A look from the head may take long, past all that was claimed since an old snapshot: it waits so many times as long.
+LOOK_SHARE = 20
+# Results that are written by one statement: finding one in an array takes as long as the array is.
+RESULTS_TOGETHER = 200
+# How long an enqueue waits for a row that another transaction has locked before it lets others pass, and in all.
+LOCK_MS = 50
+KEY_SECONDS = 5.0
+# A look from the heads that takes longer has stepped over dead rows; otherwise claims need no marks.
+SLOW_LOOK_S = 0.01
+# So many in a row: the first on a connection is slow because it is planned.
+SLOW_LOOKS = 2
+
+
+class PostgresStore(SqlStore):
+    dialect = "postgres"
+
+    def __init__(self, url: str, *, stale_after_ms: int) -> None:
+        super().__init__(stale_after_ms)
+        self.url = url
+        self.hub = wakeups.Wakeups.of(url)
+        self.outage = OutageLog.of(url)
+        self.pools = Pools(url)
+        self.notifier = Notifier(self.pools, self.hub)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lanes: dict[LaneKey, int] = {}
+        self._marks: dict[int, Place] = {}
+        self._stop_hearing: Callable[[], None] = lambda: None
+        self._slow_looks = 0
+        self._look_at = 0.0
+        """When a claim is to start at the heads of its lanes again."""
+
+    # -- being there ---------------------------------------------------------------------------
+
+    async def open(self, migrate: bool = True) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.pools.open()
+        self.notifier.open()
+        self._stop_hearing = self.hub.subscribe(self._hear)
+        try:
+            if migrate:
+                await self.migrate()
+            elif waiting := await self.pending_migrations():
+                raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if self._loop is not _running_loop():
+            return  # that loop is closed: nothing that was open on it can be awaited
+        self._stop_hearing()
+        await self.notifier.close()
+        await self.pools.close()
+
+    def _hear(self, hint: str) -> None:
+        if hint == wakeups.URGENT:
+            self._marks.clear()
+
+    async def migrate(self) -> list[str]:
+        if not await self.pending_migrations():
+            return []
+        async with self.pools.acquire() as connection, connection.transaction():
+            # One process migrates, the others wait here and then find nothing to do.
+            await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})", timeout=MIGRATION_SECONDS)
+            await connection.execute("CREATE SCHEMA IF NOT EXISTS treadle")
+            await connection.execute(
+                "CREATE TABLE IF NOT EXISTS treadle.migrations "
+                "(number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+            )
+            applied = []
+            for one in missing("postgres", await _applied(connection)):
+                await connection.execute(one.sql, timeout=MIGRATION_SECONDS)
+                await connection.execute(
+                    "INSERT INTO treadle.migrations (number, name) VALUES ($1, $2)", one.number, one.name
+                )
+                applied.append(one.name)
+        return applied
+
+    async def pending_migrations(self) -> list[str]:
+        async with self.pools.acquire() as connection:
+            return [one.name for one in missing("postgres", await _applied(connection))]
+
+    async def examine(self) -> list[Finding]:
+        return await examine(self)
+
+    def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
+        self.notifier.listen()
+        return super().subscribe(wake, claims=claims)
+
+    # -- how scripts and queries run -----------------------------------------------------------
+
+    async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
+        async def once() -> T:
+            async with self.pools.transaction() as connection:
+                return await self._run(connection, make())
+
+        answer = await _until_it_commits(once)
+        if wakeups.READY in tell:
+            self._marks.clear()  # something may have been put back in front of them
+        if tell:
+            self.notifier.tell(tell)
+        return answer
+
+    async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
+        sql, document = self.queries[name].sql, to_json(rows).decode()
+        answer: list[Any] = await _until_it_commits(lambda: self.pools.fetch(sql, document))
+        if tell:
+            self.notifier.tell(tell)
+        return answer
+
+    async def _locking(self, make: Callable[[], Script[T]]) -> T:
+        """As `transact`, for what may need a row that a user's transaction has locked: StoreBusy if so."""
+
+        def limited() -> Script[T]:
+            yield "limit_waits", [{"ms": str(LOCK_MS)}]
+            return (yield from make())
+
+        try:
+            return await self.transact(limited)
+        except asyncpg.LockNotAvailableError:
+            raise StoreBusy(
+                "another transaction has a key of this job locked (an enqueue in a user's transaction that is still "
+                "open?); try again"
+            ) from None
+
+    def _tell(self, hints: Sequence[str]) -> None:
+        if wakeups.READY in hints:
+            self._marks.clear()  # something may have been put back in front of them
+        if hints:
+            self.notifier.tell(hints)
+
+    async def _run(self, connection: Any, script: Script[T]) -> T:
+        try:
+            name, rows = next(script)
+            while True:
+                sql = self.queries[name].sql
+                values = [to_json(rows).decode()] if "$1" in sql else []
+                name, rows = script.send(await connection.fetch(sql, *values))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        async with self.pools.reader() as connection:
+            rows: list[Any] = await connection.fetch(sql, *values)
+            return rows
+
+    async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        # Planned once: planning the ten tables of a job anew takes six times as long as reading it.
+        return await self.pools.fetch(sql, *values)
+
+    async def put_record(
+        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
+    ) -> Record | None:
+        try:
+            return await super().put_record(kind, id, key, body, version, due)
+        except asyncpg.UniqueViolationError:
+            return None  # somebody took the key in the same moment
+
+    async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
+        async with (
+            self.pools.reader() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            return await read_on(connection, make())
+
+    async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
+        async with self.pools.searcher(together) as connection:
+            return await read_on(connection, make())
+
+    # -- the hot paths -------------------------------------------------------------------------
+
+    async def insert(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        atomic: bool = True,
+        patient: bool = True,
+        connection: Any = None,
+        records: Sequence[RecordWrite] = (),
+    ) -> list[Inserted | Refused]:
+        if records:
+            self._marks.clear()  # as below
+            return await self.transact(lambda: scripts.insert_with_records(jobs, atomic, records), wakeups.of_new(jobs))
+        if connection is not None:
+            known = all(lane_of(job) in self._lanes for job in jobs)
+            outside = None if known else lambda: self._register_lanes(jobs)
+            return await insert_with(connection, self.dialect, self.queries, jobs, atomic, outside)
+        if not jobs:
+            return []
+        answers = await (self._patiently(jobs, atomic) if patient else self._sure_insert(jobs, atomic))
+        tell = wakeups.of_new(jobs)
+        if any(job.run_at is not None for job in jobs) or wakeups.URGENT in tell:
+            self._marks.clear()  # a time in the past or a higher priority belongs in front of them
+        self.notifier.tell(tell)
+        return answers
+
+    def _register_lanes(self, jobs: Sequence[NewJob]) -> Any:
+        """In a transaction of our own; for the blocking face, which calls from its own thread, on our own loop."""
+
+        async def register() -> None:
+            self._lanes |= await self.transact(lambda: scripts.register_lanes(jobs))
+
+        if _running_loop() is self._loop:
+            return register()
+        assert self._loop, "open() came first"
+        return asyncio.run_coroutine_threadsafe(register(), self._loop).result()
+
+    async def _patiently(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+        """Without a connection while it waits for a key: claims and other enqueues need them."""
+        deadline = time.monotonic() + KEY_SECONDS
+        while True:
+            try:
+                return await self._sure_insert(jobs, atomic)
+            except StoreBusy as busy:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(busy.message) from None
+            await asyncio.sleep(random.uniform(0.5, 1.5) * LOCK_MS / 1000)
+
+    async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+        """If the connection breaks at COMMIT, look which jobs are there before asking once more for the others."""
+        try:
+            return await self._insert(jobs, atomic)
+        except StoreBusy:
+            raise
+        except StoreUnavailable:
+            return await self._insert_missing(jobs, atomic)
+
+    async def _insert_missing(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+        """What is not there was never tried, refused, or stood for by an older job: each is told once more."""
+        there = await self._when_created(jobs)
+        missing = [job for job in jobs if job.id not in there]
+        try:
+            told = iter(await self._insert(missing, atomic) if missing else ())
+        except asyncpg.UniqueViolationError:
+            # The server was still at the first try when we looked, and has made them since.
+            return await self._insert_missing(jobs, atomic)
+        return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
+
+    async def _when_created(self, jobs: Sequence[NewJob]) -> dict[str, int]:
+        async with self.pools.acquire() as connection:
+            rows = await connection.fetch(
+                "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])", [job.id for job in jobs]
+            )
+            return dict(rows)
+
+    async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+        if not (jobs[0].plain and _alike(jobs)):
+            answers = await self._locking(lambda: scripts.insert(jobs, atomic))
+            return [_own(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+        at = await self._insert_alike(jobs)
+        while at is None:
+            # The lane is not there: a first enqueue, or a memory of a transaction that rolled back.
+            self._lanes |= await self._locking(lambda: scripts.register_lanes(jobs[:1]))
+            at = await self._insert_alike(jobs)
+        return [Inserted(at)] * len(jobs)
+
+    async def _insert_alike(self, jobs: Sequence[NewJob]) -> int | None:
+        job = jobs[0]
+        traces = [one.trace for one in jobs]
+        rows = await self.pools.fetch(
+            self.queries["insert_alike"].sql,
+            [one.id for one in jobs],
+            [one.payload for one in jobs],
+            self._lanes.get(lane_of(job), -1),
+            job.topic,
+            job.delay_ms,
+            job.run_at,
+            job.max_attempts,
+            job.template_version,
+            job.scope,
+            job.scope_id,
+            job.created_by,
+            job.capability,
+            job.priority,
+            traces if any(traces) else None,
+        )
+        return rows[0][0] if rows else None
+
+    async def claim(self, lease: int, wants: Wants) -> Claim:
+        asked = time.monotonic()
+        if asked > self._look_at:
+            self._marks.clear()
+        marked = bool(self._marks)
+        rows = await self.pools.fetch(self.queries["claim"].sql, lease, *_wanted(wants), *self._mark_arrays())
+        if not rows:
+            raise LeaseLost("the lease has run out")
+        jobs = [_claimed(row, lease) for row in rows if row[0] is not None]
+        self._remember(rows, 0 < wants.limit <= len(jobs), asked, marked)
+        now, hard, again = rows[0][16:]
+        if hard:
+            return await self.transact(lambda: scripts.claim(lease, wants))
+        if marked and len(jobs) < wants.limit:
+            # What lies before the marks has not been looked at yet.
+            more = await self.claim(lease, _without(wants, len(jobs)))
+            return Claim(jobs + more.jobs, more.again_in_ms, now)
+        return Claim(jobs, 0 if again and jobs else None, now)
+
+    def _mark_arrays(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        marks = self._marks.values()
+        return list(self._marks), [rank for rank, _, _ in marks], [at for _, at, _ in marks], [n for _, _, n in marks]
+
+    def _remember(self, rows: Sequence[Any], full: bool, asked: float, marked: bool) -> None:
+        """Where the next claim may start in each lane: only while claims come back full, and only where a look from
+        the heads has shown to be slow. What is put in front of a mark is not seen until the next look."""
+        took = time.monotonic() - asked
+        if not marked:
+            self._look_at = asked + took + max(MARK_SECONDS, LOOK_SHARE * took)
+            self._slow_looks = self._slow_looks + 1 if took > SLOW_LOOK_S else 0
+        if not full or self._slow_looks < SLOW_LOOKS:
+            self._marks.clear()
+            return
+        for row in rows:
+            place = (row[12], row[13], row[0])
+            self._marks[row[11]] = max(self._marks.get(row[11], place), place)
+
+    async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
+        rising = sorted(settlements, key=lambda one: one.job.n)  # for the binary search in the statement
+        if len(rising) <= RESULTS_TOGETHER or not any(one.transition.result for one in rising):
+            done = await self._settle_group(self.pools.fetch, lease, rising)
+        else:
+            done = []
+            async with self.pools.transaction() as connection:
+                for i in range(0, len(rising), RESULTS_TOGETHER):
+                    done += await self._settle_group(connection.fetch, lease, rising[i : i + RESULTS_TOGETHER])
+        self.hub.publish((wakeups.ENDED,))
+        if len(done) == len(settlements):
+            return []
+        known = set(done)
+        rest = [one for one in settlements if one.job.n not in known]
+        return await self.transact(lambda: scripts.settle(rest))
+
+    async def _settle_group(self, fetch: Fetch, lease: int, group: Sequence[Settlement]) -> list[int]:
+        topics = list(dict.fromkeys([one.job.topic for one in group]))
+        results = [one.transition.result for one in group]
+        [[done]] = await fetch(
+            self.queries["settle_completed"].sql,
+            lease,
+            _array([one.job.n for one in group]),
+            _array([one.job.token for one in group]),
+            _array(["null" if one.ran_ms is None else one.ran_ms for one in group]),
+            topics,
+            None if len(topics) == 1 else _array([topics.index(one.job.topic) + 1 for one in group]),
+            results if any(results) else None,
+        )
+        return list(done)
+
+
+def _array(values: Sequence[object]) -> str:
+    """As text: the server reads it as fast as asyncpg's binary form, which takes five times as long to write."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+async def _until_it_commits(transaction: Callable[[], Awaitable[T]]) -> T:
+    """Again from its start after a deadlock or a serialization failure."""
+    for left in reversed(range(TRIES)):
+        try:
+            return await transaction()
+        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+            if not left:
+                raise StoreUnavailable(f"PostgreSQL gave up on a transaction: {error}") from None
+    raise AssertionError("unreachable")
+
+
+async def read_on(connection: Any, reading: Reading[T]) -> T:
+    """Drive a reading on a connection, inside whatever transaction is open there."""
+    try:
+        sql, values = next(reading)
+        while True:
+            sql, values = reading.send(await connection.fetch(sql, *values))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def _own(job: NewJob, answer: Inserted | Refused) -> Inserted | Refused:
+    """A key that this very job holds already was taken by the first try, which came through after all."""
+    return Inserted(answer.at) if isinstance(answer, Inserted) and answer.existing_id == job.id else answer
+
+
+def _wanted(wants: Wants) -> tuple[Any, ...]:
+    return (
+        list(dict.fromkeys(wants.topics)),
+        list({"", *wants.capabilities}),
+        list({"", *wants.worker_types}),
+        wants.limit,
+        wants.free,
+        wants.max_bytes,
+    )
+
+
+def _without(wants: Wants, jobs: int) -> Wants:
+    return wants._replace(limit=wants.limit - jobs, free=max(wants.free - jobs, 0))
+
+
+def _claimed(row: Any, lease: int) -> Claimed:
+    n, id_, topic, payload, attempt, most, flags, by, scope, scope_id, token, _, _, _, due, trace, *_ = row
+    return Claimed(n, str(id_), topic, payload, attempt, most, flags, by, scope, scope_id, token, lease, due, trace)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _alike(jobs: Sequence[NewJob]) -> bool:
+    first = jobs[0].shape
+    return all(job.shape == first for job in jobs)
+
+
+async def _applied(connection: Any) -> set[int]:
+    if await connection.fetchval("SELECT to_regclass('treadle.migrations')") is None:
+        return set()
+    return {row[0] for row in await connection.fetch("SELECT number FROM treadle.migrations")}

@@ -1,0 +1,343 @@
+"""What happened since somebody looked last, by any process: the source of every stream of events.
+
+Hardly anything is written for it; it is read from what is stored anyway:
+
+* jobs made: the rows of `jobs`, by number;
+* moves and endings: the rows of `events`, by number. Completions, which have no line of their own there, leave
+  one for each batch (a row of job 0 with their numbers), and so do deletions;
+* starts and progress: what `running` shows, compared with what it showed last time. A start that came and went
+  between two looks is told by the line or the outcome that ended its attempt; progress is only sampled.
+
+All of it is read on one snapshot of the database, so a job is never seen to move before it was made. Two moves of
+one job have rising numbers, because the second waits for the first one's commit; so the order within a job is right.
+
+PostgreSQL hands numbers out long before the commit, and a transaction may keep a low one while higher ones become
+visible. Each number that is skipped is therefore watched. Every statement that takes a number has its transaction id
+before (`reserve_numbers`, `insert_alike`; lines of `events` always follow a write), so a transaction that can still
+fill a gap had its id before the higher number was committed, and before the gap was seen. The look that sees a gap
+then takes an id itself (`next_transaction`): it is above the id of every transaction that can fill the gap. Once all
+transactions below it have ended, the gap stays empty and is forgotten. The snapshot's own upper end (`xmax`) would not
+do: it is one above the last transaction that has *ended*, and a running one may have a higher id.
+In SQLite there is one writer, and the numbers are those of commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic_core import from_json, to_json
+
+from treadle.model import events
+from treadle.model.job import Job, to_ms
+from treadle.model.status import Status
+from treadle.store.sql import lists
+from treadle.store.sql.queries import Query
+from treadle.store.sql.rows import NOBODY
+from treadle.store.values import Change, Changes, Listing
+
+T = TypeVar("T")
+Reading = Generator[tuple[str, Sequence[Any]], list[Any], T]
+"""Yields (statement, values), is sent the rows, and returns its answer: all of it on one snapshot."""
+
+# Transactions that were open when the first look was taken may hold numbers this far back.
+LOOK_BACK = 10_000
+# Watching more gaps than this costs more than it is worth: the listener is told to look at everything again.
+MOST_GAPS = 10_000
+
+# What ends an attempt, if there was one.
+ENDS_ATTEMPT = frozenset(
+    f"job:{name}" for name in "completed failed cancelled expired retrying snoozed released reclaimed waiting".split()
+)
+# These give the attempt back.
+UNSPENT = frozenset(("job:snoozed", "job:released"))
+
+
+class Snapshot(NamedTuple):
+    now: int
+    oldest: int
+    """Every transaction below this has ended, as this snapshot sees it."""
+
+
+class Gap(NamedTuple):
+    """Numbers that were skipped and may still appear, until all transactions below `until` have ended."""
+
+    first: int
+    last: int
+    until: int
+
+
+class Mark(NamedTuple):
+    """How far a numbered table has been read."""
+
+    last: int
+    gaps: tuple[Gap, ...] = ()
+
+    def skips(self, new: Sequence[int]) -> bool:
+        """Whether `new`, which follow `last`, leave numbers out."""
+        return bool(new) and new[-1] - self.last > len(new)
+
+    def advance(
+        self, late: Iterable[int], new: Sequence[int], oldest: int, until: int, late_left: bool = False
+    ) -> Mark:
+        """The mark after `late` were found in the gaps and `new` after `last`.
+
+        All transactions below `oldest` have ended; those that can fill a new gap are below `until`.
+        """
+        gaps = [gap for gap in _without(self.gaps, late) if late_left or gap.until > oldest]
+        if until > oldest:
+            gaps += [Gap(a + 1, b - 1, until) for a, b in pairwise((self.last, *new)) if b - a > 1]
+        return Mark(new[-1] if new else self.last, tuple(gaps))
+
+    @property
+    def too_many(self) -> bool:
+        return len(self.gaps) > MOST_GAPS
+
+
+def _without(gaps: Sequence[Gap], found: Iterable[int]) -> list[Gap]:
+    left = list(gaps)
+    for number in sorted(found, reverse=True):
+        at = next(i for i, gap in enumerate(left) if gap.first <= number <= gap.last)
+        first, last, until = left[at]
+        parts = [Gap(first, number - 1, until), Gap(number + 1, last, until)]
+        left[at : at + 1] = [gap for gap in parts if gap.first <= gap.last]
+    return left
+
+
+class Running(NamedTuple):
+    """A started attempt, as it was last told."""
+
+    token: int | None
+    attempt: int
+    started_at: int
+    progress: int | None = None
+    message: str | None = None
+
+
+class Cursor(NamedTuple):
+    jobs: Mark
+    events: Mark
+    running: Mapping[int, Running]
+
+
+class _Line(NamedTuple):
+    """Something that happened to job `n`, before the job itself is read."""
+
+    event: str
+    at: int
+    n: int
+    to: Status | None = None
+    attempt: int | None = None
+    """How many are spent after it, where that is known."""
+    ran: int | None = None
+    """The attempt that it ends."""
+    started_at: int | None = None
+    """When that was started, where it was and is known."""
+    gone: Mapping[str, Any] | None = None
+
+
+class Reader:
+    """How one store reads: its statements, and how it makes a job of a row."""
+
+    def __init__(
+        self, dialect: str, queries: dict[str, Query], stale_after_ms: int, as_job: Callable[[Any], Job]
+    ) -> None:
+        self._dialect = dialect
+        self._queries = queries
+        self._stale_after_ms = stale_after_ms
+        self._as_job = as_job
+
+    def read(self, cursor: Cursor | None, limit: int, wanted: Listing | str | None) -> Reading[Changes]:
+        snapshot = Snapshot(*(yield from self._ask("snapshot"))[0])
+        if cursor is None:
+            changes = Changes([], (yield from self._start(snapshot)), snapshot.now)
+        else:
+            changes = yield from self._since(cursor, limit, snapshot)
+        if wanted is None or changes.more:
+            return changes
+        return changes._replace(jobs=(yield from self._jobs(wanted)))
+
+    def _ask(self, name: str, rows: Sequence[Mapping[str, Any]] | None = None) -> Reading[list[Any]]:
+        return (yield self._queries[name].sql, [] if rows is None else [to_json(rows).decode()])
+
+    # -- from now on -----------------------------------------------------------------------------
+
+    def _start(self, snapshot: Snapshot) -> Reading[Cursor]:
+        [(job, event)] = yield from self._ask("last_numbers")
+        return Cursor(
+            (yield from self._first_mark("jobs_after", job or 0, snapshot)),
+            (yield from self._first_mark("events_after", event or 0, snapshot)),
+            (yield from self._running()),
+        )
+
+    def _first_mark(self, query: str, last: int, snapshot: Snapshot) -> Reading[Mark]:
+        if not last or snapshot.oldest == (yield from self._next_transaction()):
+            return Mark(last)
+        before = Mark(max(last - LOOK_BACK, 0))
+        rows = yield from self._ask(query, [{"last": before.last, "top": LOOK_BACK}])
+        return (yield from self._advance(before, [], rows, snapshot))
+
+    def _advance(
+        self, mark: Mark, late: Sequence[Any], new: Sequence[Any], snapshot: Snapshot, late_left: bool = False
+    ) -> Reading[Mark]:
+        """The mark after these rows were read; their numbers come first."""
+        numbers = [row[0] for row in new]
+        # Only if there is a gap: an id is spent each time.
+        until = (yield from self._next_transaction()) if mark.skips(numbers) else snapshot.oldest
+        return mark.advance([row[0] for row in late], numbers, snapshot.oldest, until, late_left)
+
+    def _next_transaction(self) -> Reading[int]:
+        [(number,)] = yield from self._ask("next_transaction")
+        return int(number)
+
+    # -- since last time -------------------------------------------------------------------------
+
+    def _since(self, cursor: Cursor, limit: int, snapshot: Snapshot) -> Reading[Changes]:
+        made, jobs, more = yield from self._made(cursor.jobs, limit, snapshot)
+        lines, mark, current = made, cursor.events, None
+        if not more:
+            # Only now: what happened to a job is told after that it was made.
+            moved, mark, more = yield from self._moved(cursor.events, limit, snapshot)
+            lines = [*made, *moved]
+        if not more:
+            current = yield from self._running()
+        story = _Story(cursor.running, current)
+        found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.changed)
+        told = story.tell(lines, found, snapshot.now)
+        lost = jobs.too_many or mark.too_many
+        if lost:
+            jobs, mark = Mark(jobs.last), Mark(mark.last)
+        return Changes(told, Cursor(jobs, mark, story.known), snapshot.now, more, lost, busy=bool(story.known))
+
+    def _made(self, mark: Mark, limit: int, snapshot: Snapshot) -> Reading[tuple[list[_Line], Mark, bool]]:
+        late = yield from self._late("late_jobs", mark, limit)
+        new = yield from self._ask("jobs_after", [{"last": mark.last, "top": limit}])
+        lines = [_Line(events.ENQUEUED, at, n, Status.PENDING, 0) for n, at in (*late, *new)]
+        late_left = len(late) == limit
+        after = yield from self._advance(mark, late, new, snapshot, late_left)
+        return lines, after, late_left or len(new) == limit
+
+    def _moved(self, mark: Mark, limit: int, snapshot: Snapshot) -> Reading[tuple[list[_Line], Mark, bool]]:
+        late = yield from self._late("late_events", mark, limit)
+        new = yield from self._ask("events_after", [{"last": mark.last, "top": limit}])
+        lines = [line for row in late for line in _lines(row)]
+        taken = []
+        for row in new:
+            if len(lines) >= limit:
+                break
+            lines += _lines(row)
+            taken.append(row)
+        late_left = len(late) == limit
+        after = yield from self._advance(mark, late, taken, snapshot, late_left)
+        return lines, after, late_left or len(new) == limit or len(taken) < len(new)
+
+    def _late(self, query: str, mark: Mark, limit: int) -> Reading[list[Any]]:
+        if not mark.gaps:
+            return []
+        gaps = [{"first": gap.first, "last": gap.last, "top": limit} for gap in mark.gaps]
+        return (yield from self._ask(query, gaps))
+
+    def _running(self) -> Reading[dict[int, Running]]:
+        return {n: Running(*row) for n, *row in (yield from self._ask("started_attempts"))}
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def _by_number(self, numbers: Iterable[int]) -> Reading[dict[int, Job]]:
+        wanted = [{"n": n} for n in sorted(numbers)]
+        if not wanted:
+            return {}
+        sql = f"WITH page AS ({self._queries['page_by_number'].sql}) {self._queries['view'].sql}"
+        rows = yield sql, [to_json(wanted).decode()]
+        return {row[1]: self._as_job(row) for row in rows}
+
+    def _jobs(self, wanted: Listing | str) -> Reading[list[Job]]:
+        if isinstance(wanted, str):
+            sql, values = lists.by_id(self._queries), [to_json([{"id": wanted}]).decode()]
+        else:
+            sql, values = lists.page(self._queries, self._dialect, wanted, self._stale_after_ms)  # type: ignore[assignment]
+        return [self._as_job(row) for row in (yield sql, values)]
+
+
+def _lines(row: Any) -> list[_Line]:
+    """What a row of `events` tells: one thing of one job, or the same of many."""
+    _, n, event, to, metadata, at = row
+    told = from_json(metadata)
+    status = Status(to) if to else None
+    if n != NOBODY:
+        return [_Line(event, at, n, status, _spent(event, told), told.get("attempt"), told.get("startedAt"))]
+    if event == events.DELETED:
+        return [_Line(event, at, NOBODY, gone=one) for one in told]
+    return [_Line(event, at, one, status) for one in told]
+
+
+def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
+    if event == events.REQUEUED:
+        return 0
+    attempt: int | None = metadata.get("attempt")
+    return attempt - 1 if attempt and event in UNSPENT else attempt
+
+
+class _Story:
+    """Puts the starts where they belong: before whatever else happened in their attempts."""
+
+    def __init__(self, before: Mapping[int, Running], current: Mapping[int, Running] | None) -> None:
+        self.known = dict(before)
+        """The attempts whose start has been told, as they were last told."""
+        self._current = current
+        """What runs now; None: there are lines yet to be read, so nobody knows which attempt that is."""
+        self.changed = {n for n, seen in (current or {}).items() if before.get(n) != seen}
+
+    def tell(self, lines: Sequence[_Line], jobs: Mapping[int, Job], now: int) -> list[Change]:
+        told: list[Change] = []
+        for line, started_at in zip(lines, self._starts(lines, jobs), strict=True):
+            job = jobs.get(line.n)
+            if job is None:
+                if line.gone is not None:
+                    told.append(Change(line.event, line.at, None, gone=line.gone))
+                continue  # else it was deleted since, which is told after this
+            if started_at is not None and line.n not in self.known:
+                told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
+                self.known[line.n] = Running(None, line.ran or 0, started_at)
+            if line.event in ENDS_ATTEMPT:
+                self.known.pop(line.n, None)
+            told.append(Change(line.event, line.at, job, line.to, line.attempt))
+        return told + self._of_those_that_run(jobs, now)
+
+    def _starts(self, lines: Sequence[_Line], jobs: Mapping[int, Job]) -> list[int | None]:
+        """For each line, when the attempt was started that it is about."""
+        following = {n: seen.started_at for n, seen in (self._current or {}).items()}
+        found: list[int | None] = []
+        for line in reversed(lines):
+            if line.event in ENDS_ATTEMPT:
+                started_at = line.started_at if line.started_at is not None else _start_of_outcome(line, jobs)
+                following.pop(line.n, None)
+                if started_at is not None:
+                    following[line.n] = started_at
+            found.append(following.get(line.n) if line.event in ENDS_ATTEMPT | {events.CANCELLING} else None)
+        return found[::-1]
+
+    def _of_those_that_run(self, jobs: Mapping[int, Job], now: int) -> list[Change]:
+        told: list[Change] = []
+        if self._current is None:
+            return told
+        for n in sorted(self.changed & jobs.keys()):
+            seen, known = self._current[n], self.known.get(n)
+            if known is None or known.token not in (None, seen.token):
+                told.append(Change(events.STARTED, seen.started_at, jobs[n], Status.PROCESSING, seen.attempt))
+                known = None
+            news = (seen.progress, seen.message)
+            if news != ((known.progress, known.message) if known else (None, None)):
+                told.append(Change(events.PROGRESS, now, jobs[n], None, seen.attempt, *news))
+        self.known = dict(self._current)
+        return told
+
+
+def _start_of_outcome(line: _Line, jobs: Mapping[int, Job]) -> int | None:
+    """A completed job's own timestamps tell; if it was requeued since, that it must have been started."""
+    job = jobs.get(line.n)
+    if line.event != events.COMPLETED or job is None:
+        return None
+    if job.completed_at is None or to_ms(job.completed_at) != line.at:
+        return line.at
+    return None if job.started_at is None else to_ms(job.started_at)

@@ -1,0 +1,334 @@
+"""Lists and counts: start from the table of the wanted status, newest first, and stop early.
+
+A condition over job fields joins only the tables that it looks at. What it says of status, topic and
+scope is taken out of it first, because for these there are tables and indexes to start from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from treadle.model.errors import InvalidInput, QueryTooSlow
+from treadle.model.status import ENDED, Status
+from treadle.policy.rules import All, Comparison, Condition, Constant, JobField, JobPath, SortKey, by_cost
+from treadle.policy.rules.conditions import every
+from treadle.store.sql.dialect import DIALECTS, Lookup
+from treadle.store.sql.queries import Query, told_events
+from treadle.store.sql.where import COLUMNS, Conditions
+from treadle.store.values import Listing
+
+Bound = list[str | int | float]
+
+# The view's name for each table, and how it is joined to the job.
+PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h"}
+JOINS = {
+    "o": "LEFT JOIN {outcomes} {o} ON {o}.n = {p}.n",
+    "r": "LEFT JOIN {running} {r} ON {r}.n = {p}.n",
+    "q": "LEFT JOIN {ready} {q} ON {q}.n = {p}.n",
+    "a": "LEFT JOIN {later} {a} ON {a}.n = {p}.n",
+    "h": "LEFT JOIN {held} {h} ON {h}.n = {p}.n",
+    "s": "LEFT JOIN {leases} {s} ON {s}.id = {r}.lease",
+    "x": "LEFT JOIN {notes} {x} ON {x}.n = {p}.n",
+}
+# SQLite reads no statement of more than a million bytes.
+MAX_STATEMENT = 900_000
+# PostgreSQL and SQLite count the values of a statement in 15 bits.
+MAX_VALUES = 32_000
+# How long a list, a count or a snapshot may take.
+SEARCH_SECONDS = 2.0
+NEWEST_FIRST = "ORDER BY j.n DESC"
+_ALIAS = re.compile(r"\{(\w)\}")
+
+
+class Builder:
+    """Conditions with bound values in the dialect's placeholders."""
+
+    def __init__(self, queries: dict[str, Query], dialect: str, stale_after_ms: int) -> None:
+        self.dialect = dialect
+        self.stale_after_ms = stale_after_ms
+        self.clock = f"({queries['clock'].sql})"
+        self.values: Bound = []
+
+    def bind(self, value: str | float) -> str:
+        self.values.append(value)
+        return f"${len(self.values)}" if self.dialect == "postgres" else f"?{len(self.values)}"
+
+    def table(self, name: str) -> str:
+        return f"treadle.{name}" if self.dialect == "postgres" else f"treadle_{name}"
+
+
+def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
+    """The statement for one page of jobs."""
+    build = Builder(queries, dialect, stale_after_ms)
+    keys, order = _order(listing)
+    chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, keys, order)
+    limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
+    view = queries["view"].sql
+    if not listing.sort:
+        return f"WITH page AS (SELECT n FROM ({chosen}) c ORDER BY n DESC {limits}) {view}", build.values
+    ranked = f"SELECT n, row_number() OVER (ORDER BY {order}) AS place FROM ({chosen}) c ORDER BY {order} {limits}"
+    return f"WITH page AS ({ranked}) {view.removesuffix(NEWEST_FIRST)} ORDER BY page.place", build.values
+
+
+def count(
+    queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
+) -> tuple[str, Bound]:
+    """The statement that counts, up to cap + 1."""
+    build = Builder(queries, dialect, stale_after_ms)
+    chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC")
+    return f"SELECT count(*) FROM (SELECT n FROM ({chosen}) c LIMIT {build.bind(cap + 1)}) x", build.values
+
+
+def count_by_topic(
+    queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
+) -> tuple[str, Bound]:
+    """The statement that counts the topics of the first `cap`."""
+    build = Builder(queries, dialect, stale_after_ms)
+    chosen = _chosen(build, narrowed(listing), cap, [], "n DESC")
+    first = f"SELECT n FROM ({chosen}) c LIMIT {build.bind(cap)}"
+    return (
+        f"SELECT j.topic, count(*) FROM ({first}) x JOIN {build.table('jobs')} j ON j.n = x.n GROUP BY 1",
+        build.values,
+    )
+
+
+def too_slow(seconds: float) -> QueryTooSlow:
+    return QueryTooSlow(
+        f"the search took more than {seconds:g} s and was stopped; "
+        "narrow it by topic, status, scopeId, createdBy or createdAt, or look into the payload less often"
+    )
+
+
+def by_id(queries: dict[str, Query]) -> str:
+    return f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
+
+
+# -- what the condition says that a listing can say itself -----------------------------------------
+
+
+def narrowed(listing: Listing) -> Listing:
+    """The same jobs, with what the condition demands of status, topic and scope as the listing's own."""
+    if not isinstance(listing.condition, Comparison | All):
+        return replace(listing, condition=None) if listing.condition is True else listing
+    parts = listing.condition.parts if isinstance(listing.condition, All) else (listing.condition,)
+    left: list[Condition] = []
+    for part in parts:
+        option = _option(part)
+        if option and getattr(listing, option[0]) is None and not (option[0] == "status" and listing.stale):
+            listing = replace(listing, **{option[0]: option[1]})  # type: ignore[arg-type]
+        else:
+            left.append(part)
+    rest = every(left)
+    return replace(listing, condition=None if rest is True else rest)
+
+
+def _option(part: Condition) -> tuple[str, str | Status] | None:
+    match part:
+        case Comparison(JobField("status", False), "=", Constant(str() as value)) if value in list(Status):
+            return "status", Status(value)
+        case Comparison(JobField("topic" | "scope" as name, False), "=", Constant(str() as value)) if value:
+            return name, value
+        case Comparison(JobField("scopeId", False), "=", Constant(str() as value)) if value:
+            return "scope_id", value
+    return None
+
+
+# -- choosing --------------------------------------------------------------------------------------
+
+
+def _order(listing: Listing) -> tuple[list[str], str]:
+    """The fields to sort by, and the order of the jobs by their values (k0, k1 …) and numbers.
+
+    Jobs are numbered as they are created, so `createdAt` stands for the number, and for all that could follow it.
+    """
+    keys = list(listing.sort)
+    names = [key.field for key in keys]
+    if "createdAt" in names:
+        keys = keys[: names.index("createdAt") + 1]
+        names = names[: len(keys) - 1]
+    words = [f"k{i} {_direction(key)}" for i, key in enumerate(keys[: len(names)])]
+    # Among equals the oldest or the newest first, as the last key goes.
+    words.append(f"n {_direction(keys[-1]) if keys else 'DESC'}")
+    return names, ", ".join(words)
+
+
+def _direction(key: SortKey) -> str:
+    return "DESC" if key.descending else "ASC"
+
+
+def _chosen(build: Builder, listing: Listing, top: int, keys: list[str], order: str) -> str:
+    """The numbers of the jobs that the listing means, at most `top` of each place, in order."""
+    parts = [
+        f"SELECT {', '.join(['n', *_key_names(keys)])} FROM ({_select(build, listing, place, wheres, keys, order)} "
+        f"LIMIT {build.bind(top)}) t"
+        for place, wheres in _places(build, listing)
+    ]
+    chosen = " UNION ALL ".join(parts)
+    if len(chosen) > MAX_STATEMENT or len(build.values) > MAX_VALUES:
+        raise InvalidInput("the filter is too large together with the rule that it joins; ask for less")
+    return chosen
+
+
+def _key_names(keys: list[str]) -> list[str]:
+    return [f"k{i}" for i in range(len(keys))]
+
+
+def _select(build: Builder, listing: Listing, place: str, wheres: list[str], keys: list[str], order: str) -> str:
+    """The jobs of one place, in order, without a limit."""
+    source = _Source(build, place)
+    plain, inside = by_cost(True if listing.condition is None else listing.condition)
+    columns = ["p.n", *(f"{source.sort_key(name)} AS k{i}" for i, name in enumerate(keys))]
+    wheres = [*wheres, *_job_conditions(build, listing, source)]
+    if plain is not True:
+        wheres.append(f"({source.sql(plain)})")
+    own_order = order.replace("n ", "p.n ", 1)
+    if listing.ended_since is not None and place == "outcomes" and build.dialect == "sqlite":
+        # By number it would look through all that ever ended for those few; PostgreSQL knows better.
+        source.index = "INDEXED BY treadle_outcomes_ended"
+        own_order = own_order if keys else "p.ended_at DESC"
+    if inside is True:
+        return f"SELECT {', '.join(columns)} FROM {source.joined(wheres)} ORDER BY {own_order}"
+    # What looks into documents comes last, over the newest jobs that the rest lets through; the limit between the two
+    # selects is also what has each path looked up once. Rows come out of the inner one in its order.
+    outer = _Around(source)
+    fits = outer.sql(inside)
+    bound = source.dialect.everything() if listing.newest is None else f"LIMIT {build.bind(listing.newest)}"
+    inner_order = "p.n DESC" if keys or listing.newest is not None else own_order
+    inner = (
+        f"SELECT {', '.join(columns + outer.columns)} FROM {source.joined(wheres, outer.joins)} ORDER BY {inner_order}"
+    )
+    own = f" ORDER BY {order}" if keys or inner_order != own_order else ""
+    return f"SELECT {', '.join(['n', *_key_names(keys)])} FROM ({inner} {bound}) s WHERE {fits}{own}"
+
+
+class _Source:
+    """A place, and beside it the tables that its conditions look at."""
+
+    def __init__(self, build: Builder, place: str) -> None:
+        self.build = build
+        self.place = place
+        self.index = ""
+        own = PLACES[place]
+        self.aliases = {alias: alias for alias in "jloqrahsx"} | {own: "p", "p": "p"}
+        self.used: set[str] = set()
+        self.dialect = dialect = DIALECTS[build.dialect](build.bind)
+        self.words = {
+            "clock": build.clock,
+            "stale_after": str(build.stale_after_ms),
+            "events": build.table("events"),
+            "workers": build.table("workers"),
+            "told_events": told_events(build.dialect),
+            "greatest": dialect.greatest,
+            "empty_list": dialect.empty_list,
+        }
+        self.conditions = Conditions(dialect, self.column)
+
+    def column(self, name: str) -> str:
+        self.used |= set(_ALIAS.findall(COLUMNS[name]))
+        return COLUMNS[name].format(**self.aliases, **self.words)
+
+    def job_column(self, name: str) -> str:
+        self.used.add("j")
+        return f"{self.aliases['j']}.{name}"
+
+    def sql(self, condition: Condition) -> str:
+        return self.conditions.sql(condition)
+
+    def sort_key(self, name: str) -> str:
+        return self.conditions.sort_key(name)
+
+    def joined(self, wheres: list[str], lookups: list[str] | None = None) -> str:
+        """The FROM and the WHERE."""
+        tables = [f"{self.build.table(self.place)} p {self.index}"]
+        wheres = [*wheres, *self._inner_joins(tables)]
+        tables += self._outer_joins() + (lookups or [])
+        return " ".join(tables) + (f" WHERE {' AND '.join(wheres)}" if wheres else "")
+
+    def _inner_joins(self, tables: list[str]) -> Iterator[str]:
+        # A cross join keeps SQLite from starting at the jobs of the topic, of which most have ended long ago.
+        if self.place != "jobs" and self.used & {"j", "l"}:
+            tables.append(f"CROSS JOIN {self.build.table('jobs')} j")
+            yield "j.n = p.n"
+        if "l" in self.used:
+            tables.append(f"CROSS JOIN {self.build.table('lanes')} l")
+            yield f"l.lane = {self.aliases['j']}.lane"
+
+    def _outer_joins(self) -> list[str]:
+        needed = self.used | ({"r"} if "s" in self.used else set())
+        names = {place: self.build.table(place) for place in (*PLACES, "leases", "notes")}
+        return [
+            join.format(**self.aliases, **names)
+            for alias, join in JOINS.items()
+            if alias in needed and self.aliases[alias] != "p"
+        ]
+
+
+class _Around:
+    """The select around a source: it knows the job's fields and documents by what the inner one gives it."""
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+        self._fields: dict[str, str] = {}
+        self._lookups: dict[JobPath, Lookup] = {}
+        self._conditions = Conditions(source.dialect, self._column, self._lookup)
+
+    def sql(self, condition: Condition) -> str:
+        return self._conditions.sql(condition)
+
+    def _column(self, name: str) -> str:
+        if name not in self._fields:
+            self._fields[name] = f"{self._source.column(name)} AS f{len(self._fields)}"
+        return "s." + self._fields[name].rpartition(" AS ")[2]
+
+    def _lookup(self, path: JobPath) -> Lookup:
+        if path not in self._lookups:
+            column = self._source.column(path.document)
+            self._lookups[path] = self._source.dialect.lookup(column, path.path, len(self._lookups))
+        return self._lookups[path]
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self._fields.values(), *(one.select for one in self._lookups.values())]
+
+    @property
+    def joins(self) -> list[str]:
+        return [one.join for one in self._lookups.values() if one.join]
+
+
+def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
+    if listing.stale:
+        stale = [f"p.ended_at <= {build.clock} - {build.bind(build.stale_after_ms)}"]
+        return [("outcomes", stale)]
+    match listing.status:
+        case None:
+            return [("jobs", [])]
+        case Status.PENDING:
+            return [("ready", []), ("later", []), ("held", [])]
+        case Status.PROCESSING:
+            return [("running", ["p.cancel_at IS NULL"])]
+        case Status.CANCELLING:
+            return [("running", ["p.cancel_at IS NOT NULL"])]
+        case status if status in ENDED:
+            # Literals, so that the planner sees the partial index; SQLite only if its very condition is there.
+            conditions = [f"p.status = '{status.value}'"]
+            if status is not Status.COMPLETED:
+                conditions.append("p.status <> 'completed'")
+            if listing.ended_since is not None:
+                conditions.append(f"p.ended_at >= {build.bind(listing.ended_since)}")
+            return [("outcomes", conditions)]
+        case _:
+            return [("running", ["1 = 0"])]
+
+
+def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[str]:
+    conditions = []
+    if listing.topic is not None:
+        topic = "p.topic" if source.place == "outcomes" else source.job_column("topic")
+        conditions.append(f"{topic} = {build.bind(listing.topic)}")
+    if listing.scope is not None:
+        conditions.append(f"{source.job_column('scope')} = {build.bind(listing.scope)}")
+    if listing.scope_id is not None:
+        conditions.append(f"{source.job_column('scope_id')} = {build.bind(listing.scope_id)}")
+    return conditions

@@ -1,0 +1,143 @@
+"""Named queries from .sql files, filled in once for a dialect.
+
+A statement takes one parameter, a JSON array of objects, which makes it the same for every driver
+that a user's transaction may come with. `{rows: n bigint, …}` reads it as a table.
+
+A batch statement must cost the same per row however large the batch is, and whatever the planner believes about
+the tables: one planned while a table was empty once scanned it whole for each row. So the rows always drive:
+`{seek: jobs j ON j.n = t.n}` looks a row up for each of them and can't be turned around (`{seek_any: …}` keeps those
+that have none), and `n {among: n bigint}` is a search in an index, not a join, as is
+`n {any_of} SELECT … {end_any}` for the rows of a query.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+TABLES = (
+    "topics lanes jobs ready later held leases running outcomes keys limits wakes replaced members deadlines starts "
+    "notes events tally tally_hist templates template_versions workers leaders token records migrations"
+).split()
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.M)
+_ROWS = re.compile(r"\{rows: ([^}]*)\}")
+_AMONG = re.compile(r"\{among: (\w+) (\w+)\}")
+_SEEK = re.compile(r"\{seek(_any)?: (\w+) (\w+) ON ([^}]*)\}")
+_JSON = re.compile(r"\{json: ([^}]*)\}")
+_JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
+_JSON_AT = re.compile(r"\{json_at: (\S+) ([\w.]+)\}")
+# A stored event may also tell of a start, and one that took a job out of `completed` of that ending and its start.
+_TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
+        + count(CASE e.from_status WHEN 'completed' THEN 1 END)
+        + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END) FROM {events} e"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    name: str
+    sql: str
+    packed: bool = False
+    """Answers with one row that holds all rows as a JSON array."""
+
+
+def _postgres_rows(columns: str) -> str:
+    return f"json_to_recordset(CAST($1 AS json)) AS t({columns})"
+
+
+def _sqlite_rows(columns: str) -> str:
+    names = [column.split()[0] for column in columns.split(",")]
+    picks = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in names)
+    return f"(SELECT {picks} FROM json_each(?1)) AS t"
+
+
+def _postgres_among(name: str, kind: str) -> str:
+    return f"= ANY(ARRAY(SELECT t.{name} FROM {_postgres_rows(f'{name} {kind}')}))"
+
+
+def _sqlite_among(name: str, _kind: str) -> str:
+    return f"IN (SELECT json_extract(value, '$.{name}') FROM json_each(?1))"
+
+
+def _postgres_seek(optional: bool, table: str, alias: str, condition: str) -> str:
+    # OFFSET keeps the planner from making it a join like any other, and with it from choosing the order.
+    found = f"LATERAL (SELECT * FROM {{{table}}} {alias} WHERE {condition} OFFSET 0) {alias}"
+    return f"LEFT JOIN {found} ON true" if optional else f"CROSS JOIN {found}"
+
+
+def _sqlite_seek(optional: bool, table: str, alias: str, condition: str) -> str:
+    kind = "LEFT" if optional else "CROSS"  # neither of which SQLite reorders
+    return f"{kind} JOIN {{{table}}} {alias} ON {condition}"
+
+
+_DIALECTS = {
+    "postgres": {
+        "now": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
+        "for_update": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "any_of": "= ANY(ARRAY(",
+        "end_any": "))",
+        "key_share": "FOR KEY SHARE",
+    },
+    # unixepoch('subsec') needs SQLite 3.42 and is silently NULL before; julianday is exact to the millisecond.
+    "sqlite": {
+        "now": "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+        "for_update": "",
+        "skip_locked": "",
+        "any_of": "IN (",
+        "end_any": ")",
+        "key_share": "",
+    },
+}
+
+
+def _postgres_at(column: str, path: str) -> str:
+    names = ", ".join(f"'{name}'" for name in path.split("."))
+    return f"json_extract_path_text({column}, {names})"
+
+
+def _sqlite_at(column: str, path: str) -> str:
+    return f"json_extract({column}, '$.{path}')"
+
+
+@cache
+def told_events(dialect: str) -> str:
+    """Counts events as `insights.timeline` tells them, before the WHERE that says whose."""
+    return _fill("{told_events}", dialect)
+
+
+def _fill(sql: str, dialect: str) -> str:
+    postgres = dialect == "postgres"
+    sql = sql.replace("{told_events}", _TOLD)
+    sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
+    sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)
+    sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(bool(m[1]), m[2], m[3], m[4]), sql)
+    sql = _JSON.sub(r"CAST(\1 AS json)" if postgres else r"\1", sql)
+    sql = _JSON_TEXT.sub(r"CAST(\1 AS text)" if postgres else r"\1", sql)
+    sql = _JSON_AT.sub(lambda m: (_postgres_at if postgres else _sqlite_at)(m[1], m[2]), sql)
+    for name, text in _DIALECTS[dialect].items():
+        sql = sql.replace("{%s}" % name, text)
+    for table in TABLES:
+        sql = sql.replace("{%s}" % table, f"treadle.{table}" if postgres else f"treadle_{table}")
+    return sql
+
+
+def _read(file: str, dialect: str) -> dict[str, Query]:
+    text = files("treadle.store.sql").joinpath(file).read_text()
+    parts = _NAME.split(text)[1:]
+    queries = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        lines = body.strip().splitlines()
+        comment = [line for line in lines if line.startswith("--")]
+        sql = "\n".join(line for line in lines if not line.startswith("--"))
+        packed = any(line.startswith("-- packed:") for line in comment)
+        queries[name] = Query(name, _fill(sql, dialect), packed)
+    return queries
+
+
+@cache
+def load(dialect: str) -> dict[str, Query]:
+    """All queries of a dialect by name."""
+    return _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)

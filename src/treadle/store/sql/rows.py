@@ -1,0 +1,168 @@
+"""Rows of the relational stores: the trait bits of a job, and how a row becomes a `Job`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from treadle.model.job import Job, from_ms
+from treadle.model.status import LIVE, Status
+from treadle.policy.lifecycle import retries
+from treadle.store.values import NewJob
+
+# What a job drags along. Only jobs with a flag pay for the statements it needs when they move.
+DEDUPE = 1
+"""A row in `keys` that must go when the job ends."""
+
+
+LIMITED = 2
+"""Counts against a concurrency limit while it is running."""
+
+
+EXPIRES = 4
+"""Has a row in `deadlines`."""
+
+
+ONCE = 8
+"""Not repeatable: its dedupe key stays after it completed."""
+
+
+UNCANCELABLE = 16
+"""Under a concurrency limit: a job that would replace it while it runs is refused."""
+
+
+NOBODY = 0
+"""The number of no job: a line of `events` that is about many has it."""
+
+
+def traits_of(job: NewJob) -> int:
+    return (
+        (DEDUPE if job.dedupe_key is not None else 0)
+        | (LIMITED if job.limit else 0)
+        | (UNCANCELABLE if job.limit and not job.cancelable else 0)
+        | (EXPIRES if job.expires_at is not None or job.expires_in_ms is not None else 0)
+        | (0 if job.repeatable else ONCE)
+    )
+
+
+# The columns of the `view` query, in its order: what every store returns for a job.
+class JobRow(NamedTuple):
+    now: int
+    n: int
+    id: str
+    topic: str
+    priority: int
+    capability: str
+    payload: str
+    run_at: int
+    created_at: int
+    expires_at: int | None
+    max_attempts: int
+    flags: int
+    scope: str | None
+    scope_id: str | None
+    created_by: str | None
+    idempotency_key: str | None
+    template_version: int | None
+    schedule_id: str | None
+    scheduled_at: int | None
+    place: str
+    attempt: int
+    token: int | None
+    status: str | None
+    """Of an ended job."""
+    claimed_at: int | None
+    started_at: int | None
+    ended_at: int | None
+    cancel_at: int | None
+    cancel_reason: str | None
+    progress: int | None
+    message: str | None
+    result: str | None
+    error: str | None
+    error_type: str | None
+    error_group: str | None
+    last_worker: str | None
+    worker: str | None
+    locked_until: int | None
+    renewed_at: int | None
+    events_count: int
+    """The stored ones, and the starts and completions that they tell of."""
+    last_event_at: int | None
+    changed_at: int | None
+
+    @property
+    def job_status(self) -> Status:
+        if self.status is not None:
+            return Status(self.status)
+        if self.place == "running":
+            return Status.PROCESSING if self.cancel_at is None else Status.CANCELLING
+        return Status.WAITING if self.place == "parked" else Status.PENDING
+
+
+def job_from_row(row: JobRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
+    status = row.job_status
+    ended = row.ended_at
+    stale = ended is not None and ended + stale_after_ms <= row.now
+    # Enqueued always; started and completed are read from the job's own timestamps, unless its end is a stored event.
+    completed = status is Status.COMPLETED
+    plain_events = 1 + (row.started_at is not None and (completed or status in LIVE)) + completed
+    updated = max(
+        row.created_at,
+        *(x for x in (row.claimed_at, row.started_at, ended, row.cancel_at, row.last_event_at, row.changed_at) if x),
+        0,
+    )
+    return Job(
+        id=row.id,
+        topic=row.topic,
+        status=status,
+        payload=loads(row.payload),
+        run_at=_time(row.run_at),
+        created_at=_time(row.created_at),
+        updated_at=_time(updated),
+        stale_at=from_ms(ended + stale_after_ms) if stale and ended is not None else None,
+        priority=row.priority,
+        result_value=None if row.result is None else loads(row.result),
+        last_error=row.error,
+        error_type=row.error_type,
+        progress=100 if status is Status.COMPLETED else row.progress or 0,
+        progress_message=row.message,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        retries=retries(status, row.attempt),
+        expires_at=from_ms(row.expires_at),
+        claimed_at=from_ms(row.claimed_at),
+        started_at=from_ms(row.started_at),
+        ended_at=from_ms(ended),
+        completed_at=from_ms(ended) if status is Status.COMPLETED else None,
+        failed_at=from_ms(ended) if status is Status.FAILED else None,
+        cancelled_at=from_ms(ended) if status is Status.CANCELLED else None,
+        last_heartbeat_at=_latest(row.renewed_at, row.claimed_at) if status in LIVE else None,
+        last_worker=row.last_worker,
+        locked_by=row.worker,
+        locked_until=from_ms(row.locked_until),
+        events_count=row.events_count + plain_events,
+        cancel_requested_at=from_ms(row.cancel_at),
+        cancel_reason=row.cancel_reason,
+        error_group=row.error_group,
+        scope=row.scope,
+        scope_id=row.scope_id,
+        created_by=row.created_by,
+        idempotency_key=row.idempotency_key,
+        capability=row.capability or None,
+        template_version=row.template_version,
+        token=row.token,
+        schedule_id=row.schedule_id,
+        scheduled_at=from_ms(row.scheduled_at),
+    )
+
+
+def _latest(*times: int | None) -> datetime | None:
+    """A worker's lease may have been renewed long before it claimed this job."""
+    known = [one for one in times if one is not None]
+    return from_ms(max(known)) if known and times[0] is not None else None
+
+
+def _time(ms: int) -> Any:
+    return from_ms(ms)

@@ -1,0 +1,110 @@
+"""Jobs that ask to be made or to come back: look up who has their keys and who lives under their limits, and ask
+`admission`. What it answers is applied here as far as keys and replaced jobs are concerned."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from treadle.model.errors import StoreUnavailable
+from treadle.policy.admission import DEDUPE, Admit, Decision, Facts, LiveJob, Owner, Request, UniqueKey, admit, wanted
+from treadle.store.sql.rows import UNCANCELABLE
+from treadle.store.sql.scripts.common import LOOKS, Script
+
+Cancel = Callable[[Sequence[str], str], Script[Any]]
+
+
+class Asked(NamedTuple):
+    requests: Sequence[Request]
+    numbers: Sequence[int]
+    """Of the jobs, new or old."""
+    decisions: list[Decision]
+    taken: Mapping[UniqueKey, int]
+    """Keys that nobody had: the number that stands at them now."""
+
+
+def ask(requests: Sequence[Request], numbers: Sequence[int]) -> Script[Asked]:
+    if not any(request.needs_facts for request in requests):
+        return Asked(requests, numbers, admit(requests, Facts()), {})
+    want = wanted(requests)
+    taken, owners = yield from _take_keys(requests, numbers, want.unique)
+    completed = yield from _completed(requests)
+    live = yield from _live(want.limits)
+    return Asked(requests, numbers, admit(requests, Facts(owners, completed, live)), taken)
+
+
+def _take_keys(
+    requests: Sequence[Request], numbers: Sequence[int], keys: Sequence[UniqueKey]
+) -> Script[tuple[dict[UniqueKey, int], dict[UniqueKey, Owner]]]:
+    """Lock keys by taking them, each for the first who asks: a key that is not there can't be locked otherwise."""
+    first: dict[UniqueKey, dict[str, Any]] = {}
+    for request, n in zip(requests, numbers, strict=True):
+        for key in request.unique:
+            first.setdefault(key, {"kind": key.kind, "key": key.key, "n": n, "hash": request.payload_hash})
+    left = [first[key] for key in keys]
+    taken: dict[UniqueKey, int] = {}
+    owners: dict[UniqueKey, Owner] = {}
+    for _ in range(LOOKS):
+        if not left:
+            break
+        taken |= {UniqueKey(kind, key): n for kind, key, n in (yield "take_keys", left)}
+        left = [row for row in left if (row["kind"], row["key"]) not in taken]
+        found = (yield "find_keys", left) if left else []
+        owners |= {UniqueKey(kind, key): Owner(id_, hash_) for kind, key, hash_, id_ in found}
+        # A dedupe key whose job has ended in this very moment is neither taken nor found: try again.
+        left = [row for row in left if (row["kind"], row["key"]) not in owners]
+    if left:
+        raise _busy()
+    return taken, owners
+
+
+def _completed(requests: Sequence[Request]) -> Script[dict[str, str]]:
+    """Looked for after the dedupe keys were taken: a job that completed while we waited for its key left this one."""
+    keys = {key.key for one in requests if not one.repeatable for key in one.unique if key.kind == DEDUPE}
+    if not keys:
+        return {}
+    found = yield "find_keys", [{"kind": "once", "key": key} for key in sorted(keys)]
+    return {key: id_ for _, key, _, id_ in found}
+
+
+def _live(keys: Sequence[str]) -> Script[dict[str, list[LiveJob]]]:
+    """The row lock first, the look in a later statement: whoever had it before has committed by then."""
+    live: dict[str, list[LiveJob]] = defaultdict(list)
+    if keys:
+        rows = [{"key": key} for key in keys]
+        yield "lock_limit_keys", rows
+        for key, id_, running, flags in (yield "members", rows):
+            live[key].append(LiveJob(id_, bool(running), not flags & UNCANCELABLE))
+    return live
+
+
+def apply(asked: Asked, cancel: Cancel) -> Script[None]:
+    """Cancel the jobs of others that are replaced; jobs that are admitted get all their keys, the others keep none."""
+    owners: dict[UniqueKey, tuple[int, str | None]] = {}
+    for request, n, decision in zip(asked.requests, asked.numbers, asked.decisions, strict=True):
+        if isinstance(decision, Admit):
+            owners.update(dict.fromkeys(request.unique, (n, request.payload_hash)))
+    wrong = [(key, n) for key, n in asked.taken.items() if key not in owners or owners[key][0] != n]
+    for kind in sorted({key.kind for key, _ in wrong}):
+        yield "drop_keys", [{"n": n, "kind": kind} for key, n in wrong if key.kind == kind]
+    yield from replace(asked, cancel, within_batch=False)
+    # Keys that stood at another job of the batch, and those that the replaced jobs have left.
+    late = {key: owner for key, owner in owners.items() if asked.taken.get(key) != owner[0]}
+    rows = [{"kind": key.kind, "key": key.key, "n": n, "hash": hash_} for key, (n, hash_) in sorted(late.items())]
+    if rows and len((yield "take_keys", rows)) < len(rows):
+        raise _busy()
+
+
+def replace(asked: Asked, cancel: Cancel, *, within_batch: bool) -> Script[None]:
+    """Cancel what admitted jobs replace: other jobs, or earlier ones of this batch once they are stored."""
+    batch = {request.id for request in asked.requests}
+    for request, decision in zip(asked.requests, asked.decisions, strict=True):
+        if isinstance(decision, Admit):
+            old = [id_ for id_ in decision.cancels if (id_ in batch) is within_batch]
+            if old:
+                yield from cancel(old, f"replaced by job {request.id}")
+
+
+def _busy() -> StoreUnavailable:
+    return StoreUnavailable("a unique key changed hands too often; try again")

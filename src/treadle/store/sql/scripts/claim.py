@@ -1,0 +1,248 @@
+"""The claim as a script: for jobs under a concurrency limit, a rate or a deadline, and for last attempts.
+
+It looks at the heads of the worker's lanes, asks `admission.start` which of the jobs may start, and applies that. The
+stores have a faster way for everything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from treadle.model.errors import LeaseLost
+from treadle.policy.admission import EXPIRE, HOLD, SKIP, START, Candidate, Limit, StartFacts, Verdict, start
+from treadle.policy.lifecycle import DeadlinePassed
+from treadle.store.sql.rows import EXPIRES, LIMITED
+from treadle.store.sql.scripts.common import Script, as_facts, numbers
+from treadle.store.sql.scripts.lanes import lane_keys, quota, turns
+from treadle.store.sql.scripts.limits import key_rows
+from treadle.store.sql.scripts.moves import pending_move, relocate
+from treadle.store.values import Claim, Claimed, Wants
+
+# A rate's window is so much longer than it says, and a worker that can't start a job so soon gives it back: no handler
+# then starts too early, however late after its claim. `recent_starts` says the same.
+START_WITHIN_MS = 200
+# How often a claim looks behind jobs that it had to hold.
+LOOKS = 6
+# Somebody else has a key locked, as a rule for a millisecond.
+LOCKED_MS = 20
+
+
+class Head(NamedTuple):
+    """A ready job that a claim has found."""
+
+    n: int
+    rank: int
+    run_at: int
+    attempt: int
+    max_attempts: int
+    flags: int
+    topic: str
+    limit_key: str | None
+    limit_policy: str | None
+    limit_most: int | None
+    expires_at: int | None
+    size: int
+
+    @property
+    def limit(self) -> Limit | None:
+        if not self.flags & LIMITED or self.limit_key is None:
+            return None
+        return Limit(self.limit_key, self.limit_policy or "", self.limit_most or 1)
+
+    def candidate(self, now: int) -> Candidate:
+        # A job that has been tried started in time, whatever becomes of it.
+        overdue = bool(self.flags & EXPIRES) and self.attempt == 0 and (self.expires_at or now + 1) <= now
+        return Candidate(self.n, self.topic, self.limit, self.attempt + 1 >= self.max_attempts, overdue)
+
+
+class Allowance(NamedTuple):
+    """What the rate limits of topics leave."""
+
+    left: Mapping[str, int]
+    """How many may start now."""
+    opens_in_ms: Mapping[str, int]
+    """For topics where none may: when the next one may."""
+    now: int
+
+    def after(self, started: Sequence[Head]) -> Allowance:
+        used = Counter(head.topic for head in started)
+        return self._replace(left={topic: left - used[topic] for topic, left in self.left.items()})
+
+
+def claim(lease: int, wants: Wants) -> Script[Claim]:
+    """Jobs that are held or expire are not what the worker asked for: it looks at those behind them, a few times."""
+    held = yield "hold_lease", [{"lease": lease}]
+    if not held:
+        raise LeaseLost("the lease has run out")
+    rates = yield from _allowance(wants.topics, held[0][1])
+    jobs: list[Claimed] = []
+    more = 0
+    for _ in range(LOOKS):
+        rest = wants._replace(limit=wants.limit - len(jobs), free=max(wants.free - len(jobs), 0))
+        look = yield from _look(rest, rates, more)
+        jobs += yield from _apply(look, lease, rates)
+        rates = rates.after(look.of(START))
+        moved = len(look.of(HOLD)) + len(look.of(EXPIRE))
+        if not moved or look.full:
+            break
+        more = max(2 * more, moved)
+    return Claim(jobs, _again(look, moved, bool(jobs)), rates.now)
+
+
+class Look(NamedTuple):
+    """The jobs whose turn it is, in their order, and what becomes of them."""
+
+    heads: list[Head]
+    verdicts: list[Verdict]
+    full: bool
+    """No more may be taken."""
+    cut: bool
+    """There may be more that nobody has looked at."""
+    locked: bool
+    """A key is locked by somebody else."""
+    waits: list[int]
+    """In how many ms rates let others through."""
+
+    def of(self, verdict: Verdict) -> list[Head]:
+        return [head for head, one in zip(self.heads, self.verdicts, strict=True) if one is verdict]
+
+
+def _look(wants: Wants, rates: Allowance, more: int) -> Script[Look]:
+    heads, cut, waits = yield from _heads(wants._replace(limit=wants.limit + more), rates)
+    running = yield from _lock_limits(heads)
+    facts = StartFacts(running, rates.left, wants.free)
+    verdicts = _until_full(start([head.candidate(rates.now) for head in heads], facts), wants.limit)
+    fitting = _fitting(heads, verdicts, wants.max_bytes)
+    locked = any(head.limit and head.limit.key not in running for head in heads[: len(fitting)])
+    counted = sum(verdict in (START, SKIP) for verdict in fitting)
+    full = len(fitting) < len(heads) or counted >= wants.limit
+    return Look(heads[: len(fitting)], fitting, full, cut or len(fitting) < len(heads), locked, waits)
+
+
+def _until_full(verdicts: Sequence[Verdict], limit: int) -> list[Verdict]:
+    """What lies behind the last job that may be taken is left alone: it was judged as if all before it started."""
+    for i, verdict in enumerate(verdicts):
+        if limit == 0:
+            return list(verdicts[:i])
+        limit -= verdict in (START, SKIP)
+    return list(verdicts)
+
+
+def _apply(look: Look, lease: int, rates: Allowance) -> Script[list[Claimed]]:
+    yield from _hold(look.of(HOLD))
+    yield from _expire(look.of(EXPIRE), rates.now)
+    starting = look.of(START)
+    return (yield from _start(starting, lease, rates)) if starting else []
+
+
+def _again(look: Look, moved: int, came: bool) -> int | None:
+    if moved or (came and look.cut):
+        return 0
+    return LOCKED_MS if look.locked else min(look.waits, default=None)
+
+
+def _heads(wants: Wants, rates: Allowance) -> Script[tuple[list[Head], bool, list[int]]]:
+    """The jobs whose turn it is, in their order; whether there may be more; when a rate lets others through (ms)."""
+    found = yield "lane_heads", lane_keys(wants)
+    lanes = [lane for lane, topic, *_ in found if rates.left.get(topic, 1) > 0]
+    waits = [rates.opens_in_ms[topic] for _, topic, *_ in found if topic in rates.opens_in_ms]
+    if not lanes or wants.limit <= 0:
+        return [], False, waits
+    top = wants.limit if len(lanes) == 1 else quota(wants.limit, len(lanes))
+    peeked: dict[int, list[Head]] = {}
+    for lane in lanes:
+        peeked[lane] = [Head(*row) for row in (yield "peek_lane", [{"lane": lane, "top": top}])]
+    places = {lane: [(head.rank, head.run_at, head.n) for head in heads] for lane, heads in peeked.items()}
+    in_turn, cut = turns(places, wants.limit, top)
+    next_of = {lane: iter(heads) for lane, heads in peeked.items()}
+    return [next(next_of[lane]) for lane in in_turn], cut, waits
+
+
+def _lock_limits(heads: Sequence[Head]) -> Script[dict[str, int]]:
+    rows = key_rows(head.limit.key for head in heads if head.limit)
+    if not rows:
+        return {}
+    yield "make_limits", rows
+    return dict((yield "lock_free_limits", rows))
+
+
+def _fitting(heads: Sequence[Head], verdicts: Sequence[Verdict], max_bytes: int) -> list[Verdict]:
+    """As far as the payloads of those that start fit; the first always does."""
+    total = 0
+    for i, verdict in enumerate(verdicts):
+        if verdict is START:
+            if total and total + heads[i].size > max_bytes:
+                return list(verdicts[:i])
+            total += heads[i].size
+    return list(verdicts)
+
+
+def _hold(heads: Sequence[Head]) -> Script[None]:
+    if heads:
+        yield "drop_ready", numbers(head.n for head in heads)
+        yield "place_held", [{"n": head.n, "attempt": head.attempt} for head in heads]
+
+
+def _expire(heads: Sequence[Head], now: int) -> Script[None]:
+    if heads:
+        yield "drop_ready", numbers(head.n for head in heads)
+        facts = as_facts((yield "job_facts", numbers(head.n for head in heads)))
+        yield from relocate([pending_move(job, 0, True, DeadlinePassed()) for job in facts], now)
+
+
+def _start(heads: Sequence[Head], lease: int, rates: Allowance) -> Script[list[Claimed]]:
+    token: int = (yield "next_token", [])[0][0]
+    ns = numbers(head.n for head in heads)
+    yield "drop_ready", ns
+    yield (
+        "start_running",
+        [
+            {"n": head.n, "token": token, "lease": lease, "attempt": head.attempt + 1, "claimed_at": rates.now}
+            for head in heads
+        ],
+    )
+    limited = Counter(head.limit.key for head in heads if head.limit)
+    if limited:
+        yield "count_running", [{"key": key, "change": count} for key, count in sorted(limited.items())]
+    rated = Counter(head.topic for head in heads if head.topic in rates.left)
+    if rated:
+        yield (
+            "add_starts",
+            [{"topic": topic, "at": rates.now, "token": token, "count": count} for topic, count in rated.items()],
+        )
+    jobs = {row[0]: row for row in (yield "claimed_jobs", ns)}
+    return [_claimed(head, jobs[head.n], token, lease, head.topic in rates.left) for head in heads]
+
+
+def _claimed(head: Head, row: Any, token: int, lease: int, rated: bool) -> Claimed:
+    n, id_, topic, payload, max_attempts, flags, by, scope, scope_id, due, trace = row
+    within = START_WITHIN_MS if rated else None
+    return Claimed(
+        n, id_, topic, payload, head.attempt + 1, max_attempts, flags, by, scope, scope_id, token, lease, due, trace,
+        within,
+    )  # fmt: skip
+
+
+def _allowance(topics: Sequence[str], now: int) -> Script[Allowance]:
+    """What topics under a rate limit may start now.
+
+    The clock is read again at the end: we may have waited for the lock, and a start must not be dated before the
+    moment for which it was allowed.
+    """
+    rated = yield "rated_topics", [{"topic": topic} for topic in topics]
+    if not rated:
+        return Allowance({}, {}, now)
+    recent: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for topic, at, count in (yield "recent_starts", [{"topic": row[0]} for row in rated]):
+        recent[topic].append((at, count))
+    now = (yield "clock", [])[0][0]
+    left: dict[str, int] = {}
+    opens_in_ms: dict[str, int] = {}
+    for topic, limit, window in rated:
+        used = recent[topic]
+        left[topic] = max(limit - sum(count for _, count in used), 0)
+        if not left[topic] and used:
+            opens_in_ms[topic] = max(used[0][0] + window + START_WITHIN_MS - now, 1)
+    return Allowance(left, opens_in_ms, now)

@@ -1,0 +1,99 @@
+"""What scripts are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from treadle.model.errors import JobNotFound
+from treadle.model.status import Status
+from treadle.policy.admission import QUEUE, Limit
+from treadle.policy.lifecycle import Transition
+from treadle.store.values import Refusal
+
+T = TypeVar("T")
+Rows = list[Any]
+Script = Generator[tuple[str, Sequence[Mapping[str, Any]]], Rows, T]
+
+# How often a script looks again for a job that moved between two of its statements.
+LOOKS = 5
+
+
+class Facts(NamedTuple):
+    """What moving a job needs to know of it."""
+
+    n: int
+    id: str
+    topic: str
+    lane: int
+    run_at: int
+    max_attempts: int
+    flags: int
+    limit_key: str | None
+    dedupe_key: str | None
+    priority: int
+    capability: str
+    limit_policy: str | None = None
+    limit_most: int | None = None
+
+    @property
+    def limit(self) -> Limit | None:
+        if self.limit_key is None:
+            return None
+        return Limit(self.limit_key, self.limit_policy or QUEUE, self.limit_most or 1)
+
+
+class Attempt(NamedTuple):
+    """A row taken out of `running`."""
+
+    n: int
+    token: int | None
+    attempt: int
+    claimed_at: int | None = None
+    started_at: int | None = None
+    cancel_at: int | None = None
+    cancel_reason: str | None = None
+    progress: int | None = None
+    message: str | None = None
+    lease: int | None = None
+
+    @property
+    def status(self) -> Status:
+        return Status.PROCESSING if self.cancel_at is None else Status.CANCELLING
+
+
+class LeaseOwner(NamedTuple):
+    """A worker as outcomes know it, and its name for the history."""
+
+    id: int | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A job that has been taken out of its place, and what becomes of it."""
+
+    facts: Facts
+    source: Status
+    transition: Transition
+    attempt: Attempt | None = None
+    """Set when it ran."""
+    worker: LeaseOwner | None = None
+    """Who had it then."""
+    was_ready: bool = False
+    """It was taken out of `ready` without having run."""
+    writer: int = 0
+    metadata: Mapping[str, Any] | None = None
+
+
+def numbers(ns: Iterable[int]) -> list[dict[str, int]]:
+    return [{"n": n} for n in sorted(ns)]
+
+
+def as_facts(rows: Rows) -> list[Facts]:
+    return [Facts(*row) for row in rows]
+
+
+def not_found(id_: str) -> Refusal:
+    return Refusal(id_, JobNotFound(f"no job has the id {id_}", id=id_))

@@ -1,0 +1,49 @@
+"""Everything that is due: delayed jobs, deadlines, and what a user's transaction left to be done after its commit.
+
+It waits for no lock. What a user's transaction has locked stays where it is and is looked at again a moment later.
+"""
+
+from __future__ import annotations
+
+from treadle.policy.lifecycle import DeadlinePassed
+from treadle.store.sql.scripts.common import Move, Script, as_facts, numbers
+from treadle.store.sql.scripts.limits import take_wakes
+from treadle.store.sql.scripts.moves import moved, pending_move, relocate
+from treadle.store.sql.scripts.steer import cancel
+from treadle.store.values import Advanced, Moved
+
+# When to look again at what somebody else has locked.
+LOCKED_MS = 20
+
+
+def advance(limit: int) -> Script[Advanced]:
+    due = yield "take_due", [{"top": limit}]
+    if due:
+        yield "place_ready", [{"n": n, "attempt": attempt} for n, attempt in due]
+    ended = yield from _expire(limit)
+    for id_, reason in (yield "take_replaced", []):
+        yield from cancel([id_], reason)
+    stuck = yield from take_wakes()
+    more = len(due) == limit or len(ended) == limit
+    wait = (yield "next_due", [])[0][0]
+    return Advanced(len(due), ended, 0 if more else _next(wait, stuck))
+
+
+def _next(wait: int | None, stuck: bool) -> int | None:
+    # What is due by now and still there is locked: asking for it again at once would only spin.
+    waits = [] if wait is None else [wait if wait > 0 else LOCKED_MS]
+    return min([*waits, LOCKED_MS] if stuck else waits, default=None)
+
+
+def _expire(limit: int) -> Script[list[Moved]]:
+    due = [row[0] for row in (yield "due_deadlines", [{"top": limit}])]
+    if not due:
+        return []
+    now: int = (yield "clock", [])[0][0]
+    facts = {job.n: job for job in as_facts((yield "job_facts", numbers(due)))}
+    moves: list[Move] = []
+    for query in ("expire_ready", "expire_later", "expire_held"):
+        taken = yield query, numbers(facts)
+        moves += [pending_move(facts[n], attempt, query == "expire_ready", DeadlinePassed()) for n, attempt in taken]
+    yield from relocate(moves, now)
+    return [moved(move) for move in moves]

@@ -1,0 +1,55 @@
+"""Endings that are undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from treadle.model import events
+from treadle.store.sql.rows import NOBODY
+from treadle.store.sql.scripts.common import Script, numbers
+from treadle.store.sql.scripts.moves import event_row
+
+
+class Ended(NamedTuple):
+    n: int
+    status: str
+    attempt: int
+    ended_at: int
+    started_at: int | None
+    result: str | None
+    error: str | None
+    error_type: str | None
+    topic: str
+    worker: str | None
+
+    @classmethod
+    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> Ended:
+        """One that is deleted: only what the tally has to know."""
+        return cls(n, status, 0, ended_at, started_at, None, None, None, topic, None)
+
+    def undone(self) -> dict[str, Any]:
+        """The tally row that takes this ending back, in the minute in which it was counted."""
+        ran = self.ended_at - self.started_at if self.started_at is not None else 0
+        return {
+            "minute": self.ended_at // 60_000,
+            "writer": 0,
+            "topic": self.topic,
+            "status": self.status,
+            "count": -1,
+            "run_ms": -max(ran, 0),
+        }
+
+
+def erase(ns: Sequence[int]) -> Script[None]:
+    """A job that is in no place any more, and all that hangs on it."""
+    if ns:
+        now: int = (yield "clock", [])[0][0]
+        gone = [dict(zip(_TOLD, row, strict=True)) for row in (yield "departing", numbers(ns))]
+        for query in ("drop_all_keys", "drop_notes", "drop_events", "drop_deadlines", "drop_jobs"):
+            yield query, numbers(ns)
+        yield "add_events", [event_row(NOBODY, events.DELETED, None, None, "", gone, now)]
+
+
+# What whoever watches may need to know of a job that is gone: which it was, and whose.
+_TOLD = ("id", "topic", "scope", "scopeId", "createdBy")

@@ -1,0 +1,150 @@
+"""New jobs: look up who has their keys and who lives under their limits, ask `admission`, apply its answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from treadle.model.errors import Refused
+from treadle.policy.admission import DEDUPE, IDEMPOTENCY, SLOT, Admit, Decision, Existing, Refuse, Request, UniqueKey
+from treadle.store.sql.rows import EXPIRES, LIMITED, traits_of
+from treadle.store.sql.scripts.admitting import apply, ask, replace
+from treadle.store.sql.scripts.common import Script, as_facts, numbers
+from treadle.store.sql.scripts.lanes import lane_of, register_lanes
+from treadle.store.sql.scripts.steer import cancel
+from treadle.store.values import Inserted, NewJob
+
+# Names and keys of 255 characters each make up to 3 kB of text; an index entry of PostgreSQL has room for 2.7 kB.
+LONGEST_KEY = 2_600
+
+
+def insert(jobs: Sequence[NewJob], atomic: bool, joined: bool = False) -> Script[list[Inserted | Refused]]:
+    """Any jobs, with keys, limits and deadlines. Refusals are raised if `atomic`, else returned in place.
+
+    `joined`: in a user's transaction, which may stay open for long. Then no row is locked that a worker waits for.
+    """
+    stop = _stop_after_commit if joined else cancel
+    now: int = (yield "clock", [])[0][0]
+    lanes = yield from register_lanes(jobs)
+    reserved = [row[0] for row in (yield "reserve_numbers", [{"count": len(jobs)}])]
+    requests = [request_of(job) for job in jobs]
+    asked = yield from ask(requests, reserved)
+    if atomic:
+        _raise_first_refusal(asked.decisions)
+    yield from apply(asked, stop)
+    made = [i for i, decision in enumerate(asked.decisions) if isinstance(decision, Admit)]
+    if made:
+        rows = [_job_row(jobs[i], reserved[i], lanes[lane_of(jobs[i])], now) for i in made]
+        yield "insert_jobs", rows
+        yield from _place_new(rows)
+    yield from replace(asked, stop, within_batch=True)
+    return [_answer(decision, now) for decision in asked.decisions]
+
+
+def _stop_after_commit(ids: Sequence[str], reason: str) -> Script[None]:
+    """Cancel what waits; what runs is asked to stop by the next `advance` after the commit."""
+    jobs = as_facts((yield "find_jobs", [{"id": id_} for id_ in ids]))
+    running = {row[0] for row in (yield "find_running", numbers(job.n for job in jobs))} if jobs else set()
+    if later := [{"job": job.id, "reason": reason} for job in jobs if job.n in running]:
+        yield "add_replaced", later
+    if now := [job.id for job in jobs if job.n not in running]:
+        yield from cancel(now, reason)
+
+
+def request_of(job: NewJob) -> Request:
+    hashed = None if job.idempotency_key is None else _payload_hash(job)
+    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit)
+
+
+def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:
+    keys = []
+    if job.idempotency_key is not None:
+        owner = () if job.key_owner is None else (job.key_owner,)
+        keys.append(UniqueKey(IDEMPOTENCY, _joined(job.topic, job.scope, job.scope_id, job.idempotency_key, *owner)))
+    if job.dedupe_key is not None:
+        keys.append(UniqueKey(DEDUPE, job.dedupe_key))
+    if job.slot is not None:
+        keys.append(UniqueKey(SLOT, job.slot))
+    return tuple(keys)
+
+
+def _joined(*parts: str | None) -> str:
+    """Parts that can't run into each other: ("a", "b:c") and ("a:b", "c") differ."""
+    text = to_json(parts)
+    return text.decode() if len(text) <= LONGEST_KEY else hashlib.sha256(text).hexdigest()
+
+
+def _payload_hash(job: NewJob) -> str:
+    """The same for the same JSON, whatever the order of its keys."""
+    text = json.dumps(from_json(job.payload), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _raise_first_refusal(decisions: Iterable[Decision]) -> None:
+    for decision in decisions:
+        if isinstance(decision, Refuse):
+            raise decision.error
+
+
+def _answer(decision: Decision, now: int) -> Inserted | Refused:
+    match decision:
+        case Admit():
+            return Inserted(now)
+        case Existing(id_):
+            return Inserted(now, id_)
+        case Refuse(error):
+            assert isinstance(error, Refused)
+            return error
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _job_row(job: NewJob, n: int, lane: int, now: int) -> dict[str, Any]:
+    run_at = now + job.delay_ms if job.run_at is None else job.run_at
+    expires_at = job.expires_at if job.expires_in_ms is None else now + job.expires_in_ms
+    return {
+        "n": n,
+        "id": job.id,
+        "lane": lane,
+        "topic": job.topic,
+        "priority": job.priority,
+        "run_at": run_at,
+        "created_at": now,
+        "max_attempts": job.max_attempts,
+        "flags": traits_of(job),
+        "expires_at": expires_at,
+        "template_version": job.template_version,
+        "scope": job.scope,
+        "scope_id": job.scope_id,
+        "created_by": job.created_by,
+        "idempotency_key": job.idempotency_key,
+        "dedupe_key": job.dedupe_key,
+        "limit_key": job.limit.key if job.limit else None,
+        "limit_policy": job.limit.policy if job.limit else None,
+        "limit_most": job.limit.most if job.limit else None,
+        "payload": job.payload,
+        "trace": job.trace,
+        "schedule_id": job.schedule_id,
+        "scheduled_at": job.scheduled_at,
+        "attempt": 0,
+    }
+
+
+def _place_new(rows: list[dict[str, Any]]) -> Script[None]:
+    if due := [row for row in rows if row["run_at"] <= row["created_at"]]:
+        yield "place_ready", _positions(due)
+    if later := [row for row in rows if row["run_at"] > row["created_at"]]:
+        yield "place_later", _positions(later)
+    if expiring := [row for row in rows if row["flags"] & EXPIRES]:
+        yield "add_deadlines", [{"n": row["n"], "expires_at": row["expires_at"]} for row in expiring]
+    if limited := [row for row in rows if row["flags"] & LIMITED]:
+        yield "add_members", [{"key": row["limit_key"], "n": row["n"]} for row in limited]
+
+
+def _positions(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, int]]:
+    return [{"n": row["n"], "attempt": row["attempt"]} for row in rows]

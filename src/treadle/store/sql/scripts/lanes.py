@@ -1,0 +1,57 @@
+"""Lanes (topic x capability x worker type): registered by the enqueue that needs them, served in turn by claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from treadle.store.sql.scripts.common import Script
+from treadle.store.values import NewJob, Wants
+
+LaneKey = tuple[str, str]
+Place = tuple[int, int, int]
+"""Of a ready job in its lane: rank, run_at, n. The order in which jobs are claimed."""
+
+
+def register_lanes(jobs: Iterable[NewJob]) -> Script[dict[LaneKey, int]]:
+    rows = [{"topic": topic, "capability": capability} for topic, capability in sorted({lane_of(job) for job in jobs})]
+    found = yield "find_lanes", rows
+    if len(found) < len(rows):
+        yield "add_lanes", rows
+        found = yield "find_lanes", rows
+    return {(topic, capability): lane for topic, capability, lane in found}
+
+
+def lane_of(job: NewJob) -> LaneKey:
+    return job.topic, job.capability
+
+
+def lane_keys(wants: Wants) -> list[dict[str, str]]:
+    """The keys of the lanes that a worker serves; jobs that ask for nothing special go to any worker."""
+    return [
+        {"topic": topic, "capability": capability, "worker_type": worker_type}
+        for topic in dict.fromkeys(wants.topics)
+        for capability in {"", *wants.capabilities}
+        for worker_type in {"", *wants.worker_types}
+    ]
+
+
+def quota(limit: int, lanes: int) -> int:
+    """How many places of each lane to look at, if there are several: about twice a lane's share."""
+    return min(limit, 2 * limit // lanes + 8)
+
+
+class Turns(NamedTuple):
+    lanes: list[int]
+    """The lane of each job, in the order in which they are claimed."""
+    cut: bool
+    """There may be more that nobody has looked at."""
+
+
+def turns(peeked: Mapping[int, Sequence[Place]], limit: int, looked_at: int) -> Turns:
+    """Merge lanes by their places, as far as they are known: behind the last place of a lane of which only
+    `looked_at` were looked at, an older job of that lane may follow."""
+    full = [places[-1] for places in peeked.values() if looked_at < limit and len(places) == looked_at]
+    cut = min(full, default=None)
+    known = sorted((place, lane) for lane, places in peeked.items() for place in places if cut is None or place <= cut)
+    return Turns([lane for _, lane in known[:limit]], cut is not None and len(known) < limit)

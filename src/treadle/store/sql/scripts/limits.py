@@ -1,0 +1,97 @@
+"""Concurrency limits: how many jobs of a key are running, and who is held until one of them leaves.
+
+A claim counts the jobs it starts, with the count's row locked, and moves those over the limit to `held`. Whoever
+takes a job out of `running` locks the same row, so it sees every job that was held before, and puts the first ones
+back into `ready`: in each lane as many as the key has room for, because nobody may serve the other lanes. They are not
+counted there; the next claim decides again.
+
+A job that leaves `ready` without having run may have been one of those. Then its key is written down in `wakes`, which
+needs no lock: it may happen in a transaction that a user keeps open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from treadle.store.sql.scripts.common import Script, numbers
+
+
+def leave_running(keys: Iterable[str]) -> Script[None]:
+    """Jobs of these keys (one for each of its occurrences) are no longer running; wake who waits for that."""
+    left = Counter(keys)
+    if left:
+        yield "lock_limits", key_rows(left)
+        changes = [{"key": key, "change": -count} for key, count in sorted(left.items())]
+        running = dict((yield "count_running", changes))
+        yield from wake({key: running.get(key, 0) for key in left})
+
+
+def leave_ready(keys: Iterable[str]) -> Script[None]:
+    if rows := key_rows(keys):
+        yield "add_wakes", rows
+
+
+def take_wakes() -> Script[bool]:
+    """Wake who is held under the keys written down; whether some have to be looked at again later."""
+    keys = {row[0] for row in (yield "take_wakes", [])}
+    if not keys:
+        return False
+    rows = key_rows(keys)
+    yield "make_limits", rows
+    running = dict((yield "lock_free_limits", rows))
+    stuck = yield from wake(running)
+    if locked := keys - running.keys():
+        yield "add_wakes", key_rows(locked)
+    return stuck or bool(locked)
+
+
+def wake(running: Mapping[str, int]) -> Script[bool]:
+    """Put the first of those held under these keys, which are locked, back into `ready`.
+
+    Whether somebody else has all of them locked. If they are then left as they are, they have to be woken again.
+    """
+    lanes = (yield "held_lanes", key_rows(running)) if running else []
+    if not lanes:
+        return False
+    room = {(key, lane): max(most - running[key], 1) for key, lane, most in lanes}
+    rows = [
+        {"key": key, "lane": lane, "running": running[key], "room": left} for (key, lane), left in sorted(room.items())
+    ]
+    first = _first((yield "next_held", rows), room)
+    taken = (yield "take_held", numbers(first)) if first else []
+    if taken:
+        yield "place_ready", [{"n": n, "attempt": attempt} for n, attempt in sorted(taken)]
+    woken = set(first.values())
+    stuck = {key for key, _, most in lanes if most > running[key]} - woken
+    if stuck:
+        yield "add_wakes", key_rows(stuck)
+    return bool(stuck)
+
+
+def _first(held: Sequence[Any], room: Mapping[tuple[str, int], int]) -> dict[int, str]:
+    """Of the rows (key, lane, n) as many as each lane has room for: n and its key."""
+    left = dict(room)
+    first: dict[int, str] = {}
+    for key, lane, n in held:
+        if left[key, lane] > 0:
+            left[key, lane] -= 1
+            first[n] = key
+    return first
+
+
+def recount() -> Script[None]:
+    """Housekeeping: count again what runs under the keys at which jobs are held, and look at each of them."""
+    keys = [row[0] for row in (yield "held_keys", [])]
+    if keys:
+        yield "make_limits", key_rows(keys)
+        free = dict((yield "lock_free_limits", key_rows(keys)))
+        running = dict((yield "set_limits", key_rows(free))) if free else {}
+        yield from wake(running)
+    yield "drop_idle_limits", []
+    yield "drop_idle_limit_keys", []
+
+
+def key_rows(keys: Iterable[str]) -> list[dict[str, str]]:
+    return [{"key": key} for key in sorted(set(keys))]

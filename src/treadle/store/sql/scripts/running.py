@@ -1,0 +1,70 @@
+"""What an owner reports: settle, renew, touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treadle.policy.lifecycle import Released
+from treadle.store.sql.scripts.common import Attempt, Facts, LeaseOwner, Move, Script, as_facts, numbers
+from treadle.store.sql.scripts.insert import insert
+from treadle.store.sql.scripts.moves import attempts, end_attempts, event_row, relocate
+from treadle.store.values import Settlement
+
+
+def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
+    """Any endings under one lease; returns the lost ones."""
+    lease = settlements[0].job.lease
+    held = yield "keep_lease", [{"lease": lease}]
+    now: int = held[0][1] if held else 0
+    taken: dict[int, Attempt] = {}
+    facts: dict[int, Facts] = {}
+    if held:
+        facts = {f.n: f for f in as_facts((yield "job_facts", numbers({one.job.n for one in settlements})))}
+        keys = [{"n": one.job.n, "token": one.job.token, "lease": lease} for one in settlements]
+        taken = {row[0]: Attempt(*row) for row in (yield "take_running", keys)}
+    lost = [one for one in settlements if one.job.n not in taken]
+    if lost:
+        # An ending with my token was written by me: the answer to its COMMIT was lost.
+        rows = [{"n": one.job.n, "token": one.job.token} for one in lost]
+        mine = {row[0] for row in (yield "settled_by", rows)}
+        lost = [one for one in lost if one.job.n not in mine]
+    kept = [one for one in settlements if one.job.n in taken]
+    if kept:
+        worker = LeaseOwner(*held[0][2:])
+        moves = [_settled(one, taken[one.job.n], facts[one.job.n], worker, now) for one in kept]
+        done = [one for one, move in zip(kept, moves, strict=True) if move.transition is one.transition]
+        yield from _tell(done, now)
+        yield from relocate(moves, now)
+        yield from _follow_up(done)
+    return lost
+
+
+def _tell(settlements: Sequence[Settlement], now: int) -> Script[None]:
+    rows = [
+        event_row(one.job.n, event.type, None, None, event.message, event.metadata, now)
+        for one in settlements
+        for event in (one.effects.events if one.effects else ())
+    ]
+    if rows:
+        yield "add_events", rows
+
+
+def _follow_up(settlements: Sequence[Settlement]) -> Script[None]:
+    """Raises the refusal of any of the jobs, which undoes the transaction."""
+    jobs = [job for one in settlements if one.effects for job in one.effects.jobs]
+    if jobs:
+        yield from insert(jobs, atomic=True)
+
+
+def _settled(one: Settlement, attempt: Attempt, facts: Facts, worker: LeaseOwner, now: int) -> Move:
+    transition = one.transition
+    if attempt.cancel_at is not None and transition.if_cancelling:
+        transition = transition.if_cancelling
+    if one.ran_ms is not None:
+        attempt = attempt._replace(started_at=attempt.started_at or now - one.ran_ms)
+    return Move(facts, attempt.status, transition, attempt, worker, writer=one.job.lease)
+
+
+def release_unknown(lease: int, tokens: Sequence[int]) -> Script[int]:
+    taken = yield from attempts("take_unknown", [{"lease": lease, "token": token} for token in (0, *tokens)])
+    return len((yield from end_attempts(taken, lambda _: Released("the claim's answer was lost"))))

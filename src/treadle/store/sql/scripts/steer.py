@@ -1,0 +1,259 @@
+"""What people ask for (cancel, requeue, release, reschedule, delete): find the jobs, ask a judge, apply its answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from treadle.model.errors import TreadleError
+from treadle.model.status import ENDED, Status
+from treadle.policy.admission import DEDUPE, Admit, Refuse, Request, UniqueKey
+from treadle.policy.lifecycle import CancelRequested, Outcome, Transition, decide
+from treadle.store import wakeups
+from treadle.store.sql.rows import EXPIRES, ONCE
+from treadle.store.sql.scripts.admitting import Asked, apply, ask, replace
+from treadle.store.sql.scripts.common import LOOKS, Facts, Move, Script, as_facts, not_found, numbers
+from treadle.store.sql.scripts.ended import Ended, erase
+from treadle.store.sql.scripts.limits import leave_ready
+from treadle.store.sql.scripts.moves import attempts, end_attempts, moved_event_row, relocate
+from treadle.store.values import Judge, Refusal, SteeredJob
+
+PENDING_PLACES = ("ready", "later", "held")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A job where it was found, locked, and what becomes of it."""
+
+    facts: Facts
+    place: str
+    status: Status
+    attempt: int
+    ended: Ended | None = None
+    outcome: Outcome | None = None
+    transition: Transition | None = None
+
+    @property
+    def to(self) -> Transition:
+        assert self.transition, "it was judged"
+        return self.transition
+
+
+@dataclass(slots=True)
+class Steering:
+    """What a script of this kind has done so far."""
+
+    answers: dict[str, Refusal | None]
+    """None: done as asked."""
+    hints: set[str] = field(default_factory=set)
+
+    def refuse(self, job: Facts, error: Exception) -> None:
+        self.answers[job.id] = Refusal(job.id, error)
+
+
+class Undone(Exception):
+    """Carries the answers of a dry run out of the transaction that it rolls back."""
+
+    def __init__(self, steering: Steering) -> None:
+        super().__init__("a dry run")
+        self.steering = steering
+
+
+def steer(ids: Sequence[str], judge: Judge, stale_after_ms: int, *, dry_run: bool = False) -> Script[Steering]:
+    steering = Steering({id_: not_found(id_) for id_ in ids})
+    facts = {f.n: f for f in as_facts((yield "find_jobs", [{"id": id_} for id_ in ids]))}
+    left = set(facts)
+    for _ in range(LOOKS):
+        if not left:
+            break
+        now: int = (yield "clock", [])[0][0]
+        found = yield from _look(facts, left)
+        left -= {one.facts.n for one in found}
+        yield from _apply(_judged(found, judge, stale_after_ms, now, steering), now, steering)
+        # What was found nowhere moved between two of the looks.
+    if dry_run:
+        raise Undone(steering)
+    return steering
+
+
+def cancel(ids: Sequence[str], reason: str) -> Script[None]:
+    """Jobs that another one replaces."""
+    yield from steer(ids, lambda _: CancelRequested(reason), 0)
+
+
+def _look(facts: Mapping[int, Facts], ns: Collection[int]) -> Script[list[Verdict]]:
+    """Lock the jobs where they are. One that moves from one place to another at this moment may be in none."""
+    found: list[Verdict] = []
+    left = set(ns)
+    for place in PENDING_PLACES:
+        rows = (yield f"lock_{place}", numbers(left)) if left else []
+        found += [Verdict(facts[n], place, Status.PENDING, attempt) for n, attempt in rows]
+        left -= {row[0] for row in rows}
+    rows = (yield "lock_running", numbers(left)) if left else []
+    for n, attempt, cancel_at in rows:
+        status = Status.PROCESSING if cancel_at is None else Status.CANCELLING
+        found.append(Verdict(facts[n], "running", status, attempt))
+    left -= {row[0] for row in rows}
+    for one in [Ended(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
+        found.append(Verdict(facts[one.n], "ended", Status(one.status), one.attempt, one))
+    return found
+
+
+def _judged(found: Sequence[Verdict], judge: Judge, stale_after_ms: int, now: int, steering: Steering) -> list[Verdict]:
+    judged = []
+    for one in found:
+        job = one.facts
+        stale = one.ended is not None and one.ended.ended_at + stale_after_ms <= now
+        state = SteeredJob(job.id, job.topic, one.status, one.attempt, job.max_attempts, stale)
+        try:
+            outcome = judge(state)
+            transition = decide(state, outcome)
+        except TreadleError as error:
+            steering.refuse(job, error)
+        else:
+            judged.append(Verdict(job, one.place, one.status, one.attempt, one.ended, outcome, transition))
+            steering.answers[job.id] = None
+    return judged
+
+
+def _apply(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+    kinds: dict[Callable[..., Script[None]], list[Verdict]] = defaultdict(list)
+    for one in verdicts:
+        if how := _how(one):
+            kinds[how].append(one)
+    for how, some in kinds.items():
+        yield from how(some, now, steering)
+
+
+def _how(one: Verdict) -> Callable[[Sequence[Verdict], int, Steering], Script[None]] | None:
+    """None: it is as it should be."""
+    to = one.to
+    if to.deletes:
+        return _delete
+    if to.patch:
+        return _reschedule
+    if one.status in ENDED:
+        return _requeue
+    if one.status is Status.PENDING:
+        return _end_pending if to.to in ENDED else None
+    if to.to is Status.CANCELLING:
+        return _ask_to_stop if to.event else None
+    return _take_back
+
+
+def _take(verdicts: Iterable[Verdict]) -> Script[None]:
+    """Pending jobs out of their places, which are locked."""
+    by_place: dict[str, list[int]] = defaultdict(list)
+    for one in verdicts:
+        by_place[one.place].append(one.facts.n)
+    for place, ns in by_place.items():
+        yield f"take_{place}", numbers(ns)
+
+
+def _end_pending(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+    yield from _take(verdicts)
+    yield from relocate([Move(v.facts, v.status, v.to, was_ready=v.place == "ready") for v in verdicts], now)
+    steering.hints |= {wakeups.ENDED, wakeups.READY}
+
+
+def _ask_to_stop(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+    yield "mark_cancel", [{"n": v.facts.n, "reason": v.to.message} for v in verdicts]
+    yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
+    steering.hints.add(wakeups.CANCEL)
+
+
+def _take_back(verdicts: Sequence[Verdict], _now: int, steering: Steering) -> Script[None]:
+    """From their workers, which are told at their next write."""
+    outcomes = {v.facts.n: v.outcome for v in verdicts}
+    taken = yield from attempts("take_running_by_number", numbers(outcomes))
+
+    def outcome(one: Any) -> Outcome:
+        found = outcomes[one.n]
+        assert found, "it was judged"
+        return found
+
+    yield from end_attempts(taken, outcome)
+    steering.hints |= {wakeups.READY, wakeups.ENDED}
+
+
+def _requeue(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+    moves = [Move(v.facts, v.status, v.to, metadata=_history(v.ended)) for v in verdicts if v.ended]
+    asked = yield from ask([_returning(move.facts) for move in moves], [move.facts.n for move in moves])
+    moves = yield from _admitted(moves, asked, steering)
+    if not moves:
+        return
+    ns = {move.facts.n for move in moves}
+    yield "drop_outcomes", numbers(ns)
+    yield "drop_notes", numbers(ns)  # the failures before this ending are history like the ending itself
+    yield "add_tally", [v.ended.undone() for v in verdicts if v.ended and v.facts.n in ns]
+    yield "set_run_at", [{"n": n, "run_at": now} for n in sorted(ns)]
+    if expiring := [move.facts.n for move in moves if move.facts.flags & EXPIRES]:
+        yield "clear_deadline", numbers(expiring)
+    if limited := [move.facts for move in moves if move.facts.limit_key]:
+        yield "add_members", [{"key": job.limit_key, "n": job.n} for job in limited]
+    yield from relocate(moves, now)
+    yield from replace(asked, cancel, within_batch=True)
+    steering.hints.add(wakeups.READY)
+
+
+def _admitted(moves: Sequence[Move], asked: Asked, steering: Steering) -> Script[list[Move]]:
+    """Those that may come back: their dedupe keys are free, and so is a place under their concurrency policy."""
+    yield from apply(asked, cancel)
+    admitted = []
+    for move, decision in zip(moves, asked.decisions, strict=True):
+        if isinstance(decision, Refuse):
+            steering.refuse(move.facts, decision.error)
+        if isinstance(decision, Admit):
+            admitted.append(move)
+    if once := [move.facts for move in admitted if move.facts.flags & ONCE]:
+        yield "drop_keys", [{"n": job.n, "kind": "once"} for job in once]
+    return admitted
+
+
+def _returning(job: Facts) -> Request:
+    unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
+    return Request(job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True)
+
+
+def _history(one: Ended | None) -> dict[str, Any]:
+    """The old outcome, kept in the history."""
+    assert one, "it has ended"
+    outcome = {
+        "status": one.status,
+        "attempt": one.attempt,
+        "endedAt": one.ended_at,
+        "startedAt": one.started_at,
+        "result": one.result,
+        "error": one.error,
+        "errorType": one.error_type,
+        "worker": one.worker,
+    }
+    return {"outcome": outcome}
+
+
+def _reschedule(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+    """Only what is named changes: of two patches of other fields neither may undo the other."""
+    yield from _take(verdicts)
+    rows = [{"n": v.facts.n, "now": now, **(v.to.patch._asdict() if v.to.patch else {})} for v in verdicts]
+    due = {n for n, run_at in (yield "patch_jobs", rows) if run_at <= now}
+    ready = [v for v in verdicts if v.facts.n in due]
+    later = [v for v in verdicts if v.facts.n not in due]
+    for query, some in (("place_ready", ready), ("place_later", later)):
+        if some:
+            yield query, [{"n": v.facts.n, "attempt": v.attempt} for v in some]
+    yield from leave_ready(v.facts.limit_key for v in later if v.facts.limit_key and v.place == "ready")
+    steering.hints |= {wakeups.READY, wakeups.LATER}
+
+
+def _delete(verdicts: Sequence[Verdict], _now: int, steering: Steering) -> Script[None]:
+    yield from _take(v for v in verdicts if v.status is Status.PENDING)
+    if ended := [v.ended for v in verdicts if v.ended]:
+        yield "drop_outcomes", numbers(one.n for one in ended)
+        yield "add_tally", [one.undone() for one in ended]
+    yield from erase([v.facts.n for v in verdicts])
+    if limited := [v for v in verdicts if v.facts.limit_key]:
+        yield "drop_members", [{"key": v.facts.limit_key, "n": v.facts.n} for v in limited]
+        yield from leave_ready(v.facts.limit_key or "" for v in limited if v.place == "ready")
+    steering.hints.add(wakeups.READY)

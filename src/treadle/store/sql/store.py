@@ -1,0 +1,461 @@
+"""What both SQL stores share: every verb that is a script or a plain query. Each says only how to run one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic_core import from_json, to_json
+
+from treadle.model.durations import duration_ms, format_ms
+from treadle.model.errors import InvalidInput, Refused
+from treadle.model.events import Event
+from treadle.model.job import Job, is_job_id
+from treadle.model.status import Status
+from treadle.policy.lifecycle import Failed, decide
+from treadle.store import wakeups
+from treadle.store.sql import lists, scripts
+from treadle.store.sql.changes import Cursor, Reader, Reading
+from treadle.store.sql.join import query_with
+from treadle.store.sql.queries import load
+from treadle.store.sql.rows import JobRow, job_from_row
+from treadle.store.sql.scripts import Script
+from treadle.store.values import (
+    FOREVER,
+    Advanced,
+    Backlog,
+    CancelRequest,
+    Changes,
+    Claimed,
+    Ended,
+    Graces,
+    Holding,
+    Inserted,
+    Judge,
+    Leader,
+    Listing,
+    LiveWorker,
+    NewJob,
+    Reaped,
+    Record,
+    Refusal,
+    Renewed,
+    Settlement,
+    Stats,
+    Topic,
+    Touch,
+)
+from treadle.telemetry.outages import OutageLog
+
+T = TypeVar("T")
+# PostgreSQL takes the longer to find a message among others, the more there are.
+TOUCHED_TOGETHER = 200
+
+
+class SqlStore(ABC):
+    """The verbs of `Store` on top of two primitives: run a script in a transaction, run a query."""
+
+    dialect: str
+    hub: wakeups.Wakeups
+    outage: OutageLog
+
+    def __init__(self, stale_after_ms: int) -> None:
+        self.stale_after_ms = stale_after_ms
+        self.queries = load(self.dialect)
+
+    @abstractmethod
+    async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
+        """Run the script that `make` makes in one transaction; then give the hints `tell`."""
+
+    @abstractmethod
+    async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        """Read rows, outside of any transaction."""
+
+    @abstractmethod
+    async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
+        """Run all queries of the reading that `make` makes on one snapshot of the database."""
+
+    @abstractmethod
+    async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
+        """Read what may cost as much as the caller likes: in a lane of its own, QueryTooSlow after two seconds.
+
+        `together`: all queries on one snapshot."""
+
+    async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        """Read rows by their keys: a statement whose plan is the same whatever the values are."""
+        return await self.read(sql, values)
+
+    async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        """Read a few rows of a small table that is read all the time."""
+        return await self.read(sql, values)
+
+    def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
+        return self.hub.subscribe(wake, self if claims else None)
+
+    async def _ask(self, name: str, rows: Sequence[Mapping[str, Any]] | None = None) -> list[Any]:
+        sql = self.queries[name].sql
+        return await self.read(sql, [] if rows is None else [to_json(rows).decode()])
+
+    async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
+        """Run one statement that is a transaction by itself."""
+
+        def single() -> Script[list[Any]]:
+            return (yield name, rows)
+
+        return await self.transact(single, tell)
+
+    def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
+        return None
+
+    async def now(self) -> int:
+        return int((await self._ask("clock"))[0][0])
+
+    # -- running jobs --------------------------------------------------------------------------
+
+    async def open_lease(self, worker: str, lease_ms: int, serves: Mapping[str, Any] | None = None) -> int:
+        row = {"worker": worker, "ms": lease_ms, "serves": to_json(serves or {}).decode()}
+        [(lease, known)] = await self._change("open_lease", [row])
+        if known is None:
+            await self._change("add_worker", [row])
+            await self._change("name_lease", [{"lease": lease}])
+        return int(lease)
+
+    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
+        rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
+        if not rows:
+            return None
+        until, cancels = rows[0]
+        return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")])
+
+    async def close_lease(self, lease: int) -> None:
+        await self._change("close_lease", [{"lease": lease}])
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        lost: list[Settlement] = []
+        if len({one.job.n for one in settlements}) < len(settlements):
+            settlements, lost = _only_newest(settlements)
+        for lease in sorted({one.job.lease for one in settlements}):
+            mine = [one for one in settlements if one.job.lease == lease]
+            plain = [one for one in mine if is_plain(one)]
+            if plain:
+                lost += await self.settle_completed(lease, plain)
+            rest = [one for one in mine if not is_plain(one) and not one.effects]
+            if rest:
+                lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
+            for one in mine:
+                if one.effects:
+                    lost += await self._settle_with_effects(one)
+        return lost
+
+    async def _settle_with_effects(self, one: Settlement) -> list[Settlement]:
+        """In a transaction of its own: a refused follow-up job undoes this outcome and no other."""
+        try:
+            return await self.transact(lambda: scripts.settle([one]), _told([one]))
+        except Refused as refusal:
+            failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
+            instead = one._replace(transition=decide(one.job, failed), effects=None)
+            lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
+            return [one] if lost else []
+
+    @abstractmethod
+    async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """The everyday ending, fast."""
+
+    async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
+        known: set[tuple[int, int]] = set()
+        newest = _one_per_job(touches)
+        for i in range(0, len(newest), TOUCHED_TOGETHER):
+            rows = [one._asdict() | {"lease": lease} for one in newest[i : i + TOUCHED_TOGETHER]]
+            known.update((n, token) for n, token in await self._change("touch_running", rows))
+        return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
+
+    async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
+        known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
+        rows = await self._ask("held_by", known) if known else []
+        held = {row[1]: Holding(Claimed(*row[:12]), row[12], row[13] is not None) for row in rows}
+        return [held.get(id) for id in ids]
+
+    async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
+        return await self.transact(lambda: scripts.release_unknown(lease, tokens), [wakeups.READY])
+
+    # -- moving jobs ---------------------------------------------------------------------------
+
+    async def advance(self, limit: int = 1000) -> Advanced:
+        wait, overdue, held, replaced = (await self._ask("next_due"))[0]
+        if (wait is None or wait > 0) and overdue is None and held is None and replaced is None:
+            return Advanced(0, [], wait)
+        tell = [wakeups.READY, wakeups.ENDED] + ([wakeups.CANCEL] if replaced is not None else [])
+        return await self.transact(lambda: scripts.advance(limit), tell)
+
+    async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
+        if not await self._ask("anything_to_reap"):
+            return Reaped([])
+        return await self.transact(lambda: scripts.reap(graces, limit), [wakeups.READY, wakeups.ENDED])
+
+    async def steer(self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False) -> list[Job | Refusal | None]:
+        known = [id for id in dict.fromkeys(ids) if is_job_id(id)]
+        if not known:
+            return [scripts.not_found(id) for id in ids]
+        answers = await self._steer(known, judge, dry_run)
+        jobs = dict(zip(known, await self.get(known), strict=True))
+        return [answers.get(id, scripts.not_found(id)) or jobs[id] for id in ids]
+
+    async def _steer(self, known: Sequence[str], judge: Judge, dry_run: bool) -> dict[str, Refusal | None]:
+        def script() -> Script[scripts.Steering]:
+            return _then_wake(scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run))
+
+        try:
+            steering = await self.transact(script)
+        except scripts.Undone as undone:
+            return undone.steering.answers
+        self._tell(sorted(steering.hints))
+        return steering.answers
+
+    @abstractmethod
+    def _tell(self, hints: Sequence[str]) -> None:
+        """Give hints, after the commit that they are about."""
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str], *, connection: Any = None) -> list[Job | None]:
+        known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
+        if not known:
+            return [None] * len(ids)
+        sql, document = lists.by_id(self.queries), to_json(known).decode()
+        if connection is None:
+            rows = await self.read_by_key(sql, [document])
+        else:
+            rows = await query_with(connection, self.dialect, sql, document)
+        jobs = {job.id: job for job in map(self._job, rows)}
+        return [jobs.get(id) for id in ids]
+
+    def _job(self, row: Any) -> Job:
+        return job_from_row(JobRow(*row), self.stale_after_ms, from_json)
+
+    async def list(self, wanted: Listing) -> list[Job]:
+        def page() -> Reading[list[Job]]:
+            rows = yield lists.page(self.queries, self.dialect, wanted, self.stale_after_ms)
+            return [self._job(row) for row in rows]
+
+        return await self.search(page)
+
+    async def count(self, wanted: Listing, cap: int = 10_000) -> int:
+        def counted() -> Reading[int]:
+            rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
+            return int(rows[0][0])
+
+        return await self.search(counted)
+
+    async def count_by_topic(self, wanted: Listing, cap: int = 10_000) -> dict[str, int]:
+        def counted() -> Reading[dict[str, int]]:
+            rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
+            return {topic: int(count) for topic, count in rows}
+
+        return await self.search(counted)
+
+    async def events(self, id: str) -> Sequence[Event] | None:
+        if not is_job_id(id) or (await self.get([id]))[0] is None:
+            return None
+        rows = await self._ask("job_events", [{"id": id}])
+        return [
+            Event(number, id, type_, source, to, message, from_json(metadata), at)
+            for number, type_, source, to, message, metadata, at in rows
+        ]
+
+    async def workers(self) -> Sequence[LiveWorker]:
+        found = []
+        for name, serves, until, running, renewed_at in await self._ask("live_workers"):
+            can = from_json(serves)
+            found.append(
+                LiveWorker(
+                    name,
+                    can.get("topics", []),
+                    can.get("capabilities", []),
+                    can.get("slots", 0),
+                    until,
+                    running,
+                    renewed_at,
+                )
+            )
+        return found
+
+    async def obstacles(self, id: str) -> Sequence[str]:
+        if not is_job_id(id):
+            return []
+        reasons = []
+        behind = await self._ask("held_behind", [{"id": id}])
+        if behind:
+            limit, _, _, waiting = behind[0]
+            names = ", ".join(row[2] for row in behind)
+            reasons.append(f"its key allows {limit} at once: it waits for job {names} ({waiting} wait before it)")
+        for limit, window, used in await self._ask("rate_used", [{"id": id}]):
+            if used >= limit:
+                reasons.append(f"its topic's rate limit of {limit} per {format_ms(window)} is used up")
+        return reasons
+
+    async def changes(
+        self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
+    ) -> Changes:
+        reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
+        if isinstance(wanted, Listing):
+            return await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
+        return await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+
+    async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
+        minute = -(2**40) if since is None else since // 60_000
+        topics: dict[str, dict[str, int]] = {}
+        run_ms = 0
+        for name, status, count in await self._ask("live_counts"):
+            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
+        for name, status, count, ran in await self._ask("ended_counts", [{"minute": minute}]):
+            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
+            if status == Status.COMPLETED and topic in (None, name):
+                run_ms += int(ran)
+        if topic is not None:
+            topics = {name: counts for name, counts in topics.items() if name == topic}
+        totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
+        return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
+
+    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+        rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
+        return [Ended(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows]
+
+    async def backlog(self) -> Sequence[Backlog]:
+        rows = await self._ask("backlog")
+        return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
+
+    # -- topics, templates, leadership, retention ----------------------------------------------
+
+    async def pause(self, topic: str, until: int = FOREVER) -> None:
+        await self._change("pause_topic", [{"topic": topic, "until": until}])
+
+    async def resume(self, topic: str) -> None:
+        await self._change("pause_topic", [{"topic": topic, "until": None}], [wakeups.READY])
+
+    async def topics(self) -> Sequence[Topic]:
+        counts = (await self.stats()).topics
+        return [
+            Topic(
+                name,
+                paused,
+                counts.get(name, {}).get(Status.PENDING, 0),
+                counts.get(name, {}).get(Status.PROCESSING, 0),
+            )
+            for name, paused in await self._ask("list_topics")
+        ]
+
+    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
+        rates: dict[str, tuple[int | None, int | None]] = {}
+        for topic, (text, _) in definitions.items():
+            rate = from_json(text).get("rate")
+            rates[topic] = (rate["n"], duration_ms(rate["perSeconds"])) if rate else (None, None)
+        return await self.transact(lambda: scripts.save_templates(definitions, rates))
+
+    async def templates(self) -> dict[str, tuple[str, int]]:
+        return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
+
+    async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
+        return bool(await self._change("elect", [{"name": name, "holder": holder, "ms": ttl_ms}]))
+
+    async def leaders(self) -> Sequence[Leader]:
+        return [Leader(*row) for row in await self._ask("leaders")]
+
+    async def resign(self, name: str, holder: str) -> None:
+        await self._change("resign", [{"name": name, "holder": holder}])
+
+    async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
+        return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
+
+    async def tidy(self) -> None:
+        await self.transact(scripts.tidy)
+
+    # -- records -------------------------------------------------------------------------------
+
+    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+        rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
+        sql, document = self.queries["get_records"].sql, to_json(rows).decode()
+        found = [Record(*row) for row in await self.read_small(sql, [document])] if rows else []
+        by_id = {(record.kind, record.id): record for record in found}
+        return [by_id.get(one) for one in wanted]
+
+    async def find_record(self, kind: str, key: str) -> Record | None:
+        rows = await self._ask("find_record", [{"kind": kind, "key": key}]) if _storable(kind, key) else []
+        return Record(*rows[0]) if rows else None
+
+    async def list_records(self, kind: str, limit: int = 1000, *, newest: bool = False) -> Sequence[Record]:
+        name = "newest_records" if newest else "list_records"
+        rows = await self._ask(name, [{"kind": kind, "top": limit}]) if _storable(kind) else []
+        return [Record(*row) for row in rows]
+
+    async def find_records(self, kind: str, *, due_before: int, limit: int = 1000) -> Sequence[Record]:
+        rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
+        return [Record(*row) for row in rows]
+
+    async def put_record(
+        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
+    ) -> Record | None:
+        if not _storable(kind, id, key, body):
+            raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
+        row = {"kind": kind, "id": id, "key": key, "body": body, "version": version, "due": due}
+        tell = [] if due is None else [wakeups.LATER]
+        rows = await self._change("add_record" if version is None else "change_record", [row], tell)
+        return Record(*rows[0]) if rows else None
+
+    async def delete_record(self, kind: str, id: str) -> bool:
+        return _storable(kind, id) and bool(await self._change("drop_record", [{"kind": kind, "id": id}]))
+
+
+def _storable(*texts: str) -> bool:
+    """Whatever else is asked for can't be there; the databases would fail over it in different ways."""
+    try:
+        return b"\x00" not in "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _then_wake(script: Script[T]) -> Script[T]:
+    """In the same transaction, let in who waits behind jobs that the script took out of the queue."""
+    answer = yield from script
+    yield from scripts.take_wakes()
+    return answer
+
+
+def is_plain(one: Settlement) -> bool:
+    done = one.transition.to is Status.COMPLETED and one.transition.event is None
+    return done and one.job.flags == 0 and not one.effects
+
+
+def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """A worker may report a job that it lost and got again twice at once: only the newest claim can be live."""
+    tokens: dict[int, int] = {}
+    for one in settlements:
+        tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
+    newest = [one for one in settlements if one.job.token == tokens[one.job.n]]
+    return newest, [one for one in settlements if one.job.token < tokens[one.job.n]]
+
+
+def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
+    """The news of the newest claim of each job, several of them as one: a statement gets each job once."""
+    newest: dict[int, Touch] = {}
+    for one in touches:
+        known = newest.get(one.n)
+        if known is None or one.token > known.token:
+            newest[one.n] = one
+        elif one.token == known.token:
+            progress = known.progress if one.progress is None else one.progress
+            message = known.message if one.message is None else one.message
+            newest[one.n] = one._replace(progress=progress, message=message)
+    return list(newest.values())
+
+
+def _told(settlements: Sequence[Settlement]) -> list[str]:
+    """Whom these endings may concern."""
+    tell = [wakeups.ENDED]
+    if any(one.transition.to is Status.PENDING and one.transition.delay_ms for one in settlements):
+        tell.append(wakeups.LATER)
+    if any(one.job.flags or one.transition.to is Status.PENDING for one in settlements):
+        tell.append(wakeups.READY)
+    if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
+        tell += wakeups.of_new(new)
+    return list(dict.fromkeys(tell))

@@ -1,0 +1,237 @@
+"""SQLite's hot paths, on the writer's connection inside its transaction: few statements, few rows to step through.
+
+Stepping through a row gives up Python's global lock, and a busy event loop takes up to 5 ms to hand
+it back. So many rows travel as one JSON text, in both directions.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pydantic_core import from_json, to_json
+
+from treadle.model.errors import LeaseLost
+from treadle.store.sql.queries import Query
+from treadle.store.sql.scripts.lanes import LaneKey, Turns, lane_keys, quota, turns
+from treadle.store.sql.scripts.moves import completed_row
+from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants
+
+
+def document(rows: object) -> str:
+    return to_json(rows).decode()
+
+
+Lanes = dict[LaneKey, int]
+
+
+def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, lane: int) -> int:
+    """A plain job by itself: two statements. Returns when."""
+    values = (
+        job.id,
+        lane,
+        job.topic,
+        job.run_at,
+        job.delay_ms,
+        job.max_attempts,
+        job.template_version,
+        job.scope,
+        job.scope_id,
+        job.created_by,
+        job.payload,
+        job.trace,
+        job.priority,
+    )
+    # All rows are fetched: with one left, the statement would still be running at COMMIT.
+    [(n, run_at, now)] = db.execute(queries["insert_one"].sql, values).fetchall()
+    if run_at <= now:
+        db.execute(queries["place_one_ready"].sql, (lane, run_at, n, job.max_attempts, job.priority))
+    else:
+        db.execute(queries["place_one_later"].sql, (n, lane, run_at))
+    return int(now)
+
+
+def insert(db: sqlite3.Connection, queries: dict[str, Query], jobs: Sequence[NewJob], lanes: Lanes) -> int:
+    """Plain jobs, without keys, limits or deadlines: the rows, then their places by number. Returns when."""
+    now, last = db.execute(queries["clock_and_last_number"].sql).fetchone()
+    due: list[tuple[object, ...]] = []
+    later: list[tuple[object, ...]] = []
+    for job in jobs:
+        run_at = now + job.delay_ms if job.run_at is None else job.run_at
+        row = (
+            job.id,
+            lanes[job.topic, job.capability],
+            job.topic,
+            run_at,
+            now,
+            job.max_attempts,
+            job.template_version,
+            job.scope,
+            job.scope_id,
+            job.created_by,
+            job.payload,
+            job.trace,
+            job.priority,
+        )
+        (due if run_at <= now else later).append(row)
+    if due:
+        db.executemany(queries["insert_alike"].sql, due)
+        db.execute(queries["place_alike_ready"].sql, (last,))
+    if later:
+        last = db.execute(queries["clock_and_last_number"].sql).fetchone()[1]
+        db.executemany(queries["insert_alike"].sql, later)
+        db.execute(queries["place_alike_later"].sql, (last,))
+    return int(now)
+
+
+def nothing_to_claim(db: sqlite3.Connection, queries: dict[str, Query], lease: int, wants: Wants) -> bool:
+    """A look without a transaction: those who come in vain with a live lease take no lock and write nothing."""
+    if db.execute(queries["lane_heads"].sql, (document(lane_keys(wants)),)).fetchone():
+        return False
+    return db.execute(queries["hold_lease"].sql, (document([{"lease": lease}]),)).fetchone() is not None
+
+
+class Sizes:
+    """How large the payloads of the last claim were: small ones need not be measured again before the next."""
+
+    def __init__(self) -> None:
+        self.bytes_per_job: float | None = None
+
+    def may_exceed(self, jobs: int, max_bytes: int) -> bool:
+        return self.bytes_per_job is None or 4 * self.bytes_per_job * jobs > max_bytes
+
+
+def claim(db: sqlite3.Connection, queries: dict[str, Query], lease: int, wants: Wants, sizes: Sizes) -> Claim | None:
+    """Whole runs of lanes from their heads. None: not so simple (limits, rates, deadlines, last attempts)."""
+    topics = document([{"topic": topic} for topic in wants.topics])
+    if db.execute(queries["rated_topics"].sql, (topics,)).fetchone():
+        return None
+    held = db.execute(queries["hold_lease"].sql, (document([{"lease": lease}]),)).fetchone()
+    if held is None:
+        raise LeaseLost("the lease has run out")
+    lanes = [row[0] for row in db.execute(queries["lane_heads"].sql, (document(lane_keys(wants)),)).fetchall()]
+    if not lanes or wants.limit <= 0:
+        return Claim([])
+    found, cut = _turns(db, queries, lanes, wants.limit)
+    if sizes.may_exceed(len(found), wants.max_bytes):
+        found, cut = _fitting(db, queries, found, wants.max_bytes, cut)
+    token: int = db.execute(queries["next_token"].sql).fetchone()[0]
+    heads = _peek(db, queries, Counter(found), (token, lease), wants.free, sizes)
+    if heads is None:
+        return None
+    for lane, jobs in heads.items():
+        last = db.execute(queries["place_of"].sql, (jobs[-1].n,)).fetchone()
+        db.execute(queries["start_heads"].sql, (token, lease, held[1], lane, *last))
+        db.execute(queries["drop_heads"].sql, (lane, *last))
+    return Claim(_in_turn(found, heads), 0 if cut else None, held[1])
+
+
+def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], limit: int) -> Turns:
+    """From which lane each job comes; one lane needs no look at its places."""
+    if len(lanes) == 1:
+        return Turns([lanes[0]] * limit, False)
+    top = quota(limit, len(lanes))
+    peek = queries["peek_places"].sql
+    texts = {lane: db.execute(peek, (lane, top)).fetchone()[0] for lane in lanes}
+    return turns({lane: list(map(tuple, from_json(text))) for lane, text in texts.items()}, limit, top)
+
+
+def _fitting(
+    db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], max_bytes: int, cut: bool
+) -> Turns:
+    """As many as their payloads leave room for, and one at least."""
+    peek = queries["peek_sizes"].sql
+    sizes = {lane: iter(from_json(db.execute(peek, (lane, top)).fetchone()[0])) for lane, top in Counter(lanes).items()}
+    total = 0
+    fitting: list[int] = []
+    for lane in lanes:
+        total += next(sizes[lane], 0)
+        if total > max_bytes and fitting:
+            return Turns(fitting, True)
+        fitting.append(lane)
+    return Turns(fitting, cut)
+
+
+def _peek(
+    db: sqlite3.Connection,
+    queries: dict[str, Query],
+    lanes: Mapping[int, int],
+    claim: tuple[int, int],
+    free: int,
+    sizes: Sizes,
+) -> dict[int, list[Claimed]] | None:
+    """The first jobs of lanes, so many of each; None if the script has to look at one of them."""
+    heads: dict[int, list[Claimed]] = {}
+    count = length = last_attempts = 0
+    for lane, top in lanes.items():
+        text, limited, expires, last = db.execute(queries["peek_heads"].sql, (lane, top, *claim)).fetchone()
+        if limited or expires:
+            return None
+        heads[lane] = list(map(Claimed._make, from_json(text)))
+        count, length, last_attempts = count + len(heads[lane]), length + len(text), last_attempts + last
+    sizes.bytes_per_job = length / max(count, 1)
+    return None if last_attempts and count > free else heads
+
+
+def _in_turn(lanes: Sequence[int], heads: Mapping[int, list[Claimed]]) -> list[Claimed]:
+    if len(heads) == 1:
+        return next(iter(heads.values()))
+    next_of = {lane: iter(jobs) for lane, jobs in heads.items()}
+    return [next(next_of[lane]) for lane in lanes]
+
+
+def settle(
+    db: sqlite3.Connection, queries: dict[str, Query], lease: int, settlements: Sequence[Settlement]
+) -> list[Settlement]:
+    """Completed, and nothing hangs on them; the lost ones."""
+    held = db.execute(queries["keep_lease"].sql, (document([{"lease": lease}]),)).fetchone()
+    by_topic: dict[str, list[Settlement]] = {}
+    for one in settlements:
+        by_topic.setdefault(one.job.topic, []).append(one)
+    lost: list[Settlement] = []
+    done: list[int] = []
+    for topic, group in by_topic.items():
+        lost += _settle_topic(db, queries, lease, topic, group, held, done)
+    if done:
+        db.execute(queries["add_events"].sql, (document([completed_row(done, held[1])]),))
+    return lost
+
+
+def _settle_topic(
+    db: sqlite3.Connection,
+    queries: dict[str, Query],
+    lease: int,
+    topic: str,
+    group: list[Settlement],
+    held: tuple[int, int, int | None, str] | None,
+    done: list[int],
+) -> list[Settlement]:
+    """The lost ones; the numbers of those that are completed now are added to `done`."""
+    lost: list[Settlement] = []
+    _, now, worker, _ = held or (0, None, None, "")
+    text = document([(one.job.n, one.job.token, one.ran_ms, one.transition.result) for one in group])
+    settled = (
+        0 if now is None else db.execute(queries["settle_completed"].sql, (text, topic, now, lease, worker)).rowcount
+    )
+    if settled != len(group):
+        rows = document([{"n": one.job.n, "token": one.job.token} for one in group])
+        settled_by_me = {row[0] for row in db.execute(queries["settled_by"].sql, (rows,))}
+        lost = [one for one in group if one.job.n not in settled_by_me]
+        # What was settled before, by a call whose answer got lost, is no longer running and not counted again.
+        running = {row[0] for row in db.execute(queries["find_running"].sql, (rows,))}
+        group = [one for one in group if one.job.n in settled_by_me and one.job.n in running]
+        text = document([(one.job.n,) for one in group])
+    if group and now is not None:
+        done += [one.job.n for one in group]
+        db.execute(queries["drop_running"].sql, (text,))
+        tally = {
+            "minute": now // 60_000,
+            "writer": lease,
+            "topic": topic,
+            "status": "completed",
+            "count": len(group),
+            "run_ms": sum(one.ran_ms or 0 for one in group),
+        }
+        db.execute(queries["add_tally"].sql, (document([tally]),))
+    return lost

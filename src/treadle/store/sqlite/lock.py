@@ -1,0 +1,141 @@
+"""The lock by which the writers of different processes take turns: `flock` on a file beside the database.
+
+`flock` itself has no time limit, and waiting with short sleeps instead would leave the lock idle while every waiting
+process is asleep. So a writer waits in the kernel, which wakes it right away, and a thread that exists only while
+processes contend for the lock looks at the clock. A process that holds the lock and does not go on (stopped, or on a
+disk that hangs) then costs its neighbours an error in time, and they go on when it does.
+
+`flock` belongs to the open file, which a fork shares with its parent: the lock of a parent that was killed would stay
+with the child for as long as the child lives. So a child closes its copy.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakSet
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows: SQLite's busy handler must do
+    fcntl = None  # type: ignore[assignment]
+
+# A writer that has waited for this long is told so.
+LIMIT_SECONDS = 30.0
+# The thread that looks at the clock ends after so many looks at which no one waited.
+QUIET_LOOKS = 20
+
+OnLimit = Callable[[float], None]
+
+
+class _Wait(NamedTuple):
+    since: float
+    on_limit: OnLimit
+
+
+class WriteLock:
+    """Taken and released by one thread at a time."""
+
+    def __init__(self, database: Path) -> None:
+        self._fd = _open(database)
+        self._wait: _Wait | None = None
+        self._clock: threading.Thread | None = None
+        self._mutex = threading.Lock()
+        """Guards `_wait` and `_clock`."""
+        self._closed = threading.Event()
+        _open_locks.add(self)
+
+    def take(self, on_limit: OnLimit) -> None:
+        """Wait until this process has the lock.
+
+        While that takes longer than the limit, `on_limit` is called again and again from another thread, with the
+        seconds so far; never after this has returned.
+        """
+        if not self.try_take():
+            assert self._fd is not None
+            self._take_in_turn(self._fd, on_limit)
+
+    def try_take(self) -> bool:
+        """Take the lock if no other process has it."""
+        if self._fd is not None:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def _take_in_turn(self, fd: int, on_limit: OnLimit) -> None:
+        with self._mutex:
+            self._wait = _Wait(time.monotonic(), on_limit)
+            if self._clock is None:
+                self._clock = threading.Thread(target=self._watch_clock, name="treadle-lock", daemon=True)
+                self._clock.start()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        finally:
+            with self._mutex:
+                self._wait = None
+
+    def _watch_clock(self) -> None:
+        quiet = 0
+        while quiet < QUIET_LOOKS:
+            self._closed.wait(min(1.0, LIMIT_SECONDS / 4))
+            with self._mutex:
+                quiet = quiet + 1 if self._wait is None else 0
+                if self._wait and (waited := time.monotonic() - self._wait.since) >= LIMIT_SECONDS:
+                    self._wait.on_limit(waited)
+                if quiet == QUIET_LOOKS or self._closed.is_set():
+                    self._clock = None
+                    return
+
+    def release(self) -> None:
+        if self._fd is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def ring(self) -> None:
+        """Write to the file, which wakes the watchers of other processes."""
+        if self._fd is not None:
+            try:
+                os.pwrite(self._fd, b"x", 0)
+            except OSError:
+                pass  # a full disk: they look now and then
+
+    def close(self) -> None:
+        self._closed.set()
+        _open_locks.discard(self)
+        self.close_file()
+
+    def close_file(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _open(database: Path) -> int | None:
+    """None where there is no such lock: then SQLite's own must do."""
+    if fcntl is None:  # pragma: no cover
+        return None
+    # Who may write to the database may take the lock, and no one else: it can hold up everybody.
+    mode = 0o660 if database.stat().st_mode & 0o020 else 0o600
+    try:
+        return os.open(f"{database}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    except OSError:
+        return None
+
+
+_open_locks: WeakSet[WriteLock] = WeakSet()
+
+
+def _close_in_child() -> None:
+    # Closing is enough. Unlocking would take the lock from the parent, too.
+    for lock in list(_open_locks):
+        lock.close_file()
+    _open_locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,282 @@
+"""The embedded store: one SQLite file, nothing to install, any number of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
+
+from treadle.model.errors import Refused, SchemaMismatch
+from treadle.store import wakeups
+from treadle.store.sql import scripts
+from treadle.store.sql.changes import Reading
+from treadle.store.sql.join import insert_with
+from treadle.store.sql.migrate import Migration, missing
+from treadle.store.sql.queries import Query
+from treadle.store.sql.scripts import Script
+from treadle.store.sql.scripts.lanes import lane_of
+from treadle.store.sql.store import SqlStore
+from treadle.store.sqlite import hot
+from treadle.store.sqlite.health import examine
+from treadle.store.sqlite.hot import document
+from treadle.store.sqlite.searches import Searches
+from treadle.store.sqlite.writer import BUSY, Writer
+from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, Wants
+from treadle.telemetry.outages import OutageLog
+
+T = TypeVar("T")
+
+# Hints that come from the file (not from this process) are given at most this often, but for "ready".
+HINT_PAUSE = 0.02
+
+
+class SqliteStore(SqlStore):
+    dialect = "sqlite"
+
+    def __init__(self, path: Path, *, synchronous: str = "FULL", stale_after_ms: int) -> None:
+        super().__init__(stale_after_ms)
+        self.path = path
+        self.engine = Writer(path, synchronous)
+        self.searches = Searches(self.engine.connect)
+        self.hub = wakeups.Wakeups.of(f"sqlite:{path.resolve()}")
+        self.outage = OutageLog.of(f"sqlite:{path.resolve()}")
+        self._last_hints = 0.0
+        self._lanes: hot.Lanes = {}
+        self._sizes = hot.Sizes()
+
+    # -- being there ---------------------------------------------------------------------------
+
+    async def open(self, migrate: bool = True) -> None:
+        self.engine.open()
+        try:
+            if migrate:
+                await self.migrate()
+            elif waiting := await self.pending_migrations():
+                raise SchemaMismatch(f"{self.path} lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.searches.close)
+        await self.engine.close()
+
+    def _changed(self) -> None:
+        """Another connection has committed: it may be anything."""
+        now = time.monotonic()
+        if now - self._last_hints >= HINT_PAUSE:
+            self._last_hints = now
+            self.hub.publish(wakeups.ALL)
+        else:
+            self.hub.publish((wakeups.READY,))
+
+    async def migrate(self) -> list[str]:
+        if not await self.pending_migrations():
+            return []
+        applied: list[str] = await self.engine.write(_migrate)
+        return applied
+
+    async def pending_migrations(self) -> list[str]:
+        """By reading only: the queue may be opened inside a transaction that has the write lock."""
+        there = await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'", ())
+        rows = await self.engine.read("SELECT number FROM treadle_migrations", ()) if there else []
+        return [one.name for one in missing("sqlite", {row[0] for row in rows})]
+
+    async def examine(self) -> list[Finding]:
+        return await examine(self)
+
+    def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
+        self.engine.watch(self._changed)
+        return super().subscribe(wake, claims=claims)
+
+    # -- how scripts and queries run -----------------------------------------------------------
+
+    async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
+        answer: T = await self.engine.write(lambda connection: self.run(connection, make()))
+        if tell:
+            self.hub.publish(tell)
+        return answer
+
+    def _tell(self, hints: Sequence[str]) -> None:
+        if hints:
+            self.hub.publish(hints)
+
+    def run(self, connection: sqlite3.Connection, script: Script[T]) -> T:
+        return run_script(connection, self.queries, script)
+
+    async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        return await self.engine.read(sql, values)
+
+    async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        return await self.engine.read_small(sql, values)
+
+    async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
+        answer: T = await self.engine.read_snapshot(lambda connection: read_on(connection, make()))
+        return answer
+
+    async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
+        return await self.engine.search(self.searches, lambda connection: _of_one_moment(connection, make()))
+
+    # -- the hot paths -------------------------------------------------------------------------
+
+    async def insert(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        atomic: bool = True,
+        patient: bool = True,
+        connection: Any = None,
+        records: Sequence[RecordWrite] = (),
+    ) -> list[Inserted | Refused]:
+        if records:
+            return await self.transact(lambda: scripts.insert_with_records(jobs, atomic, records), wakeups.of_new(jobs))
+        # `patient` has nothing to decide: a writer is alone, so no key is ever locked.
+        if connection is not None:
+            return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
+        if not jobs:
+            return []
+        writing = self.engine.write(lambda db: self._insert(db, jobs, atomic))
+        # Their claim is the next thing in the writer's queue, as a rule in time for the same commit.
+        self.hub.tell_claimants(self)
+        answers: list[Inserted | Refused]
+        answers, lanes = await writing
+        # Remembered only now that the transaction that registered them has committed.
+        self._lanes |= lanes
+        self.hub.publish(wakeups.of_new(jobs), told=self)
+        return answers
+
+    def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
+        if not jobs:
+            return []
+        written = self.engine.write_here(lambda db: self._insert(db, jobs, False))
+        if written is BUSY:
+            return None
+        answers: list[Inserted | Refused]
+        answers, lanes = written
+        self._lanes |= lanes
+        self.hub.publish(wakeups.of_new(jobs))
+        return answers
+
+    def _insert(
+        self, db: sqlite3.Connection, jobs: Sequence[NewJob], atomic: bool
+    ) -> tuple[list[Inserted | Refused], hot.Lanes]:
+        """The answers, and the lanes that had to be looked up."""
+        if not all(job.plain for job in jobs):
+            return self.run(db, scripts.insert(jobs, atomic)), {}
+        at, lanes = self._insert_plain(db, jobs)
+        return [Inserted(at)] * len(jobs), lanes
+
+    def _insert_plain(self, db: sqlite3.Connection, jobs: Sequence[NewJob]) -> tuple[int, hot.Lanes]:
+        lanes, new = self._lanes, {}
+        if any(lane_of(job) not in lanes for job in jobs):
+            lanes = new = self.run(db, scripts.register_lanes(jobs))
+        if len(jobs) > 1:
+            return hot.insert(db, self.queries, jobs, lanes), new
+        [job] = jobs
+        return hot.insert_one(db, self.queries, job, lanes[lane_of(job)]), new
+
+    async def claim(self, lease: int, wants: Wants) -> Claim:
+        def look(db: sqlite3.Connection) -> Claim | None:
+            return Claim([]) if hot.nothing_to_claim(db, self.queries, lease, wants) else None
+
+        def work(db: sqlite3.Connection) -> Claim:
+            quick = hot.claim(db, self.queries, lease, wants, self._sizes)
+            return quick or self.run(db, scripts.claim(lease, wants))
+
+        claim: Claim = await self.engine.write(work, look)
+        return claim
+
+    async def tidy(self) -> None:
+        await super().tidy()
+        if await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'", ()):
+            await self.engine.write(_forget_statistics)
+
+    async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
+        lost: list[Settlement] = await self.engine.write(lambda db: hot.settle(db, self.queries, lease, settlements))
+        self.hub.publish((wakeups.ENDED,))
+        return lost
+
+
+def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) -> T:
+    """Drive a script on a sqlite3 connection, inside whatever transaction is open there."""
+    try:
+        name, rows = next(script)
+        while True:
+            query = queries[name]
+            cursor = connection.execute(query.sql, (document(rows),) if "?1" in query.sql else ())
+            answer = cursor.fetchall() if cursor.description else []
+            if query.packed:
+                answer = from_json(answer[0][0])
+            name, rows = script.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def _of_one_moment(connection: sqlite3.Connection, reading: Reading[T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return read_on(connection, reading)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def read_on(connection: sqlite3.Connection, reading: Reading[T]) -> T:
+    """Drive a reading on a connection, inside whatever transaction is open there."""
+    try:
+        sql, values = next(reading)
+        while True:
+            sql, values = reading.send(connection.execute(sql, values).fetchall())
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def _missing(connection: sqlite3.Connection) -> list[Migration]:
+    there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'").fetchone()
+    rows = connection.execute("SELECT number FROM treadle_migrations").fetchall() if there else []
+    return missing("sqlite", {row[0] for row in rows})
+
+
+def _migrate(connection: sqlite3.Connection) -> list[str]:
+    """Inside one BEGIN IMMEDIATE: the second of two processes waits here and then finds nothing to do."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS treadle_migrations "
+        "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
+    )
+    applied = []
+    for one in _missing(connection):
+        for statement in _statements(one.sql):
+            connection.execute(statement)
+        connection.execute("INSERT INTO treadle_migrations VALUES (?, ?, datetime('now'))", (one.number, one.name))
+        applied.append(one.name)
+    return applied
+
+
+def _forget_statistics(connection: sqlite3.Connection) -> None:
+    """Drop what someone's ANALYZE found out about these tables: it may have found them empty.
+
+    The statements are written for one plan, the one that SQLite makes without statistics. A change of the schema makes
+    every open connection, in any process, forget the old statistics too.
+    """
+    forgotten = connection.execute("DELETE FROM sqlite_stat1 WHERE tbl LIKE 'treadle!_%' ESCAPE '!'").rowcount
+    if forgotten:
+        connection.execute("CREATE TABLE treadle_forgotten (n INTEGER)")
+        connection.execute("DROP TABLE treadle_forgotten")
+        connection.execute("PRAGMA writable_schema = RESET")  # the same for this connection itself
+
+
+def _statements(sql: str) -> list[str]:
+    """Single statements; `executescript` would commit the transaction that holds them together."""
+    found, current = [], ""
+    for line in sql.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            found.append(current)
+            current = ""
+    return found

@@ -1,0 +1,452 @@
+"""One SQLite file: a writer thread with group commit, readers beside it, and a watch for other processes.
+
+Every write goes through one thread, in the order in which it was asked for. Whatever waits when it is free, or
+comes until it commits, goes into one transaction, so a hundred callers pay for one fsync. If one piece of a group
+fails, the group is rolled back and each piece gets a transaction of its own: one caller's error is never another's.
+
+Writers of different processes take turns by a lock beside the database (`lock.py`), because SQLite's own busy handler
+sleeps and polls: the lock would lie idle while every process that waits is asleep. The lock also covers the checkpoint
+that a commit may trigger, which keeps Treadle's processes out of the window of the WAL-reset bug of SQLite before
+3.51.3 (a writer and a checkpoint at the same instant).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from treadle.model.errors import InvalidInput, StoreUnavailable
+from treadle.store import clock
+from treadle.store.sqlite import lock as locks
+from treadle.store.sqlite.lock import WriteLock
+from treadle.store.sqlite.searches import Searches
+from treadle.store.sqlite.watcher import FileWatcher
+
+MIN_VERSION = (3, 35, 0)
+BUSY_SECONDS = 30.0
+GROUP = 256
+# How often the watch looks for other processes' commits: quickly after one, slower the longer nothing happens.
+WATCH_MIN = 0.0015
+# Where the system tells of writes, looking is only for what it might have missed.
+BELL_MAX, BELL_GROWTH = 1.0, 1.5
+POLL_MAX, POLL_GROWTH = 0.010, 1.002
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], Any]
+
+
+class _Request(NamedTuple):
+    work: Work
+    look: Work | None
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+# The answer of `write_here` while another thread or process writes.
+BUSY = object()
+
+
+class _NotBegun(Exception):
+    """The write lock could not be had."""
+
+    def __init__(self, cause: sqlite3.Error) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Writer:
+    """Connections and threads of one open database."""
+
+    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
+        self.path = path
+        self.synchronous = synchronous
+        self._clock = clock.current()
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._readers = ThreadPoolExecutor(2, "treadle-read")
+        self._local = threading.local()
+        self._read_connections: list[sqlite3.Connection] = []
+        self._small_reads: sqlite3.Connection | None = None
+        self._log = f"{path}-wal"
+        self._in_use = threading.Lock()
+        """Held by whoever uses the writer's connection."""
+        self._writer: threading.Thread | None = None
+        self._watch: threading.Thread | None = None
+        self._bell: FileWatcher | None = None
+        self._stopping = threading.Event()
+        self._closing = False
+        """The writer has seen that nothing more comes."""
+        self._pid = os.getpid()
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def open(self) -> None:
+        if sqlite3.sqlite_version_info < MIN_VERSION:
+            raise InvalidInput(
+                f"SQLite {sqlite3.sqlite_version} is too old: treadle needs {'.'.join(map(str, MIN_VERSION))}"
+            )
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        _create_private(self.path)
+        self._connection = self.connect()
+        self._lock = WriteLock(self.path)
+        self._writer = threading.Thread(
+            target=self._write, args=(self._connection, self._lock), name="treadle-write", daemon=True
+        )
+        self._writer.start()
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Start telling of other connections' commits; once is enough."""
+        if self._watch is None:
+            self._bell = FileWatcher([self._log, f"{self.path}.lock"])
+            self._watch = threading.Thread(
+                target=self._look, args=(self._connection, on_change), name="treadle-watch", daemon=True
+            )
+            self._watch.start()
+
+    def connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=512,
+            )
+            _turn_to_wal(connection)
+            if self._clock:
+                self._clock.install(connection)
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute("PRAGMA cache_size = -65536")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            # The file's header is read only now: a file that is no database shows here.
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailable(f"can't open {self.path}: {error}") from None
+        except sqlite3.DatabaseError as error:
+            raise InvalidInput(f"{self.path} is not a SQLite database: {error}") from None
+        return connection
+
+    async def close(self) -> None:
+        if self._writer is None:
+            return
+        self._stopping.set()
+        if self._bell:
+            self._bell.stop()
+        self._requests.put(None)
+        await asyncio.to_thread(self._join)
+
+    def _join(self) -> None:
+        self._readers.shutdown(wait=True)
+        for connection in self._read_connections:
+            connection.close()
+        # A writer that waits for another process's lock ends when it gets it; nothing is lost by leaving before.
+        until = time.monotonic() + locks.LIMIT_SECONDS
+        threads = [thread for thread in (self._watch, self._writer) if thread]
+        for thread in threads:
+            thread.join(max(until - time.monotonic(), 0))
+        self._writer = None
+        if self._bell and not any(thread.is_alive() for thread in threads):
+            self._bell.close()
+            self._bell = None
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def write(self, work: Work, look: Work | None = None) -> asyncio.Future[Any]:
+        """Run `work` on the writer's connection, inside a transaction that has committed when the answer is there.
+
+        It has its place in the order of all writes when this returns. If nothing before it is to be written, `look`
+        runs first, outside of any transaction; if that has an answer, it is the answer.
+        """
+        self._check_process()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._requests.put(_Request(work, look, future, loop))
+        return future
+
+    def write_here(self, work: Work) -> Any:
+        """Like `write`, in the caller's own thread; `BUSY`: others write, and joining their commit is cheaper."""
+        self._check_process()
+        if not self._requests.empty() or not self._in_use.acquire(blocking=False):
+            return BUSY
+        try:
+            self._check_process()
+            if not self._lock.try_take():
+                return BUSY
+            try:
+                alone = _Request(work, None, *cast(Any, (None, None)))  # no loop waits for the answer
+                [answer] = self._transaction_in_turn(self._connection, self._lock, [alone], grows=False)
+            finally:
+                self._lock.release()
+        except _NotBegun as error:
+            raise _explained(error.cause, self.path) from None
+        except sqlite3.Error as error:
+            raise _explained(error, self.path) from None
+        finally:
+            self._in_use.release()
+        return answer
+
+    def _check_process(self) -> None:
+        if self._writer is None or self._stopping.is_set():
+            raise StoreUnavailable(f"{self.path} is not open; open the queue first")
+        if os.getpid() != self._pid:
+            raise InvalidInput("this queue was opened before a fork; open a new one in the child process")
+
+    def _write(self, connection: sqlite3.Connection, lock: WriteLock) -> None:
+        while request := self._requests.get():
+            group = [request]
+            self._join_waiting(group)
+            with self._in_use:
+                while group and self._looked(connection, group[0]):
+                    group.pop(0)
+                if group:
+                    self._commit(connection, lock, group)
+            if self._closing:
+                break
+        with self._in_use:
+            lock.take(lambda _: None)
+            connection.close()
+            lock.close()
+
+    def _join_waiting(self, group: list[_Request]) -> None:
+        """Add what waits by now."""
+        while len(group) < GROUP and not self._closing and not self._requests.empty():
+            following = self._requests.get()
+            if following is None:
+                self._closing = True
+            else:
+                group.append(following)
+
+    def _looked(self, connection: sqlite3.Connection, request: _Request) -> bool:
+        """True: a look was enough."""
+        if request.look is None:
+            return False
+        try:
+            answer = request.look(connection)
+        except Exception:
+            return False  # the transaction will say so, or work
+        if answer is not None:
+            _deliver([request], [answer])
+        return answer is not None
+
+    def _commit(
+        self,
+        connection: sqlite3.Connection,
+        lock: WriteLock,
+        group: list[_Request],
+        behind: list[_Request] | None = None,
+    ) -> None:
+        """All in one transaction, with what comes until the commit; not so if others wait `behind` for their own."""
+        try:
+            answers = self._transaction(connection, lock, group, behind)
+        except _NotBegun as error:
+            # Nobody's fault, and waiting once more for each of them would not help.
+            _refuse([group, behind or []], functools.partial(_explained, error.cause, self.path))
+        except Exception as error:
+            if len(group) == 1:
+                _deliver(group, [_explained(error, self.path)])
+            else:
+                while group:
+                    self._commit(connection, lock, [group.pop(0)], behind=group)
+        else:
+            _deliver(group, answers)
+
+    def _transaction(
+        self, connection: sqlite3.Connection, lock: WriteLock, group: list[_Request], behind: list[_Request] | None
+    ) -> list[Any]:
+        lock.take(lambda seconds: self._give_up([group, behind or []], seconds))
+        try:
+            # Empty by now if it took too long.
+            return self._transaction_in_turn(connection, lock, group, grows=behind is None) if group else []
+        finally:
+            lock.release()
+
+    def _transaction_in_turn(
+        self, connection: sqlite3.Connection, lock: WriteLock, group: list[_Request], grows: bool
+    ) -> list[Any]:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise _NotBegun(error) from None
+        try:
+            answers: list[Any] = []
+            while len(answers) < len(group):
+                answers.append(group[len(answers)].work(connection))
+                if grows and len(answers) == len(group):
+                    self._join_waiting(group)
+            connection.execute("COMMIT")
+            lock.ring()
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return answers
+
+    def _give_up(self, groups: Sequence[list[_Request]], seconds: float) -> None:
+        """The writer waits for its turn, for too long: nothing that it would write then has been written."""
+        late: list[_Request] = []
+        while not self._requests.empty():
+            request = self._requests.get()
+            if request is None:
+                self._requests.put(None)
+                break
+            late.append(request)
+        reason = f"{self.path} can't be used just now: others have kept its write lock for {seconds:.0f} s"
+        _refuse([*groups, late], functools.partial(StoreUnavailable, reason))
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        self._check_process()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, sql, values)
+
+    async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        """Read a few rows that are as good as in memory, on the loop: a thread takes ten times as long to answer."""
+        self._check_process()
+        try:
+            if self._small_reads is None:
+                self._small_reads = self.connect()
+                self._small_reads.execute("PRAGMA busy_timeout = 0")
+                self._read_connections.append(self._small_reads)
+            return self._small_reads.execute(sql, values).fetchall()
+        except sqlite3.Error:
+            return await self.read(sql, values)  # busy, or worse: a thread can wait, and tell
+
+    async def read_snapshot(self, work: Work) -> Any:
+        """Run `work` on a reader's connection; all that it reads is of one moment."""
+        self._check_process()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_snapshot, work)
+
+    def _read_snapshot(self, work: Work) -> Any:
+        connection = self._reader()
+        try:
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise _explained(error, self.path) from None
+
+    def _reader(self) -> sqlite3.Connection:
+        """This thread's own; opened here, because an initializer that fails once would break the pool for good."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.connect()
+            self._read_connections.append(connection)
+        return connection
+
+    def _read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        connection = self._reader()
+        try:
+            rows: list[Any] = connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise _explained(error, self.path) from None
+        return rows
+
+    async def search(self, searches: Searches, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in the lane of the searches."""
+        self._check_process()
+        try:
+            return await searches.run(work)
+        except sqlite3.Error as error:
+            raise _explained(error, self.path) from None
+
+    # -- watching ------------------------------------------------------------------------------
+
+    def _look(self, connection: sqlite3.Connection, on_change: Callable[[], None]) -> None:
+        """Tell when any other connection has committed: on the writer's, `data_version` leaves our own commits out.
+
+        It is a look at shared memory, no I/O. The log is written to a moment before the commit can be seen; Treadle's
+        own processes ring once more when it can.
+        """
+        assert self._bell
+        most, growth = (BELL_MAX, BELL_GROWTH) if self._bell.works else (POLL_MAX, POLL_GROWTH)
+        seen, pause = None, 0.0
+        while not self._stopping.is_set():
+            rang = self._bell.wait(pause)
+            if not rang:
+                pause = min(max(pause, WATCH_MIN) * growth, most)
+            else:
+                pause = WATCH_MIN if rang == self._log else most
+                if self._in_use.locked():
+                    time.sleep(WATCH_MIN)  # most likely our own commit, whose bell rings many times
+            try:
+                with self._in_use:
+                    version = connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error:
+                continue  # busy, or the file is gone for a moment: polling finds what a hint missed
+            if version != seen:
+                if seen is not None:
+                    on_change()
+                    time.sleep(WATCH_MIN)  # whoever was told looks at everything: no need to tell of each commit
+                seen, pause = version, WATCH_MIN
+
+
+def _deliver(group: Sequence[_Request], answers: Sequence[Any]) -> None:
+    """Hand the answers to the loops that wait, with one call per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for request, answer in zip(group, answers, strict=True):
+        by_loop.setdefault(request.loop, []).append((request.future, answer))
+    for loop, pairs in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+            loop.call_soon_threadsafe(_resolve, pairs)
+
+
+def _refuse(groups: Sequence[list[_Request]], error: Callable[[], Exception]) -> None:
+    """An error for each of them; then none is left waiting."""
+    for group in groups:
+        _deliver(group, [error() for _ in group])
+        group.clear()
+
+
+def _resolve(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, answer in pairs:
+        if future.done():
+            continue
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+
+def _create_private(path: Path) -> None:
+    """A new database is for its owner alone: it holds the key that signs tokens. SQLite gives the files that it makes
+    beside it the same mode. A file that is there must not be opened here: closing it would end SQLite's locks on it."""
+    with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def _turn_to_wal(connection: sqlite3.Connection) -> None:
+    """Of two that turn a new file at once, SQLite tells one at once that it is locked: both could wait for ever."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.005)
+
+
+# What passes by itself: the same call may work a moment later.
+_PASSING = ("locked", "busy", "full", "i/o error", "unable to open", "readonly")
+
+
+def _explained(error: Exception, path: Path) -> Exception:
+    if isinstance(error, sqlite3.OperationalError) and any(word in str(error).lower() for word in _PASSING):
+        return StoreUnavailable(f"{path} can't be used just now: {error}")
+    if isinstance(error, sqlite3.DatabaseError) and "malformed" in str(error):
+        return StoreUnavailable(f"{path} is damaged: {error}; run treadle doctor")
+    return error

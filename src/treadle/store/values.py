@@ -1,0 +1,414 @@
+"""What travels between Treadle and a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from treadle.model.job import Job
+from treadle.model.status import Status
+from treadle.policy.admission import Limit
+from treadle.policy.lifecycle import Outcome, Transition
+from treadle.policy.rules import Condition, SortKey
+
+
+class NewJob(NamedTuple):
+    """A job to insert; everything already checked and written as the store keeps it."""
+
+    id: str
+    topic: str
+    payload: str
+    priority: int = 50
+    capability: str = ""
+    max_attempts: int = 3
+    run_at: int | None = None
+    """An instant that the user named. None: `delay_ms` from now."""
+    delay_ms: int = 0
+    expires_at: int | None = None
+    expires_in_ms: int | None = None
+    scope: str | None = None
+    scope_id: str | None = None
+    created_by: str | None = None
+    idempotency_key: str | None = None
+    key_owner: str | None = None
+    """Whose key that is; None: everybody's who says nothing of it."""
+    dedupe_key: str | None = None
+    repeatable: bool = True
+    limit: Limit | None = None
+    cancelable: bool = True
+    """Whether a job that replaces it may cancel it while it runs."""
+    template_version: int | None = None
+    schedule_id: str | None = None
+    scheduled_at: int | None = None
+    slot: str | None = None
+    """Unique for a schedule and a time: any number of schedulers make one job."""
+    trace: str | None = None
+    """W3C traceparent of the enqueue, where somebody traces."""
+
+    @property
+    def plain(self) -> bool:
+        """No key, limit or deadline: it may take the short way."""
+        return (
+            self.repeatable
+            and self.idempotency_key is None
+            and self.dedupe_key is None
+            and self.limit is None
+            and self.expires_at is None
+            and self.expires_in_ms is None
+            and self.schedule_id is None
+        )
+
+    @property
+    def keys(self) -> tuple[tuple[str | None, ...], ...]:
+        """What other transactions may have locked."""
+        keys: list[tuple[str | None, ...]] = []
+        if self.idempotency_key is not None:
+            keys.append(("idempotency", self.topic, self.scope, self.scope_id, self.idempotency_key))
+        if self.dedupe_key is not None:
+            keys.append(("dedupe", self.dedupe_key))
+        if self.limit is not None:
+            keys.append(("limit", self.limit.key))
+        return tuple(keys)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """All but id, payload and trace."""
+        return (self[1], *self[3:-1])
+
+
+class Inserted(NamedTuple):
+    """The answer for one new job: it was made at `at`, or an older one stands for it."""
+
+    at: int
+    existing_id: str | None = None
+
+
+class Claimed(NamedTuple):
+    """A job in a worker's hands."""
+
+    n: int
+    id: str
+    topic: str
+    payload: str
+    attempt: int
+    max_attempts: int
+    flags: int
+    created_by: str | None
+    scope: str | None
+    scope_id: str | None
+    token: int
+    lease: int
+    due: int = 0
+    """Since when it could have been claimed."""
+    trace: str | None = None
+    start_within_ms: int | None = None
+    """Under a rate limit: give it back if its handler can't start within this time of asking for it."""
+
+    @property
+    def status(self) -> Status:
+        return Status.PROCESSING
+
+
+# How much payload one claim brings: enough for hundreds of small jobs, far from the 1 GB that fits in SQLite's texts.
+MAX_CLAIM_BYTES = 16 * 1024 * 1024
+
+
+class Wants(NamedTuple):
+    """What a worker can take."""
+
+    topics: Sequence[str]
+    capabilities: Sequence[str] = ()
+    limit: int = 1
+    free: int = 1
+    """Slots that are free now; a job on its last attempt is only claimed into one."""
+    worker_types: Sequence[str] = ()
+    max_bytes: int = MAX_CLAIM_BYTES
+    """Of payloads as stored; the first job comes whatever its size."""
+
+
+class Claim(NamedTuple):
+    """What a claim brought, and when to come again if it did not bring enough."""
+
+    jobs: list[Claimed]
+    again_in_ms: int | None = None
+    """There may be more: at once (0), or when a rate limit or a locked key lets it through. None: nothing is known."""
+    at: int | None = None
+    """When, by the database's clock, if the claim read it."""
+
+
+class Advanced(NamedTuple):
+    """What `advance` did."""
+
+    promoted: int
+    """Jobs that can be claimed now."""
+    moved: list[Moved]
+    """Jobs whose deadline passed."""
+    next_in_ms: int | None
+    """When there is more to do; None: nothing waits for its time."""
+
+
+class NewEvent(NamedTuple):
+    """A line for a job's history that changes nothing else."""
+
+    type: str
+    message: str = ""
+    metadata: Mapping[str, Any] = {}
+
+
+class Effects(NamedTuple):
+    """What an outcome brings along, stored with it or not at all."""
+
+    jobs: tuple[NewJob, ...] = ()
+    """Follow-up jobs; if one is refused, none is made and the attempt ends as failed."""
+    events: tuple[NewEvent, ...] = ()
+
+
+class Settlement(NamedTuple):
+    """The end of an attempt, as its owner reports it."""
+
+    job: Claimed
+    transition: Transition
+    ran_ms: int | None
+    """How long the handler has run; None: it never started."""
+    effects: Effects | None = None
+    """Not applied if a cancel, unknown to the owner, ends the attempt in another way."""
+
+
+class Touch(NamedTuple):
+    """News of a running job: when it started, how far it is."""
+
+    n: int
+    token: int
+    ran_ms: int
+    progress: int | None
+    message: str | None
+
+
+class Holding(NamedTuple):
+    """A running job as whoever holds it needs to know it."""
+
+    job: Claimed
+    ran_ms: int
+    cancel_requested: bool
+
+
+class CancelRequest(NamedTuple):
+    n: int
+    token: int
+    reason: str
+
+
+class Renewed(NamedTuple):
+    """A lease that goes on, and what its owner was asked to stop."""
+
+    until: int
+    cancels: list[CancelRequest]
+
+
+class Graces(NamedTuple):
+    """For how long jobs of a topic may go on after they were asked to stop."""
+
+    default_ms: int
+    topics: Mapping[str, int] = {}
+
+    def of(self, topic: str) -> int:
+        return self.topics.get(topic, self.default_ms)
+
+
+class Moved(NamedTuple):
+    """A job that maintenance moved, for logs and metrics."""
+
+    id: str
+    topic: str
+    status: Status
+    event: str
+
+
+class Reaped(NamedTuple):
+    """What the reaper took back or ended, and whether there is more to take."""
+
+    moved: list[Moved]
+    more: bool = False
+
+
+class SteeredJob(NamedTuple):
+    """A job that someone wants to change, as the judge sees it."""
+
+    id: str
+    topic: str
+    status: Status
+    attempt: int
+    max_attempts: int
+    stale: bool
+
+
+Judge = Callable[[SteeredJob], Outcome]
+"""What becomes of a job; raises a TreadleError to leave it as it is. Pure: it may be asked more than once."""
+
+
+class Refusal(NamedTuple):
+    """Why one job of a batch could not be changed; `error` is ready to be raised."""
+
+    id: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which jobs to list, newest first unless `sort` says otherwise."""
+
+    topic: str | None = None
+    status: Status | None = None
+    stale: bool = False
+    scope: str | None = None
+    scope_id: str | None = None
+    limit: int = 30
+    offset: int = 0
+    condition: Condition | None = None
+    """What else must hold of a job."""
+    sort: tuple[SortKey, ...] = ()
+    ended_since: int | None = None
+    """With the status of an ending: only jobs that ended then or later. If there are more than `limit`, which of them
+    are listed is the store's choice."""
+    newest: int | None = None
+    """Of a condition over documents: asked only of so many jobs, the newest that the rest of it lets through."""
+
+
+class Change(NamedTuple):
+    """Something that happened to a job, read after it was stored."""
+
+    event: str
+    at: int
+    job: Job | None
+    """As it was when this was read, which may be more than this change left. None: it was deleted."""
+    to: Status | None = None
+    """The status that this change left; None: it did not change it."""
+    attempt: int | None = None
+    """The attempts that this change left; None: unknown."""
+    progress: int | None = None
+    message: str | None = None
+    gone: Mapping[str, Any] | None = None
+    """What is known of a deleted job: id, topic, scope, scopeId, createdBy."""
+
+
+class Changes(NamedTuple):
+    """What happened between two looks, in the order in which it happened to each job."""
+
+    events: list[Change]
+    cursor: Any
+    """Where the next look begins; the old one stays good for asking once more."""
+    now: int
+    more: bool = False
+    """There was more than a page: look again at once."""
+    lost: bool = False
+    """Something may be missing: whoever counts on every event must look at all jobs again."""
+    busy: bool = False
+    """Jobs are running."""
+    jobs: list[Job] | None = None
+    """Those that were asked for, as they are after all of this; None: not asked for, or there is more to tell first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    topic: str
+    paused_until: int | None
+    """None: not paused; FOREVER: until it is resumed."""
+    pending: int = 0
+    processing: int = 0
+
+
+FOREVER = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A worker whose lease is live."""
+
+    name: str
+    topics: Sequence[str]
+    capabilities: Sequence[str]
+    slots: int
+    locked_until: int
+    running: int
+    renewed_at: int
+    """Its last heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `doctor`: a check, how it went (`ok`, `warn`, `fail`) and what to do about it."""
+
+    check: str
+    level: str
+    message: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    counts: Mapping[str, int]
+    """Every status; ended ones from the per-minute tally."""
+    run_ms: int
+    """Summed over completed jobs."""
+    topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+class Ended(NamedTuple):
+    """How many jobs of a topic ended in one way within one span of time."""
+
+    at: int
+    """Where the span begins."""
+    topic: str
+    status: str
+    jobs: int
+    run_ms: int
+
+
+class Backlog(NamedTuple):
+    """Pending jobs of one topic and capability."""
+
+    topic: str
+    capability: str
+    due: bool
+    """False: they wait for their time."""
+    jobs: int
+    first: int
+    """The earliest `run_at` among them."""
+
+
+class Leader(NamedTuple):
+    name: str
+    holder: str
+    """The worker's name and a word of its own, because two workers may have one name."""
+    until: int
+
+    @property
+    def worker(self) -> str:
+        return self.holder.rpartition(" ")[0] or self.holder
+
+
+class Record(NamedTuple):
+    """A small thing that the server keeps, such as an account: found by id or by its key, both unique in its kind."""
+
+    kind: str
+    id: str
+    key: str
+    body: str
+    """JSON text; the store does not look into it."""
+    version: int
+    """1, then one more with each change."""
+    created_at: int
+    updated_at: int
+    due: int | None = None
+    """When it wants to be looked at."""
+
+
+class RecordWrite(NamedTuple):
+    """A change of a record that is still at this version."""
+
+    kind: str
+    id: str
+    body: str
+    due: int | None
+    version: int

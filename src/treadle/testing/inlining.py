@@ -1,0 +1,94 @@
+"""Run jobs during the enqueue call."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from treadle.model.errors import JobFailed
+from treadle.model.status import Status
+from treadle.queue.context import Context
+from treadle.queue.hooks import Moment
+from treadle.queue.new_jobs import JobRequest
+from treadle.queue.tasks import Task, topic_of
+
+if TYPE_CHECKING:
+    from treadle.model.job import Job
+    from treadle.queue import Queue
+
+_numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def inline(queue: Queue) -> Iterator[None]:
+    """Inside `with inline(queue):` an enqueue runs its handler before it returns, ignoring any delay.
+
+    The returned job has completed. A handler that fails raises its error. Topics without a handler in this process, and
+    jobs that join a transaction by `connection=`, are only enqueued.
+    """
+    inlined = _Inline(queue)
+    replaced = {"enqueue": inlined.enqueue, "enqueue_many": inlined.enqueue_many}
+    with queue.sync.on_its_loop_only():
+        vars(queue).update(replaced)
+        try:
+            yield
+        finally:
+            for name in replaced:
+                del vars(queue)[name]
+
+
+class _Inline:
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._enqueue = queue.enqueue
+        self._enqueue_many = queue.enqueue_many
+
+    async def enqueue(self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Any) -> Job:
+        name = topic_of(topic)
+        if name not in self._queue.handlers or options.get("connection") is not None:
+            return await self._enqueue(name, payload, **options)
+        # Only the worker created below has this capability.
+        capability = f"inline-{next(_numbers)}"
+        timing = {"delay": 0, "run_at": None} if options.keys() & {"delay", "run_at"} else {}
+        job = await self._enqueue(name, payload, **{**options, **timing, "capability": capability})
+        return job if job.deduplicated else await self._run(job, capability)
+
+    async def enqueue_many(
+        self, topic: str | Task[..., Any, Any] | Iterable[JobRequest], payloads: Iterable[Any] = (), **options: Any
+    ) -> list[Job]:
+        if isinstance(topic, str | Task):
+            requests = [JobRequest(topic, payload, options) for payload in payloads]
+        else:
+            requests = [JobRequest(one.topic, one.payload, {**options, **(one.options or {})}) for one in topic]
+        return [await self.enqueue(one.topic, one.payload, **(one.options or {})) for one in requests]
+
+    async def _run(self, job: Job, capability: str) -> Job:
+        from treadle.worker import Worker
+
+        served, able = [job.topic], [capability]
+        worker = Worker(self._queue, topics=served, capabilities=able, slots=1, burst=True, maintenance=False)
+        with self._noting_errors(job.id) as errors:
+            await worker.run()
+        ended = await self._queue.get(job.id)
+        if ended.status is not Status.COMPLETED:
+            raise errors[0] if errors else JobFailed(f"job {job.id} is {ended.status}", id=job.id)
+        return ended
+
+    @contextlib.contextmanager
+    def _noting_errors(self, job_id: str) -> Iterator[list[BaseException]]:
+        errors: list[BaseException] = []
+
+        async def note(ctx: Context, error: BaseException) -> None:
+            if ctx.job_id == job_id:
+                errors.append(error)
+
+        moments: tuple[Moment, ...] = ("on_failure", "on_retry")
+        for moment in moments:
+            self._queue.hooks.add(moment, note)
+        try:
+            yield errors
+        finally:
+            for moment in moments:
+                self._queue.hooks.remove(moment, note)

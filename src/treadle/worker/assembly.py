@@ -1,0 +1,226 @@
+"""Assembles a running worker and handles the loss of its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from treadle.maintenance import Maintenance
+from treadle.model.handler import Handler
+from treadle.policy.judgement import Cause
+from treadle.queue.background import forever
+from treadle.queue.backoff import Backoff, jittered
+from treadle.queue.hooks import Middleware, fitting
+from treadle.store.values import CancelRequest, Settlement
+from treadle.worker.attempt import Attempt
+from treadle.worker.call import Caller, Function
+from treadle.worker.callers.loop import LoopCaller
+from treadle.worker.callers.process import ProcessCaller, check_findable
+from treadle.worker.callers.thread import ThreadCaller
+from treadle.worker.checkpoints import ProgressWriter
+from treadle.worker.claim_loop import ClaimLoop
+from treadle.worker.hook_runner import HookRunner
+from treadle.worker.interrupts import Interrupts
+from treadle.worker.job_log import JobLog
+from treadle.worker.lease_keeper import Lease, LeaseKeeper
+from treadle.worker.metrics import Metrics
+from treadle.worker.options import Options
+from treadle.worker.recipe import Recipe, SingleCall
+from treadle.worker.services import LoopServices, ThreadServices
+from treadle.worker.settler import Settler
+from treadle.worker.slots import Slots
+from treadle.worker.spans import traced
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
+
+log = logging.getLogger("treadle.worker")
+
+FOLLOW_SETTINGS_S = 5.0
+
+
+class Assembly:
+    def __init__(self, queue: Queue, name: str, options: Options, metrics: Metrics) -> None:
+        self.queue = queue
+        self.name = name
+        self.options = options
+        self.metrics = metrics
+        self.started = False
+        self.maintenance: Maintenance | None = None
+        self._lost_lease: Lease | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        self.unsubscribe: Callable[[], None] = lambda: None
+
+    # -- starting ----------------------------------------------------------------------------------
+
+    async def start(self, on_settled: Callable[[Sequence[Settlement]], None] | None = None) -> None:
+        for topic in self._topics():
+            check_findable(self.queue.handlers[topic], self._middleware(topic))
+        await self.queue.open()
+        await self.queue.save_templates()
+        self._build(await self._open_lease())
+        self.settler.on_settled = on_settled
+        self.claims.watch_for_the_end = self.options.burst
+        await self._start_keeper()
+        self.slots.start({topic: self._recipe(topic) for topic in self._topics()})
+        self.unsubscribe = self.store.subscribe(self._hear, claims=True)
+        self.claiming = self._task(self.claims.run())
+        for name, step in self._duties():
+            self._task(forever(name, step, self.queue.store.outage))
+        self.started = True
+
+    async def _start_keeper(self) -> None:
+        try:
+            await self.keeper.start()
+        except BaseException:
+            self.keeper.abandon()
+            raise
+        self.keeper.keep(self.slots.lease)
+
+    def _duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        return [
+            ("settling", self.settler.run),
+            ("watching the slots", self.interrupts.watch_time),
+            ("writing progress", self.progress.tick),
+            ("looking for cancels", self.interrupts.follow_cancels),
+            ("following the settings", self._follow_settings),
+            *(self.maintenance.duties() if self.maintenance else []),
+        ]
+
+    def _build(self, lease: Lease) -> None:
+        options, store = self.options, self.queue.store
+        self.store = store
+        self.site = self.queue.site
+        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
+        self.progress = ProgressWriter(store, self.job_lost)
+        services = LoopServices(self.queue, self.keeper, self.progress)
+        thread_services = ThreadServices(services)
+        self.loop_caller = LoopCaller(services)
+        self.threads = ThreadCaller(thread_services)
+        self.processes = ProcessCaller(services)
+        self.hooks = HookRunner(self.queue.hooks, services, thread_services)
+        job_log = JobLog()
+        self.settler = Settler(
+            store,
+            self.metrics,
+            self.progress.write_last,
+            self._put_back,
+            self.hooks,
+            job_log,
+            immediate=options.immediate,
+        )
+        self.slots = self.progress.slots = Slots(options.slots, lease, self.settler, job_log)
+        self.metrics.slots, self.metrics.free_slots = options.slots, self._free_slots
+        self.interrupts = Interrupts(store, self.slots, self.metrics, options.lease_ms)
+        self.claims = ClaimLoop(
+            store,
+            self.slots,
+            self.settler,
+            self.hooks,
+            self.metrics,
+            topics=self._topics(),
+            capabilities=options.capabilities,
+            poll_s=options.poll_ms / 1000,
+            lease_ms=options.lease_ms,
+            prefetch=options.prefetch,
+            on_lease_lost=self.lease_lost,
+        )
+        self.slots.on_room = self.settler.on_written = self.hooks.on_done = self.claims.room
+        if options.maintenance:
+            self.maintenance = Maintenance(self.queue, self.name, options.reap_ms, self.metrics.count_moved)
+
+    def _topics(self) -> list[str]:
+        return sorted(self.options.topics if self.options.topics is not None else self.queue.handlers)
+
+    def _recipe(self, topic: str) -> Recipe:
+        handler: Handler = self.queue.handlers[topic]
+        callers: dict[str, Caller] = {
+            "async": self.loop_caller,
+            "thread": self.threads,
+            "process": self.processes,
+        }
+        hooks = self.hooks.of(topic)
+        function = Function(handler, self._middleware(topic), keeps_errors=hooks is not None and hooks.wants_errors)
+        single = SingleCall(function, callers[handler.kind].begin, hooks)
+        return Recipe(traced(single.run), self.metrics.times(topic))
+
+    def _middleware(self, topic: str) -> list[Middleware]:
+        return fitting(self.queue.handlers[topic], self.queue.hooks.middleware)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.append(task)
+        return task
+
+    def _free_slots(self) -> int:
+        return self.slots.parked
+
+    def still_running(self) -> int:
+        return sum(1 for _ in self.slots.running()) if self.started else 0
+
+    # -- signals between the parts -----------------------------------------------------------------
+
+    def _hear(self, hint: str) -> None:
+        if hint == "cancel":
+            self.interrupts.look()
+        else:
+            self.claims.hint(hint)
+
+    def _renewed(self, cancels: Sequence[CancelRequest]) -> None:
+        self.interrupts.apply(cancels)
+        self.progress.renew_all()
+
+    async def _follow_settings(self) -> None:
+        await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
+        await self.site.read()
+
+    def _put_back(self, delay_ms: int) -> None:
+        self.claims.retry_due_in(delay_ms)
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    async def _open_lease(self) -> Lease:
+        serves = {
+            "topics": self._topics(),
+            "capabilities": list(self.options.capabilities),
+            "slots": self.options.slots,
+        }
+        asked = time.monotonic()
+        number = await self.queue.store.open_lease(self.name, self.options.lease_ms, serves)
+        return Lease(number, asked + self.options.lease_ms / 1000)
+
+    def lease_lost(self, lease: Lease) -> None:
+        """Another worker may have everything claimed under it by now: stop the handlers, report nothing."""
+        if lease is not self.slots.lease or lease is self._lost_lease:
+            return
+        self._lost_lease = lease
+        lease.lost = True
+        waiting = self.slots.inbox.take_all()
+        running = list(self.slots.running())
+        self.metrics.lease_losses += len(waiting)
+        log.warning("the lease is lost, and with it %d jobs", len(waiting) + len(running))
+        for attempt in running:
+            self.job_lost(attempt)
+        self._task(self._renew_lease())
+
+    def job_lost(self, attempt: Attempt) -> None:
+        if attempt.stop(Cause.LOST, "the lease is lost"):
+            self.metrics.lease_losses += 1
+
+    async def _renew_lease(self) -> None:
+        backoff = Backoff()
+        caller = self.queue.store.outage.caller("a new lease")
+        while True:
+            try:
+                lease = await self._open_lease()
+                break
+            except Exception as error:  # without a lease there is nothing else to do
+                caller.failed(error)
+                await asyncio.sleep(backoff.delay_s())
+        caller.worked()
+        self.slots.lease = lease
+        self.keeper.keep(lease)
+        self.claims.look_again()

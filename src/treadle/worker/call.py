@@ -1,0 +1,176 @@
+"""One function call for a job: a plain job makes one, a flow makes one per step.
+
+The steps payload text → payload → function → result text are the same in a coroutine, a thread and a child process. The
+callers (`worker/callers`) differ only in where they run them and how they stop them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from treadle.model.durations import duration_ms, format_ms
+from treadle.model.handler import Handler
+from treadle.policy.judgement import NOTHING, CallResult, Cause, Interrupt, Returned
+from treadle.queue.context import Context, HandlerServices, RunningCall
+from treadle.queue.hooks import Middleware, wrapped
+from treadle.worker.errors import describe, refused
+
+if TYPE_CHECKING:
+    from treadle.store.values import Claimed
+    from treadle.worker.attempt import Attempt
+
+Begun = CallResult | Coroutine[Any, Any, CallResult]
+"""The result of a call that ended without waiting, or a coroutine that returns it."""
+
+
+async def result_of(begun: Begun) -> CallResult:
+    return begun if isinstance(begun, tuple) else await begun
+
+
+class Caller(Protocol):
+    def begin(self, call: Call) -> Begun: ...
+
+
+class Function:
+    """A handler with everything needed to call it, computed once."""
+
+    __slots__ = (
+        "grace_s",
+        "handler",
+        "invoke",
+        "keeps_errors",
+        "kills",
+        "middleware",
+        "payload",
+        "result_text",
+        "timeout_s",
+        "wants_context",
+    )
+
+    def __init__(self, handler: Handler, middleware: Sequence[Middleware] = (), keeps_errors: bool = False) -> None:
+        template = handler.template
+        self.handler = handler
+        self.middleware = middleware
+        self.keeps_errors = keeps_errors
+        """Whether hooks need the exception object. It keeps the handler's frames alive, so otherwise it is dropped."""
+        self.payload = handler.payload
+        self.result_text = handler.result_text
+        self.invoke: Callable[[Any, Any], Any] = wrapped(handler, middleware)
+        """Called with the context and the payload; in a coroutine handler it returns the coroutine."""
+        self.wants_context = handler.wants_context or bool(middleware)
+        self.timeout_s = duration_ms(template.timeout) / 1000
+        self.grace_s = duration_ms(template.cancel.grace) / 1000
+        self.kills = template.cancel.mode == "kill"
+
+    def raised(self, call: ServedCall, error: BaseException) -> CallResult:
+        if self.keeps_errors:
+            call.error = error
+        return describe(error)
+
+    def refused(self, call: ServedCall, error: BaseException) -> CallResult:
+        if self.keeps_errors:
+            call.error = error
+        return refused(error)
+
+    def returned(self, call: ServedCall, value: Any) -> CallResult:
+        if value is None:
+            return NOTHING
+        try:
+            return Returned(self.result_text(value))
+        except Exception as error:  # a user's serializer may raise anything
+            return self.refused(call, error)
+
+
+class ServedCall(RunningCall, Protocol):
+    """A call as seen by the code that makes it, in the worker or in a child process."""
+
+    payload: str
+    function: Function
+    on_interrupt: Callable[[], object] | None
+    error: BaseException | None
+
+
+def perform(call: ServedCall, services: HandlerServices) -> CallResult:
+    """Call a plain function in the current thread."""
+    function = call.function
+    try:
+        payload = function.payload(call.payload)
+    except Exception as error:  # the payload's type may raise anything
+        return function.refused(call, error)
+    try:
+        value = function.invoke(Context(call, services, payload), payload)
+    except BaseException as error:  # an exit in a handler ends the job, not the worker
+        return function.raised(call, error)
+    return function.returned(call, value)
+
+
+class Call:
+    """Fields are set on the loop and read from the handler's thread; each is a simple value that needs no lock.
+
+    Defaults are on the class because most calls end before any of them changes, and setting them takes time.
+    """
+
+    parent: Call | None = None
+    """The call that waits for this one, if a step runs inside a handler."""
+    cancelable = True
+    interrupt: Interrupt | None = None
+    interrupted_at = 0.0
+    on_interrupt: Callable[[], object] | None = None
+    """How to stop it; set by its caller while it can be stopped. Called on the loop."""
+    stuck = False
+    error: BaseException | None = None
+    """The handler's exception, if it was raised in this process."""
+
+    def __init__(self, attempt: Attempt, function: Function, payload: str, deadline: float) -> None:
+        self.attempt = attempt
+        self.function = function
+        self.payload = payload
+        self.deadline = deadline
+
+    # -- what a handler says and asks, from any thread -------------------------------------------
+
+    @property
+    def job(self) -> Claimed:
+        return self.attempt.job
+
+    @property
+    def cancelled(self) -> bool:
+        interrupt = self.attempt.interrupt
+        return interrupt is not None and interrupt.cause is Cause.CANCEL
+
+    def report(self, percent: int, message: str) -> None:
+        self.attempt.report(percent, message)
+
+    def check(self) -> None:
+        interrupt = self.interruption()
+        if interrupt is not None:
+            raise interrupt.error()
+
+    def interruption(self) -> Interrupt | None:
+        """Why it should stop. The keeper's thread marks a lost lease before the loop hears about it."""
+        if self.attempt.lease.lost and (self.interrupt is None or self.interrupt.cause is not Cause.LOST):
+            return self.attempt.lost_interrupt()
+        return self.interrupt
+
+    # -- what the worker does with it, on the loop -----------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """The function starts only now; preparation is over."""
+        self.attempt.started = now
+        self.deadline = now + self.function.timeout_s
+
+    def stop(self, interrupt: Interrupt) -> bool:
+        """Ask the function to stop; False if it has already been asked or must finish first."""
+        if not interrupt.beats(self.interrupt) or (interrupt.cause is Cause.CANCEL and self.attempt.must_finish(self)):
+            return False
+        self.interrupt = interrupt
+        self.interrupted_at = time.monotonic()
+        if self.on_interrupt:
+            self.on_interrupt()
+        return True
+
+    def time_out(self) -> bool:
+        limit = format_ms(round(self.function.timeout_s * 1000))
+        return self.stop(Interrupt(Cause.TIMEOUT, f"the handler ran longer than its limit of {limit}"))

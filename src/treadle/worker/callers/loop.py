@@ -1,0 +1,76 @@
+"""Calls coroutine functions on the running loop, with separate context variables and without a task.
+
+A handler runs immediately up to its first wait; most quick handlers never wait. Slots are long-lived tasks, so a
+context variable set by one handler (a request id, a trace span, a session) would leak into the next job. A task per job
+prevents that for 8 µs, a copied context for 0.5 µs (measured on Python 3.11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context as Variables
+from contextvars import copy_context
+from typing import Any
+
+from treadle.policy.judgement import CallResult
+from treadle.queue.context import Context, HandlerServices
+from treadle.worker.call import Begun, ServedCall
+
+
+class LoopCaller:
+    def __init__(self, services: HandlerServices) -> None:
+        self._services = services
+
+    def begin(self, call: ServedCall) -> Begun:
+        function = call.function
+        try:
+            payload = function.payload(call.payload)
+        except Exception as error:  # the payload's type may raise anything
+            return function.refused(call, error)
+        try:
+            context = Context(call, self._services, payload) if function.wants_context else None
+            coroutine = function.invoke(context, payload)
+            variables = copy_context()
+            waits_for = variables.run(coroutine.send, None)
+        except StopIteration as returned:
+            return function.returned(call, returned.value)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # cancels and exits of a handler end the job, not the worker
+            return function.raised(call, error)
+        return self._rest(call, variables, coroutine, waits_for)
+
+    async def _rest(
+        self, call: ServedCall, variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for: Any
+    ) -> CallResult:
+        task = asyncio.current_task()
+        assert task
+        call.on_interrupt = task.cancel
+        try:
+            value = await _go_on(variables, coroutine, waits_for)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            return call.function.raised(call, error)
+        finally:
+            call.on_interrupt = None
+        return call.function.returned(call, value)
+
+
+@types.coroutine
+def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Pass what the coroutine waits for up to the loop, and pass the loop's answers down to it."""
+    resume: Callable[[Any], Any]
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as error:  # usually a cancel, which belongs to the handler
+            resume, value = coroutine.throw, error
+        else:
+            resume, value = coroutine.send, sent
+        try:
+            waits_for = variables.run(resume, value)
+        except StopIteration as returned:
+            return returned.value

@@ -1,0 +1,217 @@
+"""Calls functions in child processes: one child per running call, kept for later calls.
+
+Only a process can really be stopped. After a cancel the child is told first, and a handler that checks
+(`ctx.check_cancelled()`) stops by itself. Halfway through the grace it gets SIGTERM, at the end SIGKILL. At its time
+limit it is told and gets SIGTERM, and SIGKILL soon after, because the grace is for cancels. If a child dies in any way,
+its caller sees the socket close, and the call gets a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from treadle.model.errors import InvalidInput, JobCancelled
+from treadle.model.handler import Handler
+from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
+from treadle.queue.hooks import Middleware
+from treadle.telemetry import tracing
+from treadle.telemetry.log_context import facts_of
+from treadle.worker.call import Begun, Call
+from treadle.worker.child import wire
+from treadle.worker.child.process import START_S, Child, ProcessDied
+from treadle.worker.errors import describe
+from treadle.worker.services import LoopServices
+
+# Between SIGTERM at a call's time limit and SIGKILL, so that the call ends within a second.
+KILL_AFTER_S = 0.8
+
+
+def check_findable(handler: Handler, middleware: list[Middleware]) -> None:
+    if handler.kind != "process":
+        return
+    for function in (handler.function, *middleware):
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        if "<" in name or not hasattr(function, "__qualname__"):
+            raise InvalidInput(
+                f"{handler.topic}: {name} can't run in a process, which has to find it by its name; "
+                "move it to the top level of its module"
+            )
+
+
+class ProcessCaller:
+    def __init__(self, services: LoopServices) -> None:
+        self.services = services
+        self.closed = False
+        self._idle: list[Child] = []
+        self._children: set[Child] = set()
+
+    def begin(self, call: Call) -> Begun:
+        return Conversation(call, self).hold()
+
+    async def borrow(self) -> Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.reusable:
+                return child
+            await self._dismiss(child)
+        child = await Child.start()
+        if self.closed:
+            child.signal(signal.SIGKILL)
+            await child.dismiss()
+            raise ProcessDied("the worker has left, and its lease is not kept any more")
+        self._children.add(child)
+        return child
+
+    def give_back(self, child: Child) -> None:
+        self._idle.append(child)
+
+    def forget(self, child: Child) -> None:
+        self._children.discard(child)
+
+    async def _dismiss(self, child: Child) -> None:
+        self.forget(child)
+        await child.dismiss()
+
+    async def close(self) -> None:
+        """Idle children exit when their socket closes; busy ones are killed by their listener thread."""
+        self.closed = True
+        children, self._children, self._idle = self._children, set(), []
+        await asyncio.gather(*(child.dismiss() for child in children))
+
+    def abandon(self) -> None:
+        self.closed = True
+        for child in self._children:
+            child.signal(signal.SIGKILL)
+
+
+class Conversation:
+    """One call in one child: its reports, its requests and its result."""
+
+    def __init__(self, call: Call, caller: ProcessCaller) -> None:
+        self._call = call
+        self._caller = caller
+        self._child: Child | None = None
+        self._over: asyncio.Task[CallResult] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._insisting: asyncio.Task[None] | None = None
+
+    async def hold(self) -> CallResult:
+        """The call's result. Cancelling the task that waits here has no effect; interrupts arrive separately."""
+        self._call.on_interrupt = self._interrupted
+        self._over = asyncio.create_task(self._converse())
+        try:
+            while True:
+                try:
+                    return await asyncio.shield(self._over)
+                except asyncio.CancelledError:
+                    if self._caller.closed:
+                        raise
+        finally:
+            self._call.on_interrupt = None
+
+    async def _converse(self) -> CallResult:
+        call = self._call
+        call.deadline += START_S  # the limit counts from the start of the handler and excludes imports
+        try:
+            self._child = child = await self._caller.borrow()
+            if call.interrupt is not None:  # while the child was starting
+                self._caller.give_back(child)
+                return STOPPED
+            result = await self._listen(child)
+        except ProcessDied as died:
+            if self._child:
+                self._caller.forget(self._child)
+            return STOPPED if call.interrupt else describe(died)
+        finally:
+            for task in self._answering:
+                task.cancel()
+        self._caller.give_back(child)
+        return result
+
+    # -- stopping it -------------------------------------------------------------------------------
+
+    def _interrupted(self) -> None:
+        """Tell, terminate, kill; the result arrives over the socket as usual."""
+        interrupt = self._call.interrupt
+        assert interrupt
+        kills = interrupt.cause is Cause.CANCEL and self._call.function.kills
+        if kills or interrupt.cause in (Cause.SHUTDOWN, Cause.LOST):
+            self._signal(signal.SIGKILL)
+        else:
+            self._insisting = asyncio.create_task(self._insist())
+
+    async def _insist(self) -> None:
+        interrupt, half_s = self._call.interrupt, self._call.function.grace_s / 2
+        assert interrupt
+        assert self._over
+        if self._child:
+            self._child.send({"is": "interrupt", "cause": interrupt.cause.value, "reason": interrupt.reason})
+        timed_out = interrupt.cause is Cause.TIMEOUT
+        for number, pause_s in (
+            (signal.SIGTERM, 0.0 if timed_out else half_s),
+            (signal.SIGKILL, KILL_AFTER_S if timed_out else half_s),
+        ):
+            done, _ = await asyncio.wait({self._over}, timeout=pause_s)
+            if done:
+                return
+            self._signal(number)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._child:
+            self._child.signal(number)
+
+    # -- what comes over the line ------------------------------------------------------------------
+
+    async def _listen(self, child: Child) -> CallResult:
+        call = self._call
+        functions = [_place(one) for one in (call.function.handler.function, *call.function.middleware)]
+        child.send({"is": "run", "job": list(call.job), "span": tracing.current(), "functions": functions})
+        while True:
+            match await child.next():
+                case {"is": "returned", "text": text}:
+                    return Returned(text)
+                case {"is": "raised", "raised": [kind, text, type_name, delay_ms, families]}:
+                    return Raised(kind, text, type_name, delay_ms, tuple(families))
+                case message:
+                    self._hear(child, message)
+
+    def _hear(self, child: Child, message: wire.Message) -> None:
+        match message:
+            case {"is": "begun"}:
+                self._call.begin(time.monotonic())
+            case {"is": "progress", "percent": percent, "message": text}:
+                self._call.report(percent, text)
+            case {"is": "log", "level": level, "message": text}:
+                job = self._call.job
+                logging.getLogger(f"treadle.jobs.{job.topic}").log(level, "%s", text, extra=facts_of(job))
+            case {"is": "ask"}:
+                # In a task, because one answer may take long while progress, logs and other requests continue.
+                task = asyncio.create_task(self._answer(child, message))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, child: Child, request: wire.Message) -> None:
+        answer: wire.Message
+        try:
+            answer = {"value": await self._asked(request)}
+        except (Exception, JobCancelled) as error:  # it belongs to the handler
+            answer = {"error": wire.error_message(error)}
+        child.send({"is": "answer", "id": request["id"], **answer})
+
+    async def _asked(self, request: wire.Message) -> Any:
+        match request:
+            case {"for": "heartbeat"}:
+                return await self._caller.services.heartbeat(self._call)
+            case {"for": "enqueue", "topic": topic, "payload": payload}:
+                options = wire.enqueue_options(request)
+                return wire.job_message(await self._caller.services.enqueue(topic, payload, options))
+        raise InvalidInput(f"the worker does not know what a child asks for: {request['for']}")
+
+
+def _place(function: Callable[..., Any]) -> wire.Message:
+    return {"module": function.__module__, "qualname": function.__qualname__}

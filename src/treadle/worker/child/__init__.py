@@ -1,0 +1,1 @@
+"""The child process that runs one handler at a time."""

@@ -1,0 +1,266 @@
+"""The child's side of a process handler: it makes one call at a time and reports to its worker over a socket.
+
+The main thread runs the handler, as signals and many libraries require; another thread reads messages from the worker.
+The child leads a separate process group: Ctrl-C in a terminal is for the worker to handle, and a kill reaches every
+process that the handler started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import itertools
+import logging
+import os
+import queue
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from treadle.model.errors import LeaseLost
+from treadle.model.handler import Handler
+from treadle.model.template import Template
+from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
+from treadle.queue.hooks import is_async
+from treadle.store.values import Claimed
+from treadle.telemetry import tracing
+from treadle.telemetry.log_context import running_job
+from treadle.worker.call import Function, perform, result_of
+from treadle.worker.callers.loop import LoopCaller
+from treadle.worker.child import wire
+from treadle.worker.errors import describe
+
+# How often an idle child checks whether its worker is still alive.
+PARENT_CHECK_S = 1.0
+# The worker gives the reason before it sends SIGTERM, but another thread has to read it first.
+TOLD_WITHIN_S = 0.2
+
+
+def main(connection: socket.socket, parent: int, log_level: int) -> None:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = WorkerLine(connection)
+    signal.signal(signal.SIGTERM, lambda *_: line.terminated())
+    _forward_logs(line, log_level)
+    threading.Thread(target=line.listen, args=(parent,), name="treadle-line", daemon=True).start()
+    line.send({"is": "ready"})
+    while (work := line.work.get()) is not None:
+        result = _work(*work)
+        line.call = None
+        line.send(_report(result))
+
+
+class WorkerLine:
+    """The socket to the worker, shared by the main thread, which works, and the listener."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.work: queue.SimpleQueue[tuple[ChildCall, wire.Message] | None] = queue.SimpleQueue()
+        self.call: ChildCall | None = None
+        self._asked: dict[int, Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: wire.Message) -> None:
+        with self._sending:
+            self._connection.sendall(wire.encode(message))
+
+    def ask(self, request: wire.Message) -> Future[Any]:
+        """The worker's answer, or the error that it sends. Several requests may be in progress."""
+        number, answer = next(self._numbers), Future[Any]()
+        self._asked[number] = answer
+        self.send({"is": "ask", "id": number, **request})
+        return answer
+
+    def listen(self, parent: int) -> None:
+        """Runs until the worker disconnects or is gone; then there is no more work."""
+        with contextlib.suppress(OSError):
+            while os.getppid() == parent:
+                readable, _, _ = select.select([self._connection], [], [], PARENT_CHECK_S)
+                if readable and not self._hear(wire.receive(self._connection)):
+                    break
+        if self.call is not None:
+            os.killpg(0, signal.SIGKILL)
+        self.work.put(None)
+
+    def terminated(self) -> None:
+        """SIGTERM. From the worker, which has given the reason, it ends the call; from elsewhere, the process."""
+        call = self.call
+        if call is not None and call.told.wait(TOLD_WITHIN_S):
+            return call.terminate()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _hear(self, message: wire.Message | None) -> bool:
+        if message is None:
+            return False
+        match message:
+            case {"is": "run", "job": job}:
+                self.call = ChildCall(Claimed(*job), self)
+                self.work.put((self.call, message))
+            case {"is": "interrupt", "cause": cause, "reason": reason}:
+                if self.call:
+                    self.call.stop(Interrupt(Cause(cause), reason))
+            case {"is": "answer", "id": number}:
+                self._answered(self._asked.pop(number), message)
+        return True
+
+    def _answered(self, asked: Future[Any], answer: wire.Message) -> None:
+        if not asked.set_running_or_notify_cancel():
+            return  # the handler no longer waits for it
+        if "error" in answer:
+            asked.set_exception(wire.error_from(answer["error"]))
+        else:
+            asked.set_result(answer["value"])
+
+
+class ChildCall:
+    """The call on the child's side. The listener interrupts it, and its next checkpoint raises."""
+
+    function: Function
+    error: BaseException | None = None
+
+    def __init__(self, job: Claimed, line: WorkerLine) -> None:
+        self.job = job
+        self.payload = job.payload
+        self.line = line
+        self.told = threading.Event()
+        self.interrupt: Interrupt | None = None
+        self.on_interrupt: Callable[[], object] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def over(self) -> bool:
+        """True if a thread left behind by the handler is still sending."""
+        return self.line.call is not self
+
+    @property
+    def cancelled(self) -> bool:
+        return self.interrupt is not None and self.interrupt.cause is Cause.CANCEL
+
+    def report(self, percent: int, message: str) -> None:
+        if not self.over:
+            self.line.send({"is": "progress", "percent": percent, "message": message})
+
+    def check(self) -> None:
+        if self.interrupt is not None:
+            raise self.interrupt.error()
+
+    def stop(self, interrupt: Interrupt) -> None:
+        """In the listener's thread."""
+        self.interrupt = interrupt
+        self.told.set()
+        if self.loop:
+            with contextlib.suppress(RuntimeError):  # its loop has just ended
+                self.loop.call_soon_threadsafe(self._stop_task)
+
+    def _stop_task(self) -> None:
+        if self.on_interrupt:
+            self.on_interrupt()
+
+    def terminate(self) -> None:
+        """In the main thread, in the middle of the handler. A waiting coroutine is already being cancelled."""
+        task = asyncio.current_task(self.loop) if self.loop else None
+        if self.loop is None or (task and not task.cancelling()):
+            self.check()
+
+
+class ChildServices:
+    """Sends requests to the worker over the socket."""
+
+    def __init__(self, call: ChildCall) -> None:
+        self._call = call
+
+    def heartbeat(self, call: ChildCall) -> Any:
+        return self._ask({"for": "heartbeat"}).result()
+
+    def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)).result())
+
+    def _ask(self, request: wire.Message) -> Future[Any]:
+        if self._call.over:
+            raise LeaseLost(f"job {self._call.job.id} is over")
+        return self._call.line.ask(request)
+
+
+class ChildLoopServices(ChildServices):
+    """The same for a coroutine: every answer is awaited."""
+
+    async def heartbeat(self, call: ChildCall) -> Any:
+        return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
+
+    async def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        return wire.job_from(await asyncio.wrap_future(self._ask(wire.enqueue_request(topic, payload, options))))
+
+
+def _work(call: ChildCall, message: wire.Message) -> CallResult:
+    try:
+        call.function = find_function(message["functions"], call.job.topic)
+    except Exception as error:  # a user's module may raise anything
+        return describe(error)
+    call.line.send({"is": "begun"})
+    running_job.set(call.job)
+    try:
+        with tracing.continuing(message["span"]):
+            if is_async(call.function.handler.function):
+                return asyncio.run(_await(call))
+            return perform(call, ChildServices(call))
+    except BaseException as error:  # SIGTERM can raise at any point of the call; it ends the call, not the child
+        return describe(error)
+
+
+async def _await(call: ChildCall) -> CallResult:
+    call.loop = asyncio.get_running_loop()
+    try:
+        call.check()
+        return await result_of(LoopCaller(ChildLoopServices(call)).begin(call))
+    finally:
+        call.loop = None
+
+
+def find_function(places: list[wire.Message], topic: str) -> Function:
+    """The handler behind a function's name, wrapped in its middleware."""
+    handler, *middleware = [_find(**place) for place in places]
+    return Function(_handler(handler, topic), middleware)
+
+
+def _find(module: str, qualname: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _handler(found: Any, topic: str) -> Handler:
+    """The name may refer to the task that `@queue.job` made from the function."""
+    handler = getattr(found, "handler", None)
+    return handler if isinstance(handler, Handler) else Handler(found, Template(topic), process=True)
+
+
+def _report(result: CallResult) -> wire.Message:
+    if isinstance(result, Returned):
+        return {"is": "returned", "text": result.text}
+    return {"is": "raised", "raised": list(result)}
+
+
+def _forward_logs(line: WorkerLine, level: int) -> None:
+    """`ctx.log` goes to the worker's logs, with the worker's settings."""
+    logger = logging.getLogger("treadle.jobs")
+    logger.setLevel(level)
+    logger.propagate = False
+    logger.addHandler(_Forward(line))
+
+
+class _Forward(logging.Handler):
+    def __init__(self, line: WorkerLine) -> None:
+        super().__init__()
+        self._line = line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._line.call is not None:
+            self._line.send({"is": "log", "level": record.levelno, "message": self.format(record)})

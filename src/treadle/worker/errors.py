@@ -1,0 +1,73 @@
+"""A handler's exception as plain data: its meaning, its name, and a text that every database can store."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from treadle.model.durations import duration_ms
+from treadle.model.errors import Fail, InvalidInput, JobCancelled, RetryAfter, Snooze
+from treadle.model.retry import families_of, full_name
+from treadle.policy.judgement import Raised
+
+MAX_ERROR_CHARACTERS = 32_000
+_OWN_FILES = str(Path(__file__).parent)
+
+
+def describe(error: BaseException) -> Raised:
+    try:
+        match error:
+            case asyncio.CancelledError() | JobCancelled():
+                return _raised("stop", error)
+            case Snooze():
+                return _raised("snooze", error, duration_ms(error.delay))
+            case RetryAfter():
+                return _raised("retry", error, duration_ms(error.delay))
+            case Fail():
+                return _raised("fatal", error)
+            case _:
+                return _raised("error", error)
+    except InvalidInput as mistake:  # the delay is not a duration, and another attempt would not change that
+        mistake.__cause__ = error
+        return _raised("fatal", mistake)
+
+
+def refused(error: BaseException) -> Raised:
+    """A payload that can't be read or a result that can't be stored; another attempt would end the same way."""
+    return _raised("refused", error)
+
+
+def _raised(
+    kind: Literal["stop", "snooze", "retry", "fatal", "refused", "error"],
+    error: BaseException,
+    delay_ms: int | None = None,
+) -> Raised:
+    text = storable(str(error)) if kind == "snooze" else error_text(error)
+    return Raised(kind, text, type_name(type(error)), delay_ms, families_of(error))
+
+
+def type_name(kind: type) -> str:
+    own = kind.__module__ == "builtins" or kind.__module__.startswith("treadle.")
+    return kind.__qualname__ if own else full_name(kind)
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback, starting at the handler's frame."""
+    frames = _from_handler(error.__traceback__)
+    return storable("".join(traceback.format_exception(type(error), error, frames)))
+
+
+def _from_handler(frames: TracebackType | None) -> TracebackType | None:
+    while frames and frames.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
+        frames = frames.tb_next
+    return frames
+
+
+def storable(text: str, most: int = MAX_ERROR_CHARACTERS) -> str:
+    """Text that every database can store: no NUL, no lone surrogate, not too long (the middle is cut)."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}\n…\n{text[-most // 2 :]}"
+    return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()

@@ -1,0 +1,69 @@
+"""How to run jobs of a topic: from an attempt to its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import Any
+
+from treadle.policy.judgement import CallResult, judge
+from treadle.policy.lifecycle import Outcome
+from treadle.worker.attempt import Attempt
+from treadle.worker.call import Begun, Call, Function, result_of
+from treadle.worker.hook_runner import TopicHooks
+from treadle.worker.metrics import Times
+
+Running = Outcome | None | Coroutine[Any, Any, Outcome | None]
+"""The outcome of an attempt that ended without waiting, or a coroutine that returns it. None if the lease is lost."""
+Run = Callable[[Attempt], Running]
+
+
+class Recipe:
+    """How to run a topic's attempts, and where to record their times."""
+
+    __slots__ = ("note_run", "note_start", "run")
+
+    def __init__(self, run: Run, times: Times) -> None:
+        self.run = run
+        self.note_start = times.new_starts.append
+        self.note_run = times.new_runs.append
+
+
+class SingleCall:
+    """A plain handler: one call, with its result as the job's result."""
+
+    __slots__ = ("_begin", "_function", "_hooks", "_retry")
+
+    def __init__(self, function: Function, begin: Callable[[Call], Begun], hooks: TopicHooks | None) -> None:
+        self._function = function
+        self._begin = begin
+        self._retry = function.handler.template.retry
+        self._hooks = hooks
+
+    def run(self, attempt: Attempt) -> Running:
+        function = self._function
+        call = Call(attempt, function, attempt.job.payload, attempt.started + function.timeout_s)
+        attempt.calls = (call,)
+        if self._hooks:
+            return self._after_hooks(call, self._hooks)
+        result = self._begin(call)
+        if result.__class__ is CoroutineType:
+            return self._rest(call, result)
+        return judge(result, call.interruption(), self._retry, attempt.job.attempt)  # type: ignore[arg-type]
+
+    async def _rest(self, call: Call, begun: Coroutine[Any, Any, CallResult]) -> Outcome | None:
+        result = await begun
+        return judge(result, call.interruption(), self._retry, call.attempt.job.attempt)
+
+    async def _after_hooks(self, call: Call, hooks: TopicHooks) -> Outcome | None:
+        result = await hooks.start(call)
+        if result is None:
+            result = await result_of(self._begin(call))
+        outcome = judge(result, call.interruption(), self._retry, call.attempt.job.attempt)
+        if outcome is not None:
+            hooks.expect(call, result)
+        return outcome
+
+
+async def outcome_of(running: Running) -> Outcome | None:
+    return await running if isinstance(running, CoroutineType) else running  # type: ignore[return-value]

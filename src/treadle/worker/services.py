@@ -1,0 +1,66 @@
+"""The requests of handlers to their worker through `ctx`: awaited on the loop or blocking in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle.model.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
+    from treadle.worker.attempt import Attempt
+    from treadle.worker.call import Call
+    from treadle.worker.checkpoints import ProgressWriter
+    from treadle.worker.lease_keeper import LeaseKeeper
+
+# A heartbeat in a tight loop must not cause a write in a tight loop.
+BEAT_AT_MOST_EVERY_S = 1.0
+
+
+class LoopServices:
+    """For coroutines: every result is awaited."""
+
+    def __init__(self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter) -> None:
+        self._queue = queue
+        self._keeper = keeper
+        self._progress = progress
+
+    async def heartbeat(self, call: Call) -> None:
+        now, attempt = time.monotonic(), call.attempt
+        if now - attempt.beaten_at >= min(BEAT_AT_MOST_EVERY_S, self._keeper.lease_s / 10):
+            attempt.beaten_at = now
+            await self._renew(attempt)
+        call.check()
+
+    async def _renew(self, attempt: Attempt) -> None:
+        try:
+            await self._keeper.renew_now(attempt.lease)
+            await self._progress.write_now(attempt)
+        except StoreUnavailable:
+            pass  # the lease may still be alive: the keeper retries until it expires
+
+    def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
+        return self._queue.enqueue(topic, payload, **options)
+
+
+class ThreadServices:
+    """For plain functions in threads: the loop does the work while the thread waits."""
+
+    def __init__(self, services: LoopServices) -> None:
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+
+    def heartbeat(self, call: Call) -> None:
+        self._ask(self._services.heartbeat, call)
+
+    def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        return self._ask(self._services.enqueue, topic, payload, options)
+
+    def _ask(self, request: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        async def answer() -> Any:
+            return await request(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result()

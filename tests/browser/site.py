@@ -1,0 +1,96 @@
+"""The server that browser tests look at, and hands that work on its database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import uvicorn
+
+from tests.queue.hands import Hands, eventually
+from treadle import Job, Queue
+from treadle.accounts import Accounts
+from treadle.dashboard import create_app
+
+
+class Site:
+    """API and dashboard on a port of this machine; jobs are made and worked on through the same queue."""
+
+    def __init__(self, database: str, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.queue: Queue = self.run(Queue(database, **options).open())
+        self.hands = Hands(self.queue)
+        self.accounts = self.run(self._accounts())
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        config = uvicorn.Config(create_app(self.queue), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.run_coroutine_threadsafe(self._server.serve(sockets=[listener]), self._loop)
+        self.run(eventually(lambda: self._server.started))
+
+    async def _accounts(self) -> Accounts:
+        return Accounts(self.queue.store)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def close(self) -> None:
+        self.run(self._stop_streams())
+        self._server.should_exit = True
+        self._serving.result(30)
+        self.run(self.queue.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _stop_streams(self) -> None:
+        await self.queue.feed.stop()
+
+    def enqueue(self, topic: str = "mail", payload: dict[str, Any] | None = None, **options: Any) -> Job:
+        job: Job = self.run(self.queue.enqueue(topic, payload or {"userId": "123"}, **options))
+        return job
+
+    def enqueue_many(self, topic: str, count: int, **options: Any) -> list[Job]:
+        jobs: list[Job] = self.run(self.queue.enqueue_many(topic, [{"n": n} for n in range(count)], **options))
+        return jobs
+
+    def get(self, id: str) -> Job:
+        job: Job = self.run(self.queue.get(id))
+        return job
+
+    def fail(self, topic: str = "mail", error: str = "SmtpError: connection refused", **options: Any) -> Job:
+        job = self.enqueue(topic, **{"max_attempts": 1, **options})
+        self.run(self._fail(topic, error))
+        return self.get(job.id)
+
+    async def _fail(self, topic: str, error: str) -> None:
+        for claimed in await self.hands.claim(topic, limit=1):
+            await self.hands.fail(claimed, error)
+
+    def complete(self, topic: str = "mail", result: Any = None) -> Job:
+        job = self.enqueue(topic)
+        self.run(self._complete(topic, result))
+        return self.get(job.id)
+
+    async def _complete(self, topic: str, result: Any) -> None:
+        for claimed in await self.hands.claim(topic, limit=1):
+            await self.hands.complete(claimed, result)
+
+    def start(self, topic: str) -> Any:
+        """Claim one job; it runs until the test settles it."""
+        return self.run(self.hands.claim_one(topic))
+
+
+@contextlib.contextmanager
+def site(database: str, **options: Any) -> Iterator[Site]:
+    found = Site(database, **options)
+    try:
+        yield found
+    finally:
+        found.close()

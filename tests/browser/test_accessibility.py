@@ -1,0 +1,93 @@
+"""Every page, light and dark, on a desk and on a phone, looked at by axe: nothing serious."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.person import Person
+from tests.browser.site import Site, site
+
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+SERIOUS = ("serious", "critical")
+LOOKS = [("light", 1280), ("dark", 1280), ("light", 380), ("dark", 380)]
+PAGES = ["/", "/jobs", "/jobs/{failed}", "/jobs/{running}", "/jobs/new", "/errors", "/topics", "/workers", "/system"]
+
+
+@pytest.fixture(scope="module")
+def furnished(people_file: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A queue with a job in every state."""
+    import shutil
+
+    path = tmp_path_factory.mktemp("axe") / "jobs.db"
+    shutil.copyfile(str(people_file), path)
+    with site(f"sqlite:///{path}", environment="production") as found:
+        found.complete("mail", {"sent": True})
+        frame = '  File "/app/jobs/mail.py", line 42, in mail\n    await send()\n'
+        found.fail("mail", f"Traceback (most recent call last):\n{frame}SmtpError: no", payload={"deep": {"a": [1, 2]}})
+        found.enqueue("later", delay="1h")
+        found.enqueue("slow")
+        found.start("slow")
+        cancelled = found.enqueue("mail")
+        found.run(found.queue.cancel(cancelled.id))
+        yield found
+
+
+@pytest.fixture(params=LOOKS, ids=lambda look: f"{look[0]}-{look[1]}")
+def viewer(request: pytest.FixtureRequest, browser: Browser, furnished: Site) -> Iterator[Person]:
+    theme, width = request.param
+    # Only here: axe is put into the page as a script, which the policy would refuse.
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, bypass_csp=True)
+    person = Person(context.new_page(), furnished)
+    person.sign_in()
+    yield person
+    context.close()
+
+
+def faults(page: Page) -> list[str]:
+    found = Axe().run(page, options={"runOnly": {"type": "tag", "values": TAGS}}).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:160]}" for one in found if one["impact"] in SERIOUS for node in one["nodes"][:3]
+    ]
+
+
+def test_no_page_has_a_serious_fault(viewer: Person) -> None:
+    jobs = viewer.site.run(viewer.site.queue.list())
+    ids = {job.status.value: job.id for job in jobs}
+    paths = [path.format(failed=ids["failed"], running=ids["processing"]) for path in PAGES]
+    found = {}
+    for path in paths:
+        viewer.open(path)
+        found[path] = faults(viewer.page)
+        wide = viewer.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{path} scrolls sideways by {wide} px"
+    assert {path: told for path, told in found.items() if told} == {}
+
+
+def test_dialogs_menus_and_selections_have_none_either(viewer: Person) -> None:
+    failed = next(job for job in viewer.site.run(viewer.site.queue.list()) if job.status == "failed")
+    viewer.open("/jobs")
+    viewer.row(failed.id).get_by_role("checkbox").click()
+    expect(viewer.page.locator("#bulk")).to_be_visible()
+    assert faults(viewer.page) == []
+    viewer.press("Escape")
+    viewer.row(failed.id).get_by_role("button", name=re.compile("Actions")).click()
+    expect(viewer.page.get_by_role("menu")).to_be_visible()
+    assert faults(viewer.page) == []
+    viewer.page.get_by_role("menuitem", name=re.compile("Delete")).click()
+    expect(viewer.dialog).to_be_visible()
+    assert faults(viewer.page) == []
+
+
+def test_the_pages_before_signing_in_have_none(browser: Browser, furnished: Site) -> None:
+    for theme in ("light", "dark"):
+        context = browser.new_context(color_scheme=theme, bypass_csp=True)
+        page = context.new_page()
+        for path in ("/_/login", "/_/setup"):
+            page.goto(f"{furnished.url}{path}")
+            assert faults(page) == []
+        context.close()

@@ -1,0 +1,189 @@
+"""Live pages: patches that disturb nobody, and streams that leave room for others."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.person import Person
+from tests.browser.site import Site
+from tests.cli.command import SECONDS, Command
+from tests.cli.test_serve import serving, token
+
+
+def test_a_row_follows_its_job_without_a_reload(person: Person, served: Site) -> None:
+    job = served.enqueue("slow")
+    person.open("/jobs")
+    person.live()
+    served.start("slow")
+    expect(person.row(job.id)).to_contain_text("processing")
+
+
+def test_new_jobs_are_a_pill_and_no_row_moves_by_itself(person: Person, served: Site) -> None:
+    served.enqueue("first")
+    person.open("/jobs")
+    person.live()
+    for i in range(3):
+        served.enqueue(f"later{i}")
+    expect(person.page.locator(".new-pill")).to_contain_text("3 new")
+    expect(person.page.locator("tbody[data-job]")).to_have_count(1)
+    person.press(".")
+    expect(person.page.locator("tbody[data-job]")).to_have_count(4)
+    expect(person.page.locator(".new-pill")).to_have_count(0)
+
+
+def test_a_row_that_stops_matching_stays_dimmed(person: Person, served: Site) -> None:
+    job = served.enqueue("slow")
+    person.open("/jobs?status=pending")
+    person.live()
+    served.start("slow")
+    expect(person.row(job.id)).to_have_class(re.compile("is-gone"))
+    expect(person.row(job.id)).to_contain_text("processing")
+
+
+def test_counts_follow(person: Person, served: Site) -> None:
+    served.enqueue("a")
+    person.open("/jobs")
+    person.live()
+    served.enqueue("b")
+    expect(person.page.locator("#tabs")).to_contain_text("All 2")
+
+
+def test_the_page_of_a_job_shows_its_progress_and_its_end(person: Person, served: Site) -> None:
+    job = served.enqueue("slow")
+    person.open(f"/jobs/{job.id}")
+    person.live()
+    claimed = served.start("slow")
+    expect(person.page.locator("#job-head")).to_contain_text("processing")
+    served.run(served.hands.complete(claimed, {"pages": 10}))
+    expect(person.page.locator("#job-head")).to_contain_text("completed")
+    expect(person.page.locator("#result")).to_contain_text("pages")
+
+
+def test_after_a_live_patch_delete_still_asks(person: Person, served: Site) -> None:
+    job = served.enqueue("slow")
+    person.open("/jobs")
+    person.live()
+    claimed = served.start("slow")
+    served.run(served.hands.fail(claimed, "Boom: no"))
+    expect(person.row(job.id)).to_contain_text("pending")
+    person.row(job.id).hover()
+    person.row(job.id).get_by_role("link", name=re.compile("Delete")).click()
+    expect(person.dialog).to_contain_text("Delete this job?")
+    assert served.get(job.id).id == job.id
+
+
+def test_typing_boxes_and_selected_text_survive_a_hundred_patches(person: Person, served: Site) -> None:
+    jobs = [served.enqueue("slow", max_attempts=1) for _ in range(4)]
+    person.open("/jobs")
+    person.live()
+    person.row(jobs[0].id).get_by_role("checkbox").click()
+    search = person.page.get_by_label("Search jobs")
+    search.fill("half a sen")
+    person.page.evaluate(
+        """id => getSelection().selectAllChildren(document.querySelector(`#job-${id} .payload`))""", jobs[1].id
+    )
+    chosen = person.page.evaluate("String(getSelection())")
+    assert "userId" in chosen
+    person.page.evaluate("window.patches = 0; document.addEventListener('treadle:patched', () => window.patches++)")
+    ids = [job.id for job in jobs]
+    while person.page.evaluate("window.patches") < 100:
+        for claimed in served.run(served.hands.claim("slow")):
+            served.run(served.hands.fail(claimed))
+        _patched(person)
+        served.run(served.queue.requeue_many(ids))
+        _patched(person)
+    assert person.page.evaluate("String(getSelection())") == chosen
+    expect(search).to_have_value("half a sen")
+    expect(person.row(jobs[0].id).get_by_role("checkbox")).to_be_checked()
+    expect(person.page.locator("#bulk")).to_contain_text("1 selected")
+
+
+def _patched(person: Person) -> None:
+    """Not quicker than the page: above 50 events a second rows are left alone."""
+    before = person.page.evaluate("window.seen ?? 0")
+    person.page.wait_for_function("before => window.patches > before", arg=before)
+    person.page.evaluate("window.seen = window.patches")
+
+
+def requests(page: Page) -> list[str]:
+    found: list[str] = []
+    page.on("request", lambda request: found.append(request.url))
+    return found
+
+
+def test_paused_means_paused(person: Person, served: Site) -> None:
+    job = served.enqueue("slow")
+    person.open("/jobs")
+    person.live()
+    person.press("l")
+    expect(person.page.locator("[data-live-word]")).to_have_text("Paused")
+    sent = requests(person.page)
+    person.page.evaluate("document.dispatchEvent(new Event('visibilitychange')); dispatchEvent(new Event('focus'))")
+    served.start("slow")
+    # Another tab sees it, so the event has been told; this one was not.
+    other = person.page.context.new_page()
+    other.goto(f"{served.url}/_/jobs/{job.id}")
+    expect(other.locator("#job-head")).to_contain_text("processing")
+    expect(person.row(job.id)).to_contain_text("pending")
+    assert [url for url in sent if "/_/" in url] == []
+
+
+def test_a_hidden_tab_has_no_stream(person: Person, served: Site) -> None:
+    served.enqueue("a")
+    person.open("/jobs")
+    person.live()
+    person.page.evaluate(
+        """() => {
+          Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    expect(person.page.locator("html[data-live]")).to_have_count(0)
+    assert person.page.evaluate("localStorage.getItem('treadle.streams')") == "{}"
+
+
+def test_the_seventh_tab_loads_over_http_1_1(person: Person, served: Site) -> None:
+    served.enqueue("a")
+    person.open("/jobs")
+    for _ in range(7):
+        tab = person.page.context.new_page()
+        tab.goto(f"{served.url}/_/jobs", timeout=10_000)
+        expect(tab.get_by_role("heading", level=1)).to_have_text("Jobs")
+
+
+def test_the_server_stops_within_its_grace_with_ten_streams_open(tmp_path: Path) -> None:
+    treadle = Command(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
+    with serving(treadle, lines=2) as server:
+        bearer = {"Authorization": token(treadle, server)}
+        with httpx.Client(timeout=SECONDS) as client:
+            streams = [client.stream("GET", f"{server.url}/_/live?view=jobs", headers=bearer) for _ in range(10)]
+            for stream in streams:
+                assert stream.__enter__().status_code == 200
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            try:
+                assert server.process.wait(15) == 0
+            except subprocess.TimeoutExpired:
+                raise AssertionError("it goes on") from None
+            assert time.monotonic() - begun < 10
+
+
+def test_a_session_that_ends_ends_the_stream(browser: Browser, served: Site) -> None:
+    context = browser.new_context()
+    person = Person(context.new_page(), served)
+    person.sign_in()
+    person.open("/jobs")
+    root = served.run(served.accounts.list("_superusers"))[0]
+    served.run(served.accounts.revoke_tokens("_superusers", root.id))
+    with person.page.expect_response(
+        lambda response: "/_/live" in response.url and response.status == 401, timeout=30_000
+    ):
+        pass
+    context.close()

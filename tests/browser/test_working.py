@@ -1,0 +1,245 @@
+"""What people do at the dashboard, in a real browser, on every store."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Browser, expect
+
+from tests.browser.person import Person
+from tests.browser.site import Site
+
+
+def test_from_the_overview_to_a_failing_job_s_stack_in_two_clicks(person: Person, served: Site) -> None:
+    frame = '  File "/app/jobs/mail.py", line 42, in mail\n    await send()\n'
+    error = f"Traceback (most recent call last):\n{frame}SmtpError: no"
+    served.fail("mail", error)
+    person.open("/errors")
+    person.page.get_by_role("link", name="Boom", exact=True).click()
+    expect(person.page.locator(".stack-trace")).to_contain_text("app/jobs/mail.py:42 in mail")
+
+
+def test_a_failed_job_is_requeued_from_its_row(person: Person, served: Site) -> None:
+    job = served.fail()
+    person.open("/jobs")
+    person.row(job.id).hover()
+    person.row(job.id).get_by_role("link", name=re.compile("Retry")).click()
+    expect(person.dialog).to_contain_text("attempts back to 0 of 1")
+    person.dialog.get_by_role("button", name=re.compile("Requeue")).click()
+    expect(person.page.locator(".toast")).to_contain_text("requeued")
+    expect(person.row(job.id)).to_contain_text("pending")
+    assert served.get(job.id).status == "pending"
+
+
+def test_a_completed_job_is_deleted_with_a_question_first(person: Person, served: Site) -> None:
+    job = served.complete()
+    person.open("/jobs")
+    person.row(job.id).hover()
+    person.row(job.id).get_by_role("link", name=re.compile("Delete")).click()
+    expect(person.dialog.get_by_role("link", name=re.compile("Keep it"))).to_be_focused()
+    person.dialog.get_by_role("button", name=re.compile("Delete")).click()
+    expect(person.row(job.id)).to_have_count(0)
+
+
+def test_the_menu_of_a_row_offers_what_is_possible(person: Person, served: Site) -> None:
+    job = served.enqueue()
+    person.open("/jobs")
+    person.row(job.id).get_by_role("button", name=re.compile("Actions")).click()
+    menu = person.page.get_by_role("menu")
+    expect(menu.get_by_role("menuitem")).to_contain_text(
+        ["View", "Cancel…", "Reschedule…", "Run again, edited…", "Copy id", "Delete…"]
+    )
+    menu.get_by_role("menuitem", name=re.compile("Cancel")).click()
+    person.dialog.get_by_label("Reason").fill("wrong address")
+    person.dialog.get_by_role("button", name=re.compile("Cancel the job")).click()
+    expect(person.row(job.id)).to_contain_text("cancelled")
+    assert served.get(job.id).cancel_reason == "wrong address"
+
+
+def test_every_action_works_by_keyboard(person: Person, served: Site) -> None:
+    first, second = served.fail("a"), served.fail("b")
+    person.open("/jobs")
+    person.press("j", "j", "x")
+    expect(person.row(first.id)).to_have_class(re.compile("is-selected"))
+    expect(person.page.locator("#bulk")).to_contain_text("1 selected")
+    person.press("r")
+    expect(person.dialog).to_contain_text("Requeue 1 job?")
+    person.press("Control+Enter")
+    expect(person.row(first.id)).to_contain_text("pending")
+    assert served.get(second.id).status == "failed"
+    person.press("g", "t")
+    person.page.wait_for_url("**/_/topics")
+    person.press("g", "j")
+    person.page.wait_for_url("**/_/jobs")
+    person.ready()
+    person.press("6")
+    person.page.wait_for_url("**status=failed**")
+    person.ready()
+    person.press("/")
+    expect(person.page.get_by_label("Search jobs")).to_be_focused()
+    person.page.keyboard.type("x")
+    expect(person.page.locator(".is-selected")).to_have_count(0)
+    person.press("Escape", "Escape", "?")
+    expect(person.dialog).to_contain_text("Keyboard shortcuts")
+    person.press("Escape")
+    expect(person.dialog).to_have_count(0)
+
+
+def test_a_range_of_three_is_selected_with_shift(person: Person, served: Site) -> None:
+    served.enqueue_many("mail", 12, delay="1h")
+    person.open("/jobs")
+    boxes = person.page.locator("tbody input.check")
+    boxes.nth(8).click()
+    boxes.nth(10).click(modifiers=["Shift"])
+    expect(person.page.locator("tbody.is-selected")).to_have_count(3)
+    expect(person.page.locator("#bulk")).to_contain_text("3 selected")
+
+
+def test_everything_that_matches_is_cancelled_in_one_action(person: Person, served: Site) -> None:
+    served.enqueue_many("mail", 70, delay="1h")
+    person.open("/jobs?topic=mail")
+    person.press("Shift+A")
+    person.press("c")
+    expect(person.dialog).to_contain_text("Cancel 70 jobs?")
+    expect(person.dialog).to_contain_text("topic:mail")
+    person.dialog.get_by_role("button", name=re.compile("Cancel 70 jobs")).click()
+    expect(person.page.locator(".toast")).to_contain_text("70 jobs cancelled.")
+    assert served.run(served.queue.count(status="cancelled")) == 70
+
+
+def test_a_job_is_enqueued_by_hand(person: Person, served: Site) -> None:
+    person.open("/jobs")
+    person.page.get_by_role("link", name="Enqueue job").click()
+    person.page.get_by_label("Topic", exact=True).fill("mail")
+    person.page.get_by_label("Payload").fill('{"threadId": 1970670598291982290}')
+    person.page.get_by_role("button", name="Enqueue").click()
+    expect(person.page.locator("#payload")).to_contain_text("1970670598291982290")
+    expect(person.page.get_by_role("heading", level=1)).to_have_text("mail")
+
+
+def test_qualifiers_are_completed(person: Person, served: Site) -> None:
+    served.enqueue("mail_digest")
+    person.open("/jobs")
+    box = person.page.get_by_label("Search jobs")
+    box.press_sequentially("top")
+    person.press("ArrowDown", "Enter")
+    expect(box).to_have_value("topic:")
+    person.press("ArrowDown", "Enter")
+    expect(box).to_have_value("topic:mail_digest ")
+    person.press("Enter")
+    person.page.wait_for_url("**q=topic*")
+
+
+def test_the_palette_finds_a_topic(person: Person, served: Site) -> None:
+    served.enqueue("mail.weekly")
+    person.open("/")
+    person.press("Control+k")
+    person.page.keyboard.type("weekly")
+    expect(person.page.get_by_role("option")).to_contain_text(["mail.weekly", "Jobs with"])
+    person.press("ArrowDown", "Enter")
+    person.page.wait_for_url("**/_/jobs?topic=mail.weekly")
+
+
+def test_the_theme_stays(person: Person) -> None:
+    person.open("/")
+    person.press("t", "t")
+    assert person.page.locator("html").get_attribute("data-theme") == "dark"
+    person.open("/jobs")
+    assert person.page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_copying_works_over_plain_http(person: Person, served: Site) -> None:
+    job = served.enqueue()
+    person.open("/jobs")
+    person.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    person.page.evaluate(
+        "document.addEventListener('copy', () => { window.copied = String(document.activeElement.value) })"
+    )
+    person.row(job.id).hover()
+    person.row(job.id).get_by_role("button", name="Copy id").click()
+    expect(person.page.locator(".toast")).to_contain_text("Copied")
+    assert person.page.evaluate("window.copied") == job.id
+
+
+def test_a_topic_is_paused_and_resumed(person: Person, served: Site) -> None:
+    served.enqueue("mail.weekly")
+    person.open("/topics")
+    person.page.get_by_role("link", name="Pause mail.weekly").click()
+    person.dialog.get_by_label("How long").select_option("1h")
+    person.dialog.get_by_role("button", name=re.compile("Pause")).click()
+    expect(person.page.locator("#topic-list")).to_contain_text("paused")
+    person.page.get_by_role("button", name="Resume mail.weekly").click()
+    expect(person.page.locator("#topic-list")).not_to_contain_text("paused")
+
+
+def test_a_rule_is_tried_before_it_is_saved(person: Person, served: Site) -> None:
+    job = served.enqueue(scope="user", scope_id="somebody-else")
+    person.open("/system")
+    person.page.get_by_label("Who may see and manage").fill("scopeId = @request.auth.id")
+    person.page.get_by_label("As", exact=True).fill("ann@example.com")
+    person.page.get_by_label("this job").fill(job.id)
+    person.page.get_by_role("button", name="Try").click()
+    expect(person.page.locator(".verdict")).to_contain_text("Refused, 404")
+    person.page.get_by_role("button", name="Save both rules").click()
+    expect(person.page.locator(".toast")).to_contain_text("Access rules saved")
+
+
+def test_an_api_key_is_made_shown_once_and_revoked(person: Person) -> None:
+    person.open("/system")
+    person.page.get_by_role("link", name="New key").click()
+    person.dialog.get_by_label("Name").fill("ci")
+    person.dialog.get_by_role("button", name=re.compile("Make the key")).click()
+    expect(person.page.locator(".secret")).to_contain_text("trdl_")
+    person.open("/system")
+    expect(person.page.locator(".secret")).to_have_count(0)
+    person.page.get_by_role("link", name="Revoke ci").click()
+    person.dialog.get_by_role("button", name=re.compile("Revoke")).click()
+    expect(person.page.locator("#keys")).to_contain_text("No key yet")
+
+
+def test_without_javascript_every_page_reads_and_actions_work(browser: Browser, served: Site) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    person = Person(context.new_page(), served)
+    person.sign_in()
+    job = served.fail()
+    for path in ("/", "/jobs", "/errors", "/topics", "/workers", "/system", f"/jobs/{job.id}"):
+        person.page.goto(f"{served.url}/_{path}")
+        expect(person.page.get_by_role("heading", level=1)).to_be_visible()
+    person.page.goto(f"{served.url}/_/jobs")
+    person.row(job.id).get_by_role("link", name=re.compile("Retry")).click()
+    person.page.get_by_role("button", name=re.compile("Requeue")).click()
+    expect(person.page.locator(".toast")).to_contain_text("requeued")
+    expect(person.row(job.id)).to_contain_text("pending")
+    person.row(job.id).get_by_role("checkbox").check()
+    person.page.get_by_role("button", name=re.compile("Cancel")).click()
+    person.page.get_by_role("button", name=re.compile("Cancel 1 job")).click()
+    expect(person.row(job.id)).to_contain_text("cancelled")
+    context.close()
+
+
+XSS = [
+    "<img src=x onerror=window.hit=1>",
+    '"><svg onload=window.hit=1>',
+    "</script><script>window.hit=1</script>",
+    "javascript:window.hit=1",
+    "{{constructor.constructor('window.hit=1')()}}",
+    "' onmouseover='window.hit=1",
+]
+
+
+def test_markup_is_never_run_wherever_it_comes_from(person: Person, served: Site) -> None:
+    ids = []
+    for i, text in enumerate(XSS):
+        payload = {text: text, "deep": {text: [text]}}
+        ids.append(served.fail(f"topic{i}", f"{text}: {text}", payload=payload, scope=text, scope_id=text).id)
+    running = served.enqueue("slow", {XSS[0]: XSS[1]})
+    served.start("slow")
+    for path in ("/", "/jobs", "/errors", "/workers", *(f"/jobs/{id}" for id in [*ids, running.id])):
+        person.open(path)
+        assert person.page.evaluate("window.hit") is None, path
+    for text in XSS:
+        person.page.goto(f"{served.url}/_/jobs", wait_until="load")
+        person.page.get_by_label("Search jobs").fill(f'"{text}"' if '"' not in text else text)
+        person.page.get_by_role("button", name="Search").click()
+        person.page.wait_for_load_state()
+        assert person.page.evaluate("window.hit") is None, text

@@ -1,0 +1,347 @@
+"""What a verb costs per job does not grow with its batch: eight times as many jobs cost about eight times as much.
+
+The cost is counted, not timed: steps of SQLite's virtual machine, and rows that pass through the nodes of PostgreSQL's
+plans (also those that a join or a filter throws away, which is where a quadratic statement spends its time).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from tests.contract.relational import RelationalDatabase
+from treadle.policy.admission import QUEUE, REJECT, Limit
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released, Snoozed
+from treadle.queue import steering
+from treadle.store.values import Claimed, Graces, Touch
+from treadle.testing.workbench import DAY, HOUR, LEASES_ONLY, MINUTE, SECOND, Workbench, new_job, settlement
+
+SMALL, FACTOR = 60, 8
+# Sorting and deeper trees make a large batch a little dearer per job; a nested loop makes it eight times as dear.
+ALLOWED = 1.35
+
+EXPLAINED = {
+    "auto_explain.log_min_duration": "0",
+    "auto_explain.log_analyze": "on",
+    "auto_explain.log_timing": "off",
+    "auto_explain.log_format": "json",
+    "client_min_messages": "log",
+}
+
+
+class Meter:
+    """Counts what the statements of a store cost while it is on."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.cost = 0
+
+    def step(self) -> int:
+        self.cost += self.on
+        return 0
+
+    def hear(self, _connection: Any, message: Any) -> None:
+        if self.on and "plan:" in message.message:
+            plan = json.loads(message.message.partition("plan:\n")[2])
+            self.cost += _rows(plan["Plan"])
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        self.on, self.cost = True, 0
+        try:
+            yield
+        finally:
+            self.on = False
+
+
+def _rows(node: dict[str, Any]) -> int:
+    """All rows that a node and those below it looked at."""
+    passed = sum(value for name, value in node.items() if name == "Actual Rows" or name.startswith("Rows Removed"))
+    mine = int((passed + 1) * node["Actual Loops"])
+    return mine + sum(_rows(child) for child in node.get("Plans", ()))
+
+
+@pytest.fixture
+def meter() -> Meter:
+    return Meter()
+
+
+@pytest.fixture
+async def bench(database: RelationalDatabase, meter: Meter) -> AsyncIterator[Workbench]:
+    bench = Workbench(database)
+    _watch(bench.store, meter)
+    await bench.open()
+    yield bench
+    await bench.close()
+
+
+def _watch(store: Any, meter: Meter) -> None:
+    if store.dialect == "sqlite":
+        connect = store.engine.connect
+
+        def counted() -> Any:
+            connection = connect()
+            connection.set_progress_handler(meter.step, 10)
+            return connection
+
+        store.engine.connect = counted
+        return
+    connect_to = store.pools.connect
+
+    async def explained(settings: dict[str, str]) -> Any:
+        connection = await connect_to(settings)
+        await connection.execute("LOAD 'auto_explain'")
+        for name, value in EXPLAINED.items():
+            await connection.execute(f"SET {name} = '{value}'")
+        connection.add_log_listener(meter.hear)
+        return connection
+
+    store.pools.connect = explained
+
+
+class Verb(NamedTuple):
+    """What is there before, for a batch of so many, and what is counted."""
+
+    prepare: Callable[[Workbench, int], Awaitable[Any]]
+    act: Callable[[Workbench, Any], Awaitable[Any]]
+
+
+async def nothing(_bench: Workbench, count: int) -> int:
+    return count
+
+
+async def claimed(bench: Workbench, count: int) -> list[Claimed]:
+    await bench.enqueue(count)
+    jobs = await bench.claim(count)
+    assert len(jobs) == count
+    return jobs
+
+
+async def claimed_with_keys(bench: Workbench, count: int) -> list[Claimed]:
+    for i in range(count):
+        await bench.enqueue(1, dedupe_key=f"{count}-{i}", expires_in_ms=HOUR)
+    return await bench.claim(count)
+
+
+async def claimed_one_by_one(bench: Workbench, count: int) -> None:
+    await bench.enqueue(count)
+    for _ in range(count):
+        await bench.claim_one(lease=await bench.lease(MINUTE))
+    await bench.pass_time(2 * MINUTE)
+
+
+async def orphaned(bench: Workbench, count: int) -> None:
+    await bench.enqueue(count)
+    await bench.claim(count, lease=await bench.lease(MINUTE))
+    await bench.pass_time(2 * MINUTE)
+
+
+async def cancelling(bench: Workbench, count: int) -> list[Claimed]:
+    jobs = await claimed(bench, count)
+    await steering.cancel(bench.store, [job.id for job in jobs], "")
+    await bench.pass_time(MINUTE)
+    return jobs
+
+
+async def pending(bench: Workbench, count: int) -> list[str]:
+    return await bench.enqueue(count)
+
+
+async def due(bench: Workbench, count: int) -> None:
+    await bench.enqueue(count, delay_ms=SECOND)
+    await bench.pass_time(MINUTE)
+
+
+async def overdue(bench: Workbench, count: int) -> None:
+    for _ in range(count):
+        await bench.enqueue(1, expires_in_ms=SECOND)
+    await bench.pass_time(MINUTE)
+
+
+async def failed(bench: Workbench, count: int) -> list[str]:
+    jobs = await claimed(bench, count)
+    assert await bench.store.settle([settlement(job, Failed("Boom", "Boom")) for job in jobs]) == []
+    return [job.id for job in jobs]
+
+
+async def ended_long_ago(bench: Workbench, count: int) -> None:
+    await failed(bench, count)
+    await bench.pass_time(DAY)
+
+
+def settle(outcome: Outcome) -> Callable[[Workbench, list[Claimed]], Awaitable[None]]:
+    async def act(bench: Workbench, jobs: list[Claimed]) -> None:
+        assert await bench.store.settle([settlement(job, outcome) for job in jobs]) == []
+
+    return act
+
+
+async def settle_what_is_lost(bench: Workbench, jobs: list[Claimed]) -> None:
+    endings = [settlement(job._replace(token=job.token - 1), Completed()) for job in jobs]
+    assert await bench.store.settle(endings) == endings
+
+
+async def touch(bench: Workbench, jobs: list[Claimed]) -> None:
+    touches = [Touch(job.n, job.token, 5, 50, "half way") for job in jobs]
+    assert await bench.store.touch(jobs[0].lease, touches) == []
+
+
+async def renew(bench: Workbench, jobs: list[Claimed]) -> None:
+    renewed = await bench.store.renew(jobs[0].lease, HOUR)
+    assert renewed is not None
+    assert len(renewed.cancels) == len(jobs)
+
+
+async def insert(bench: Workbench, count: int) -> None:
+    await bench.enqueue(count)
+
+
+async def claim(bench: Workbench, jobs: list[str]) -> None:
+    assert len(await bench.claim(len(jobs))) == len(jobs)
+
+
+async def insert_unlike(bench: Workbench, count: int) -> None:
+    await bench.store.insert([new_job(max_attempts=1 + i % 5) for i in range(count)])
+
+
+async def insert_with_keys(bench: Workbench, count: int) -> None:
+    await bench.store.insert([new_job(idempotency_key=f"{count}-{i}", dedupe_key=f"{count}-{i}") for i in range(count)])
+
+
+async def insert_rejecting(bench: Workbench, count: int) -> None:
+    await bench.store.insert([new_job(limit=Limit(f"{count}-{i}", REJECT, 1)) for i in range(count)])
+
+
+async def limited(bench: Workbench, count: int) -> list[str]:
+    jobs = [new_job(limit=Limit(f"{count}-{i}", QUEUE, 1)) for i in range(count)]
+    await bench.store.insert(jobs)
+    return [job.id for job in jobs]
+
+
+async def blocked(bench: Workbench, count: int) -> int:
+    """So many behind one that runs under their key."""
+    await bench.enqueue(count + 1, limit=Limit("g", QUEUE, 1))
+    await bench.claim_one()
+    return count
+
+
+async def hold(bench: Workbench, count: int) -> None:
+    assert await bench.claim(count) == []
+
+
+async def claimed_limited(bench: Workbench, count: int) -> list[Claimed]:
+    await limited(bench, count)
+    return await bench.claim(count)
+
+
+VERBS = {
+    "insert with keys": Verb(nothing, insert_with_keys),
+    "insert under limits": Verb(nothing, insert_rejecting),
+    "claim limited": Verb(limited, claim),
+    "claim what has to be held": Verb(blocked, hold),
+    "settle limited": Verb(claimed_limited, settle(Completed())),
+    "cancel limited": Verb(limited, lambda bench, ids: steering.cancel(bench.store, ids, "")),
+    "insert": Verb(nothing, insert),
+    "insert jobs that differ": Verb(nothing, insert_unlike),
+    "claim": Verb(pending, claim),
+    "settle completed": Verb(claimed, settle(Completed())),
+    "settle completed with results": Verb(claimed, settle(Completed('{"sent": 1}'))),
+    "settle with keys and deadlines": Verb(claimed_with_keys, settle(Completed())),
+    "settle failed": Verb(claimed, settle(Failed("Boom", "Boom"))),
+    "settle retrying": Verb(claimed, settle(Failed("Boom", "Boom", HOUR))),
+    "settle snoozed": Verb(claimed, settle(Snoozed(HOUR))),
+    "settle released": Verb(claimed, settle(Released())),
+    "settle what is lost": Verb(claimed, settle_what_is_lost),
+    "touch": Verb(claimed, touch),
+    "renew": Verb(cancelling, renew),
+    "release_unknown": Verb(claimed, lambda bench, jobs: bench.store.release_unknown(jobs[0].lease, [])),
+    "held_by": Verb(claimed, lambda bench, jobs: bench.store.held_by([job.id for job in jobs])),
+    "advance": Verb(due, lambda bench, _: bench.store.advance()),
+    "reap a worker": Verb(orphaned, lambda bench, _: bench.store.reap(LEASES_ONLY)),
+    "reap many workers": Verb(claimed_one_by_one, lambda bench, _: bench.store.reap(LEASES_ONLY)),
+    "reap cancels": Verb(cancelling, lambda bench, _: bench.store.reap(Graces(SECOND))),
+    "advance deadlines": Verb(overdue, lambda bench, _: bench.store.advance()),
+    "cancel pending": Verb(pending, lambda bench, ids: steering.cancel(bench.store, ids, "")),
+    "cancel running": Verb(claimed, lambda bench, jobs: steering.cancel(bench.store, [job.id for job in jobs], "")),
+    "requeue": Verb(failed, lambda bench, ids: steering.requeue(bench.store, ids)),
+    "release": Verb(claimed, lambda bench, jobs: steering.release(bench.store, [job.id for job in jobs])),
+    "delete pending": Verb(pending, lambda bench, ids: steering.delete(bench.store, ids)),
+    "delete ended": Verb(failed, lambda bench, ids: steering.delete(bench.store, ids)),
+    "get": Verb(pending, lambda bench, ids: bench.store.get(ids)),
+    "prune": Verb(ended_long_ago, lambda bench, _: bench.store.prune(HOUR)),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_batch_eight_times_as_large_costs_no_more_per_job(bench: Workbench, meter: Meter, verb: str) -> None:
+    await compare(bench, meter, verb)
+
+
+# Those that join the rows of a batch to a table whose size changes all the time.
+AT_RISK = [
+    "settle completed",
+    "settle completed with results",
+    "settle failed",
+    "settle retrying",
+    "touch",
+    "release",
+    "reap a worker",
+    "cancel running",
+    "requeue",
+    "advance",
+    "advance deadlines",
+    "claim limited",
+    "settle limited",
+]
+
+
+@pytest.mark.parametrize("verb", AT_RISK)
+@pytest.mark.parametrize("rows", [0, 1, 3])
+async def test_even_if_the_planner_saw_the_tables_nearly_empty(
+    bench: Workbench, meter: Meter, verb: str, rows: int
+) -> None:
+    """A plan that was made for so few rows once scanned the whole table for each job of a full batch."""
+    if rows:
+        for make in (pending, claimed, failed, due):
+            await make(bench, rows)
+    await _analyse(bench)
+    await _empty(bench)
+    await compare(bench, meter, verb)
+
+
+async def _analyse(bench: Workbench) -> None:
+    """As the database itself or its owner does now and then; connections that plan afterwards know of it."""
+    database = bench.database
+    assert isinstance(database, RelationalDatabase)
+    if database.dialect == "postgres":
+        with psycopg.connect(database.url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+    else:
+        await database.execute("ANALYZE")
+    await bench.store.tidy()
+
+
+async def compare(bench: Workbench, meter: Meter, verb: str) -> None:
+    prepare, act = VERBS[verb]
+    costs: dict[int, float] = {}
+    for count in (SMALL, SMALL * FACTOR):
+        there = await prepare(bench, count)
+        with meter.counting():
+            await act(bench, there)
+        costs[count] = meter.cost / count
+        await _empty(bench)
+    small, large = costs.values()
+    assert small > 0, "nothing was counted"
+    assert large <= small * ALLOWED, f"{small:.1f} for each of {SMALL} jobs, {large:.1f} for each of {SMALL * FACTOR}"
+
+
+async def _empty(bench: Workbench) -> None:
+    database = bench.database
+    assert isinstance(database, RelationalDatabase)
+    places = "ready later held running outcomes keys members limits wakes deadlines notes events tally jobs leases"
+    await database.execute(*(f"DELETE FROM {{{place}}}" for place in places.split()))

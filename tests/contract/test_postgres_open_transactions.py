@@ -1,0 +1,198 @@
+"""A user's transaction that stays open holds up what needs its keys, for a limited time, and nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+import treadle.queue.intake
+from tests.contract.relational import RelationalDatabase
+from treadle.model.errors import StoreBusy, StoreUnavailable
+from treadle.model.status import Status
+from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
+from treadle.policy.lifecycle import Completed
+from treadle.queue.intake import Intake
+from treadle.store.postgres import store as postgres_store
+from treadle.store.values import Inserted
+from treadle.testing.contract import ContractPart
+from treadle.testing.workbench import HOUR, MINUTE, Workbench, new_job
+
+KEY = Limit("g", REPLACE, 1)
+
+
+@pytest.fixture
+def database(postgres_database: RelationalDatabase) -> RelationalDatabase:
+    return postgres_database
+
+
+@pytest.fixture
+async def user(database: RelationalDatabase) -> AsyncIterator[Any]:
+    """A connection of a user's own, with a transaction open on it; rolled back at the end."""
+    connection = await asyncpg.connect(database.url)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+class TestOpenTransactions(ContractPart):
+    async def test_an_idempotency_key_that_is_taken_there_holds_up_its_own_enqueue_only(
+        self, bench: Workbench, user: Any
+    ) -> None:
+        first, second = (new_job(idempotency_key="k") for _ in range(2))
+        await bench.store.insert([first], connection=user)
+        intake = Intake(bench.store)
+        waiting = asyncio.create_task(intake.add(second))
+        others = await asyncio.gather(*(intake.add(new_job(idempotency_key=f"o{n}")) for n in range(50)))
+        assert all(answer.existing_id is None for answer in others)
+        assert not waiting.done()
+        await user.execute("COMMIT")
+        assert (await waiting).existing_id == first.id
+
+    async def test_it_gets_the_key_when_the_other_is_rolled_back(self, bench: Workbench, user: Any) -> None:
+        await bench.store.insert([new_job(idempotency_key="k")], connection=user)
+        waiting = asyncio.create_task(Intake(bench.store).add(mine := new_job(idempotency_key="k")))
+        await asyncio.sleep(0.1)
+        await user.execute("ROLLBACK")
+        assert (await waiting).existing_id is None
+        assert await bench.claimable() == [mine.id]
+
+    async def test_after_its_time_it_is_told_that_the_store_is_busy(
+        self, bench: Workbench, user: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(treadle.queue.intake, "KEY_SECONDS", 0.3)
+        monkeypatch.setattr(postgres_store, "KEY_SECONDS", 0.3)
+        await bench.store.insert([new_job(dedupe_key="d")], connection=user)
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await Intake(bench.store).add(new_job(dedupe_key="d"))
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await bench.store.insert([new_job(), new_job(dedupe_key="d")])
+        with pytest.raises(StoreBusy):
+            await bench.store.insert([new_job(dedupe_key="d")], patient=False)
+        assert await bench.claimable() == []
+
+    @pytest.mark.parametrize("policy", [QUEUE, REJECT, REPLACE])
+    async def test_a_concurrency_key_that_is_used_there_stops_no_claim_and_no_ending(
+        self, bench: Workbench, user: Any, policy: str
+    ) -> None:
+        limit = Limit("g", policy, 3)
+        delayed = await bench.enqueue_one(limit=limit, delay_ms=MINUTE)
+        running = await bench.enqueue_one(limit=limit)
+        job = await bench.claim_one()
+        assert job.id == running
+        plain = await bench.enqueue(100)
+        await bench.store.insert([new_job(limit=limit)], connection=user)
+        await bench.pass_time(HOUR)
+        async with asyncio.timeout(5):
+            assert (await bench.store.advance()).promoted == 1
+            assert {one.id for one in await bench.claim(200)} == {delayed, *plain}
+            assert await bench.settle(job, Completed())
+
+    @pytest.mark.parametrize("state", ["pending", "delayed", "held"])
+    async def test_a_job_that_is_replaced_there_is_passed_by(self, bench: Workbench, user: Any, state: str) -> None:
+        await self._old(bench, state)
+        await bench.pass_time(2 * HOUR)
+        await bench.store.insert([new_job(limit=KEY)], connection=user)
+        plain = await bench.enqueue(3)
+        async with asyncio.timeout(5):
+            await bench.store.advance()
+            claimed = [one.id for one in await bench.claim(10)]
+        assert claimed == plain
+        await user.execute("COMMIT")
+        await bench.store.advance()
+
+    async def test_a_running_job_that_is_replaced_there_can_end_and_is_asked_to_stop_after_the_commit(
+        self, bench: Workbench, user: Any
+    ) -> None:
+        first, second = [await bench.enqueue_one(limit=Limit(key, REPLACE, 1)) for key in ("g", "h")]
+        jobs = {job.id: job for job in await bench.claim(10)}
+        await bench.store.insert([new_job(limit=Limit(key, REPLACE, 1)) for key in ("g", "h")], connection=user)
+        async with asyncio.timeout(5):
+            assert await bench.settle(jobs[first], Completed())
+            assert (await bench.store.advance()).promoted == 0
+        assert await bench.status(second) is Status.PROCESSING
+        await user.execute("COMMIT")
+        await bench.store.advance()
+        assert await bench.statuses([first, second]) == [Status.COMPLETED, Status.CANCELLING]
+        assert len(await bench.claim(10)) == 1, "the other waits until the replaced one has ended"
+
+    async def _old(self, bench: Workbench, state: str) -> None:
+        if state == "held":
+            await bench.enqueue_one(limit=KEY._replace(policy=QUEUE), topic="in.front")
+            front = await bench.claim_one(topics=["in.front"])
+            await bench.enqueue_one(limit=KEY._replace(policy=QUEUE, most=1))
+            assert await bench.claim(10) == []
+            assert await bench.settle(front, Completed())
+            assert await bench.claimable() != []
+        else:
+            await bench.make(state, limit=KEY)
+
+    async def test_a_held_job_that_is_locked_does_not_hold_up_an_ending(self, bench: Workbench, user: Any) -> None:
+        limit = KEY._replace(policy=QUEUE)
+        await bench.enqueue_one(limit=limit)
+        job = await bench.claim_one()
+        held = await bench.enqueue_one(limit=limit)
+        assert await bench.claim(10) == []
+        await user.execute("SELECT 1 FROM treadle.held FOR UPDATE")
+        async with asyncio.timeout(5):
+            assert await bench.settle(job, Completed())
+        assert await bench.claimable() == []
+        await user.execute("ROLLBACK")
+        await bench.store.advance()
+        assert await bench.claimable() == [held]
+
+    async def test_a_due_job_that_is_locked_is_asked_for_again_after_a_while(self, bench: Workbench, user: Any) -> None:
+        await bench.enqueue_one(delay_ms=MINUTE)
+        await bench.pass_time(HOUR)
+        await user.execute("SELECT 1 FROM treadle.later FOR UPDATE")
+        for _ in range(3):
+            promoted, moved, next_in_ms = await bench.store.advance()
+            assert (promoted, moved) == (0, [])
+            assert next_in_ms is not None
+            assert next_in_ms >= 20
+
+    async def test_a_deadline_of_a_locked_job_is_not_waited_for(self, bench: Workbench, user: Any) -> None:
+        locked, free = await bench.enqueue(2, expires_in_ms=MINUTE)
+        await bench.pass_time(HOUR)
+        await user.execute("SELECT 1 FROM treadle.ready r JOIN treadle.jobs USING (n) WHERE id = $1 FOR UPDATE", locked)
+        async with asyncio.timeout(5):
+            assert [one.id for one in (await bench.store.advance()).moved] == [free]
+
+    async def test_enqueues_claims_and_endings_go_on_while_many_wait_for_keys(
+        self, bench: Workbench, user: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The store has few connections: those who wait must not have them all."""
+        monkeypatch.setattr(treadle.queue.intake, "KEY_SECONDS", 120.0)
+        await bench.store.insert([new_job(idempotency_key=f"k{n}") for n in range(30)], connection=user)
+        intake = Intake(bench.store)
+        waiting = [asyncio.create_task(intake.add(new_job(idempotency_key=f"k{n}"))) for n in range(30)]
+        lease = await bench.lease()
+        async with asyncio.timeout(60):
+            for _ in range(20):
+                await intake.add(new_job())
+                assert await bench.settle(await bench.claim_one(lease=lease), Completed())
+        assert not any(task.done() for task in waiting)
+        await user.execute("ROLLBACK")
+        assert all(answer.existing_id is None for answer in await asyncio.gather(*waiting))
+
+
+class TestLongKeys(ContractPart):
+    async def test_keys_of_the_longest_names_fit_the_index(self, bench: Workbench) -> None:
+        wide = "".join(chr(0x20000 + n) for n in range(255))  # four bytes each, and nothing to compress
+        options = {
+            "scope": wide,
+            "scope_id": wide[::-1],
+            "idempotency_key": wide[100:] + wide[:100],
+            "created_by": wide,
+        }
+        first = await bench.enqueue_one(**options)
+        (answer,) = await bench.store.insert([new_job(**options)])
+        assert isinstance(answer, Inserted)
+        assert answer.existing_id == first
+        (other,) = await bench.store.insert([new_job(**{**options, "idempotency_key": wide})])
+        assert isinstance(other, Inserted)
+        assert other.existing_id is None

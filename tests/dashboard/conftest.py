@@ -1,0 +1,67 @@
+"""A dashboard, once on each store, and somebody who has signed in."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.visitor import Visitor, visiting
+from tests.http.api import joined
+from tests.servers import PostgresServer
+
+TEMPLATE = "dashboard_template"
+
+
+def join(url: str) -> None:
+    """In a thread of its own: playwright has an event loop running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, joined(url)).result()
+
+
+@pytest.fixture(scope="session")
+def people_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dashboard") / "jobs.db"
+    join(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def people_template(postgres_server: PostgresServer) -> str:
+    join(postgres_server.create_database(TEMPLATE))
+    return TEMPLATE
+
+
+@pytest.fixture
+def sqlite_url(people_file: Path, tmp_path: Path) -> str:
+    """A copy of a file where everybody has an account already, which is cheaper."""
+    shutil.copyfile(people_file, tmp_path / "jobs.db")
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def postgres_url(people_template: str, postgres_server: PostgresServer) -> Iterator[str]:
+    with postgres_server.database(people_template) as name:
+        yield postgres_server.url(name)
+
+
+@pytest.fixture
+async def visitor(url: str) -> AsyncIterator[Visitor]:
+    async with visiting(url) as found:
+        yield found
+
+
+@pytest.fixture
+async def sqlite_visitor(sqlite_url: str) -> AsyncIterator[Visitor]:
+    """For what no store has a part in."""
+    async with visiting(sqlite_url) as found:
+        yield found
+
+
+@pytest.fixture
+async def stranger(sqlite_url: str) -> AsyncIterator[Visitor]:
+    """Somebody who has not signed in."""
+    async with visiting(sqlite_url, signed_in=False) as found:
+        yield found

@@ -1,0 +1,147 @@
+"""The list of jobs: US6's scenarios, search, tabs, paging, and markup that stays text."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.dashboard.visitor import Visitor, words
+
+
+async def test_the_list_shows_jobs_with_topic_status_run_at_retries_and_error(visitor: Visitor) -> None:
+    job = await visitor.failed_job("mail_digest", "SmtpError: connection refused", max_attempts=1)
+    page = (await visitor.get("/_/jobs")).text
+    row = re.search(rf'<tbody id="job-{job.id}".*?</tbody>', page, re.S)
+    assert row
+    text = words(row[0])
+    assert "failed" in text
+    assert "mail_digest" in text
+    assert "userId: 123" in text
+    assert "1 / 1" in text
+    assert "connection refused" in text
+    assert job.run_at.strftime("%Y-%m-%d %H:%M:%S UTC") in row[0]
+    assert f"…{job.id[-8:]}" in text
+    for label in ("View", "Retry", "Del"):
+        assert label in text
+
+
+async def test_the_line_of_counts_has_every_status_success_rate_and_average(visitor: Visitor) -> None:
+    await visitor.completed_job()
+    await visitor.failed_job(max_attempts=1)
+    await visitor.queue.enqueue("other")
+    page = await visitor.text("/_/jobs")
+    assert "Pending 1 Processing 0 Waiting 0 Cancelling 0 Completed 1 Failed 1" in page
+    assert "Success rate 50.0 %" in page
+    assert re.search(r"Average execution (< 1|\d+) ms", page)
+
+
+@pytest.mark.parametrize("status", ["pending", "processing", "completed", "failed"])
+async def test_a_tab_filters_by_status(visitor: Visitor, status: str) -> None:
+    jobs = {
+        "completed": await visitor.completed_job("one"),
+        "failed": await visitor.failed_job("two", max_attempts=1),
+        "processing": await visitor.queue.enqueue("three"),
+    }
+    await visitor.hands.claim("three", limit=1)
+    jobs["pending"] = await visitor.queue.enqueue("four")
+    page = (await visitor.get(f"/_/jobs?status={status}")).text
+    shown = re.findall(r'<tbody id="job-([^"]+)"', page)
+    assert shown == [jobs[status].id]
+    assert re.search(rf'aria-current="page"[^>]*>{status.capitalize()} <span class="count">1<', page)
+
+
+async def test_qualifiers_topic_and_payload_are_searched(visitor: Visitor) -> None:
+    wanted = await visitor.failed_job("mail_digest", "SmtpError: no", max_attempts=1)
+    await visitor.failed_job("other", "SmtpError: no", max_attempts=1)
+    await visitor.queue.enqueue("mail_digest", {"userId": "9"})
+    for query in (
+        "q=topic:mail_digest status:failed payload.userId:123 error:Smtp",
+        "topic=mail_digest&q=status:failed",
+        "topic=mail_digest&status=failed",
+        'filter=topic = "mail_digest" %26%26 lastError ~ "smtp"',
+    ):
+        page = (await visitor.get(f"/_/jobs?{query}")).text
+        assert re.findall(r'<tbody id="job-([^"]+)"', page) == [wanted.id], query
+
+
+async def test_counts_follow_the_filter_and_never_head_an_empty_list(visitor: Visitor) -> None:
+    await visitor.failed_job("a", max_attempts=1)
+    await visitor.queue.enqueue("b")
+    page = (await visitor.get("/_/jobs?topic=b")).text
+    counts = dict(re.findall(r'data-tab="\d">(\w+) <span class="count">([^<]+)<', page))
+    assert counts["All"] == "1"
+    assert counts["Pending"] == "1"
+    assert counts["Failed"] == "0"
+    done = await visitor.completed_job("gone")
+    await visitor.queue.delete(done.id, force=True)
+    page = await visitor.text("/_/jobs?status=completed")
+    assert "Completed 0" in page
+    assert "No job matches" in page
+
+
+async def test_jobs_with_one_timestamp_all_appear_across_pages(visitor: Visitor) -> None:
+    at = datetime.now(UTC) + timedelta(hours=1)
+    made = {job.id for job in await visitor.queue.enqueue_many("mail", [{}] * 120, run_at=at)}
+    for sort in ("", "&sort=runAt"):
+        seen: list[str] = []
+        for number in (1, 2, 3):
+            page = (await visitor.get(f"/_/jobs?page={number}{sort}")).text
+            assert f"Page {number} of 3" in words(page)
+            seen += re.findall(r'<tbody id="job-([^"]+)"', page)
+        assert len(seen) == 120
+        assert set(seen) == made
+
+
+async def test_a_search_that_can_t_be_read_says_why(sqlite_visitor: Visitor) -> None:
+    answer = await sqlite_visitor.get("/_/jobs?q=status:")
+    assert answer.status_code == 400
+    assert "has no value" in answer.text
+    assert (await sqlite_visitor.get("/_/jobs?filter=%28")).status_code == 400
+    assert (await sqlite_visitor.get("/_/jobs?status=nonsense")).status_code == 400
+
+
+async def test_an_empty_queue_teaches_and_an_empty_search_names_its_filters(sqlite_visitor: Visitor) -> None:
+    assert "Enqueue your first job" in await sqlite_visitor.text("/_/jobs")
+    await sqlite_visitor.queue.enqueue("mail")
+    sqlite_visitor.client.cookies.delete("treadle_flash")
+    empty = await sqlite_visitor.text("/_/jobs?topic=nothing&status=failed")
+    assert "Nothing with topic:nothing status:failed" in empty
+    assert "Clear the filters" in empty
+
+
+XSS = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>{{config}}"
+
+
+async def test_markup_stays_text_in_every_field(visitor: Visitor) -> None:
+    job = await visitor.failed_job("mail", f"{XSS}: {XSS}", payload={XSS: XSS}, max_attempts=1, scope=XSS[:200])
+    await visitor.queue.enqueue("slow", {"deep": {XSS: [XSS, {XSS: 1}]}})
+    (claimed,) = await visitor.hands.claim("slow", limit=1)
+    paths = ["/_/jobs", f"/_/jobs/{job.id}", f"/_/jobs/{claimed.id}", "/_/errors", "/_/", "/_/workers"]
+    paths += [f"/_/jobs?q={XSS}", f"/_/jobs/new?from={job.id}", f"/_/errors?q={XSS}", f"/_/jobs/{job.id}/requeue"]
+    for path in paths:
+        answer = await visitor.get(path)
+        assert answer.status_code in (200, 400), path
+        assert "<img src=x" not in answer.text, path
+        assert "<script>alert" not in answer.text, path
+        assert "{{config}}" in answer.text or path in ("/_/workers", "/_/", f"/_/jobs/{job.id}/requeue"), path
+
+
+async def test_a_page_of_fifty_rows_moves_under_100_kb(visitor: Visitor) -> None:
+    payload = {"userId": "48213", "email": "mara@example.com", "region": "eu", "period": "week", "locale": "de"}
+    await visitor.queue.enqueue_many("mail_digest", [payload] * 60, run_at=datetime.now(UTC) + timedelta(hours=1))
+    answer = await visitor.get("/_/jobs")
+    assert answer.text.count("<tbody id=") == 50
+    assert int(answer.headers["content-length"]) < 30_000
+    assert len(answer.content) < 120_000
+
+
+async def test_finding_a_job_a_topic_or_a_page(sqlite_visitor: Visitor) -> None:
+    job = await sqlite_visitor.queue.enqueue("mail.weekly")
+    for text, target in (
+        (job.id, f"/_/jobs/{job.id}"),
+        ("mail.weekly", "/_/jobs?topic=mail.weekly"),
+        ("Workers", "/_/workers"),
+        ("anything else", "/_/jobs?q=anything+else"),
+    ):
+        answer = await sqlite_visitor.get(f"/_/find?q={text}")
+        assert answer.headers["location"] == target

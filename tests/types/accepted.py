@@ -1,0 +1,135 @@
+"""What type checkers must accept, and which types they must see. Checked by mypy and pyright, never run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from treadle import Context, Job, Queue, Retry, SyncJob
+
+queue = Queue("sqlite:///jobs.db")
+
+
+class Video(BaseModel):
+    url: str
+
+
+@dataclass
+class Mail:
+    to: str
+
+
+class Point(TypedDict):
+    x: int
+
+
+@queue.job(timeout="30m", priority="high", retry=Retry(5))
+async def transcode(ctx: Context, video: Video) -> list[int]:
+    child = await ctx.enqueue(send, Mail("ann"), delay="15m")
+    assert_type(child, Job[bool])
+    await ctx.enqueue("mail_digest", {"userId": "123"}, scope="user")
+    return [1]
+
+
+@queue.job
+def send(mail: Mail) -> bool:
+    return True
+
+
+@queue.job
+def plot(ctx: Context, point: Point) -> None:
+    assert_type(ctx.enqueue(send, Mail("ann")).id, str)
+
+
+@queue.job(title="Digest", idempotent=True)
+async def digest(payload: dict[str, str]) -> str:
+    return ""
+
+
+@queue.job
+async def anything(payload: dict[str, Any]) -> str:
+    return ""
+
+
+@queue.job
+def loose(payload: Mapping[str, int]) -> None: ...
+
+
+@queue.job
+def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+@queue.job()
+async def scale(ctx: Context, width: int, *, by: float = 2.0) -> float:
+    return width * by
+
+
+@queue.job
+def cleanup(days: int = 30) -> None: ...
+
+
+@queue.job
+async def ping(ctx: Context) -> str:
+    return "pong"
+
+
+@queue.job
+def tick() -> None: ...
+
+
+async def enqueued() -> None:
+    video = await transcode.enqueue(Video(url="a"), delay="15m", idempotency_key="k", run_at=datetime.now(UTC))
+    assert_type(video, Job[list[int]])
+    assert_type(await video.result(timeout="1m"), list[int])
+    assert_type(await video.refresh(), Job[list[int]])
+    assert_type(await (await send.enqueue(Mail("ann"))).result(), bool)
+    assert_type(await plot.enqueue({"x": 1}, priority=7), Job[None])
+    assert_type(await digest.enqueue({"user": "ann"}, expires=timedelta(hours=1)), Job[str])
+    await anything.enqueue({"any": 1}, delay="1m")
+    assert_type(await loose.enqueue({"a": 1}), Job[None])
+    assert_type(await transcode.enqueue_many([Video(url="a")], scope="user"), list[Job[list[int]]])
+
+
+async def enqueued_with_arguments() -> None:
+    assert_type(await add.enqueue(1, b=3), Job[int])
+    assert_type(await add.enqueue(a=1), Job[int])
+    assert_type(await scale.enqueue(5, by=1.5), Job[float])
+    assert_type(await cleanup.enqueue(days=3), Job[None])
+    assert_type(await ping.enqueue(), Job[str])
+    assert_type(await tick.options(delay="1h", priority="low").enqueue(), Job[None])
+    assert_type(await add.options(delay="15m").enqueue(1, b=3), Job[int])
+    assert_type(await transcode.options(delay="15m").enqueue(Video(url="a")), Job[list[int]])
+    assert_type(await add.enqueue_many([(1, 2), {"a": 3}]), list[Job[int]])
+
+
+def called() -> None:
+    assert_type(add(1, 2), int)
+    assert_type(send(Mail("ann")), bool)
+
+
+async def awaited(ctx: Context) -> None:
+    assert_type(await transcode(ctx, Video(url="a")), list[int])
+    assert_type(await scale(ctx, 5, by=1.0), float)
+
+
+def blocking() -> None:
+    job = add.options(priority="low").sync.enqueue(1, b=3)
+    assert_type(job, SyncJob[int])
+    assert_type(job.result(timeout="1m"), int)
+    assert_type(job.cancel("enough"), SyncJob[int])
+    assert_type(send.sync.enqueue(Mail("ann"), delay="1m").result(), bool)
+    assert_type(queue.sync.enqueue(add, {"a": 1}), SyncJob[int])
+    assert_type(queue.sync.enqueue("mail_digest", {"userId": "123"}), SyncJob[Any])
+    assert_type(queue.sync.get(job.id), SyncJob[Any])
+
+
+async def by_the_queue() -> None:
+    assert_type(await queue.enqueue(transcode, Video(url="a"), delay="1m"), Job[list[int]])
+    assert_type(await queue.enqueue(add, {"a": 1}), Job[int])
+    assert_type(await queue.enqueue("mail_digest", {"userId": "123"}), Job[Any])
+    async for job in (await queue.enqueue(add, {"a": 1})).watch():
+        assert_type(job, Job[int])

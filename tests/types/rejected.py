@@ -1,0 +1,82 @@
+"""What type checkers must reject: every line that says so, and no other. Checked by mypy and pyright, never run."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from treadle import Context, Queue
+
+queue = Queue("sqlite:///jobs.db")
+
+
+class Video(BaseModel):
+    url: str
+
+
+@dataclass
+class Mail:
+    to: str
+
+
+@queue.job
+async def transcode(ctx: Context, video: Video) -> list[int]:
+    await ctx.enqueue(transcode, Mail("ann"))  # reject
+    await ctx.enqueue("mail", prioritty="high")  # reject
+    return [1]
+
+
+@queue.job
+def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+@queue.job
+def send(mail: Mail) -> None: ...
+
+
+@queue.job(prioritty="high")  # reject
+def misspelled(mail: Mail) -> None: ...
+
+
+@queue.job(timeout=object())  # reject
+def mistyped(mail: Mail) -> None: ...
+
+
+async def enqueued() -> None:
+    await transcode.enqueue(5)  # reject
+    await transcode.enqueue(Mail("ann"))  # reject
+    await transcode.enqueue(Video(url="a"), prioritty="high")  # reject
+    await transcode.enqueue(Video(url="a"), delay=object())  # reject
+    await transcode.options(prioritty="high").enqueue(Video(url="a"))  # reject
+    await transcode.options(delay=object()).enqueue(Video(url="a"))  # reject
+    await transcode.enqueue_many([5])  # reject
+    await send.enqueue(Video(url="a"))  # reject
+
+
+async def enqueued_with_arguments() -> None:
+    await add.enqueue("x")  # reject
+    await add.enqueue()  # reject
+    await add.enqueue(1, 2, 3)  # reject
+    await add.enqueue(1, c=3)  # reject
+    await add.enqueue(1, delay="15m")  # reject
+    await add.options(delay=object()).enqueue(1)  # reject
+
+
+def blocking() -> None:
+    add.sync.enqueue("x")  # reject
+    send.sync.enqueue(5)  # reject
+    send.sync.enqueue(Mail("ann"), prioritty="high")  # reject
+    text: str = add.sync.enqueue(1).result()  # reject
+    print(text)
+
+
+async def results() -> None:
+    text: str = await (await add.enqueue(1)).result()  # reject
+    add("x")  # reject
+    print(text)
+
+
+async def by_the_queue() -> None:
+    await queue.enqueue(send, 5)  # reject
+    await queue.enqueue("mail", {}, prioritty="high")  # reject
+    await queue.enqueue("mail", {}, delay=object())  # reject

@@ -1,0 +1,51 @@
+"""A rate limit counts starts of the handler, not claims."""
+
+import asyncio
+import time
+
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, event_types, until
+from treadle import Queue, Rate
+
+
+async def test_a_job_that_cannot_start_in_time_is_given_back(queue: Queue, start: Start) -> None:
+    """The loop is blocked between the claim's answer and the handler: the job starts in a later window."""
+    starts: list[float] = []
+    claim = queue.store.claim
+    held_up = False
+
+    async def slow(lease: int, wants: object) -> object:
+        nonlocal held_up
+        answer = await claim(lease, wants)  # type: ignore[arg-type]
+        if answer.jobs and not held_up:
+            held_up = True
+            await asyncio.sleep(0.3)
+        return answer
+
+    queue.store.claim = slow  # type: ignore[method-assign, assignment]
+
+    @queue.job(topic="mail", rate=Rate(1, "100ms"))
+    async def mail() -> None:
+        starts.append(time.monotonic())
+
+    await queue.save_templates()
+    job = await mail.enqueue()
+    await start(queue)
+    await ended(queue, job)
+    assert "released" in [event.removeprefix("job:") for event in await event_types(queue, job)]
+    assert len(starts) == 1
+
+
+async def test_no_more_handlers_start_in_a_window_than_the_rate_allows(queue: Queue, start: Start) -> None:
+    starts: list[float] = []
+
+    @queue.job(topic="mail", rate=Rate(2, "300ms"))
+    async def mail() -> None:
+        starts.append(time.monotonic())
+
+    await queue.save_templates()
+    await mail.enqueue_many([{}] * 8)
+    await start(queue, slots=4)
+    await start(queue, slots=4)
+    await until(lambda: len(starts) == 8)
+    assert all(later - earlier >= 0.3 for earlier, later in zip(starts, starts[2:], strict=False))
