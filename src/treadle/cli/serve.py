@@ -45,7 +45,7 @@ def serve(
     ] = None,
     port: Annotated[int | None, typer.Option("--port", metavar="PORT", help="Default: 8090.")] = None,
     slots: Annotated[
-        int | None, typer.Option("--slots", metavar="N", help="Run so many jobs at once. Default: 10.")
+        int | None, typer.Option("--slots", metavar="N", help="Run up to this many jobs concurrently. Default: 10.")
     ] = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run the queue's jobs in this process too.")

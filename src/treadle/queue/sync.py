@@ -251,7 +251,7 @@ class SyncQueue:
         try:
             return answer.result()
         except CancelledError:
-            raise StoreUnavailable("the queue was closed meanwhile") from None
+            raise StoreUnavailable("the queue was closed during the call") from None
         except BaseException:
             answer.cancel()  # Ctrl-C while waiting; has no effect if the answer has arrived
             raise
