@@ -165,6 +165,7 @@ class SyncQueue:
     release = blocking(Queue.release)
     release_many = blocking(Queue.release_many)
     reschedule = blocking(Queue.reschedule)
+    reschedule_many = blocking(Queue.reschedule_many)
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
     pause = blocking(Queue.pause)

@@ -145,6 +145,9 @@ class Store(Protocol):
 
     async def list(self, listing: Listing) -> list[Job]: ...
 
+    async def select(self, listing: Listing) -> Sequence[tuple[int, str]]:
+        """Number and id of the jobs that `list` would return, without reading the jobs."""
+
     async def count(self, listing: Listing, cap: int = 10_000) -> int:
         """The number of jobs in the listing, at most cap + 1."""
 

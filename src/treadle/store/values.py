@@ -271,6 +271,8 @@ class Listing:
     ended_since: int | None = None
     """With the status of an ending: only jobs that ended then or later. If there are more than `limit`, which of them
     are listed is the store's choice."""
+    below: int | None = None
+    """Only jobs with a smaller number, to go on after the last one that `select` returned."""
     newest: int | None = None
     """Of a condition over documents: asked only of so many jobs, the newest that the rest of it lets through."""
 

@@ -91,7 +91,8 @@ async def _show(
         new_secret=new_secret,
         superusers=await accounts.list(SUPERUSERS),
         users_words=_users_words(len(users), sum(user.verified for user in users)),
-        audit=audit_rows(await state.audit.newest(AUDITED)),
+        audit=audit_rows(await state.audit.search(page.query("audit"), AUDITED)),
+        audit_words=page.query("audit")[:200],
         audit_limit=AUDITED,
     )
 

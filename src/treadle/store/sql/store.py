@@ -241,6 +241,13 @@ class SqlStore(ABC):
 
         return await self.search(page)
 
+    async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
+        def selected() -> Reading[Sequence[tuple[int, str]]]:
+            rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
+            return [(int(n), id) for n, id in rows]
+
+        return await self.search(selected)
+
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
         def counted() -> Reading[int]:
             rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
