@@ -12,7 +12,7 @@ from uuid_utils import uuid7
 
 from treadle.model.job import from_ms
 from treadle.store.protocol import Store
-from treadle.store.values import Record
+from treadle.store.values import Record, RecordWrite
 
 KIND = "audit"
 MAX_TEXT = 500
@@ -72,10 +72,10 @@ class AuditLog:
             "skipped": skipped,
         }
         id = str(uuid7())
-        await self._store.put_record(KIND, id, id, to_json(body).decode())
+        await self._store.write_records([RecordWrite(KIND, id, id, to_json(body).decode())])
 
     async def newest(self, limit: int = 50) -> Sequence[AuditEntry]:
-        return [_entry(record) for record in await self._store.list_records(KIND, limit, newest=True)]
+        return [_entry(record) for record in await self._store.find_records(KIND, newest=True, limit=limit)]
 
 
 def _entry(record: Record) -> AuditEntry:

@@ -24,7 +24,7 @@ from treadle.model.job import from_ms, rfc3339
 from treadle.model.status import ENDED, Status
 from treadle.queue import bulk
 from treadle.queue.audit import Actor, AuditLog
-from treadle.store.values import Record
+from treadle.store.values import Record, RecordWrite
 
 if TYPE_CHECKING:
     from treadle.queue.queue import Queue
@@ -138,7 +138,7 @@ class Operations:
         id = str(uuid7())
         operation = Operation(id, action, search, dict(options), as_of, by, expected)
         change_of(action, options)  # raises if the change is invalid
-        record = await self._queue.store.put_record(KIND, id, id, operation.body())
+        (record,) = await self._queue.store.write_records([RecordWrite(KIND, id, id, operation.body())])
         assert record is not None, "two random ids can't be the same"
         operation.version = record.version
         self._run(operation)
@@ -150,7 +150,7 @@ class Operations:
             await asyncio.wait({self._running[id][1]}, timeout=seconds)
 
     async def get(self, id: str) -> Operation:
-        (record,) = await self._queue.store.records([(KIND, id)])
+        (record,) = await self._queue.store.get_records([(KIND, id)])
         if record is None:
             raise JobNotFound(f"there is no operation {id[:60]}", id=id[:60])
         running = self._running.get(id)
@@ -162,16 +162,16 @@ class Operations:
         if running:
             running[0].stop = True
             return
-        (record,) = await self._queue.store.records([(KIND, id)])
+        (record,) = await self._queue.store.get_records([(KIND, id)])
         if record is not None:
             operation = _operation(record)
             operation.state = STOPPED
-            await self._queue.store.put_record(KIND, id, id, operation.body(), record.version)
+            await self._queue.store.write_records([RecordWrite(KIND, id, id, operation.body(), version=record.version)])
 
     async def take_over(self) -> None:
         """Continue operations that another process abandoned."""
         limit = datetime.now(UTC) - timedelta(seconds=ABANDONED_S)
-        for record in await self._queue.store.list_records(KIND, 100, newest=True):
+        for record in await self._queue.store.find_records(KIND, newest=True, limit=100):
             operation = _operation(record)
             abandoned = operation.updated_at is not None and operation.updated_at < limit
             if (
@@ -242,9 +242,8 @@ class Operations:
         operation.stayed += len(jobs) if stays else len(jobs) - changed
 
     async def _save(self, operation: Operation) -> bool:
-        record = await self._queue.store.put_record(
-            KIND, operation.id, operation.id, operation.body(), operation.version
-        )
+        write = RecordWrite(KIND, operation.id, operation.id, operation.body(), version=operation.version)
+        (record,) = await self._queue.store.write_records([write])
         if record is not None:
             operation.version = record.version
         return record is not None

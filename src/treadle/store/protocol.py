@@ -201,22 +201,24 @@ class Store(Protocol):
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""
 
     # -- records -------------------------------------------------------------------------------
-    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+    async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
         """The records with these (kind, id), in one statement."""
 
-    async def find_record(self, kind: str, key: str) -> Record | None: ...
+    async def find_records(
+        self,
+        kind: str,
+        *,
+        key: str | None = None,
+        due_before: int | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+    ) -> Sequence[Record]:
+        """The records of a kind, oldest or `newest` first. `key`: the one with that key. `due_before`: the ones that
+        are due before that time, earliest first."""
 
-    async def list_records(self, kind: str, limit: int = 1000, *, newest: bool = False) -> Sequence[Record]:
-        """Oldest first; `newest`: the last ones, newest first."""
+    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+        """Create or change records in one transaction. None: this one was not written, because its id or key is
+        taken, its version is a different one, or it is gone; the others are written."""
 
-    async def find_records(self, kind: str, *, due_before: int, limit: int = 1000) -> Sequence[Record]:
-        """Records that are due before this time, the earliest first."""
-
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
-        """Make a record, or with `version` change the one that still has it. None: nothing was changed, because the
-        id or the key is taken, the version is another one, or the record is gone."""
-
-    async def delete_record(self, kind: str, id: str) -> bool:
-        """False: there was none."""
+    async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
+        """Delete the records with these (kind, id); returns how many existed."""

@@ -405,10 +405,11 @@ class Record(NamedTuple):
 
 
 class RecordWrite(NamedTuple):
-    """A change of a record that is still at this version."""
+    """A new record, or with `version` the change of one that still has it."""
 
     kind: str
     id: str
+    key: str
     body: str
-    due: int | None
-    version: int
+    due: int | None = None
+    version: int | None = None

@@ -189,13 +189,11 @@ class PostgresStore(SqlStore):
         # Planned once: planning a job's ten tables takes six times as long as reading it.
         return await self.pools.fetch(sql, *values)
 
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
+    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
         try:
-            return await super().put_record(kind, id, key, body, version, due)
-        except asyncpg.UniqueViolationError:
-            return None  # another writer took the key at the same moment
+            return await super().write_records(writes)
+        except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
+            return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
         async with (

@@ -39,6 +39,7 @@ from treadle.store.values import (
     NewJob,
     Reaped,
     Record,
+    RecordWrite,
     Refusal,
     Renewed,
     Settlement,
@@ -373,38 +374,41 @@ class SqlStore(ABC):
 
     # -- records -------------------------------------------------------------------------------
 
-    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+    async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
         rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
         sql, document = self.queries["get_records"].sql, to_json(rows).decode()
         found = [Record(*row) for row in await self.read_small(sql, [document])] if rows else []
         by_id = {(record.kind, record.id): record for record in found}
         return [by_id.get(one) for one in wanted]
 
-    async def find_record(self, kind: str, key: str) -> Record | None:
-        rows = await self._ask("find_record", [{"kind": kind, "key": key}]) if _storable(kind, key) else []
-        return Record(*rows[0]) if rows else None
-
-    async def list_records(self, kind: str, limit: int = 1000, *, newest: bool = False) -> Sequence[Record]:
-        name = "newest_records" if newest else "list_records"
-        rows = await self._ask(name, [{"kind": kind, "top": limit}]) if _storable(kind) else []
+    async def find_records(
+        self,
+        kind: str,
+        *,
+        key: str | None = None,
+        due_before: int | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+    ) -> Sequence[Record]:
+        if not _storable(kind, key or ""):
+            return []
+        if key is not None:
+            rows = await self._ask("record_by_key", [{"kind": kind, "key": key}])
+        elif due_before is not None:
+            rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
+        else:
+            rows = await self._ask("newest_records" if newest else "oldest_records", [{"kind": kind, "top": limit}])
         return [Record(*row) for row in rows]
 
-    async def find_records(self, kind: str, *, due_before: int, limit: int = 1000) -> Sequence[Record]:
-        rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
-        return [Record(*row) for row in rows]
-
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
-        if not _storable(kind, id, key, body):
+    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+        if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
-        row = {"kind": kind, "id": id, "key": key, "body": body, "version": version, "due": due}
-        tell = [] if due is None else [wakeups.LATER]
-        rows = await self._change("add_record" if version is None else "change_record", [row], tell)
-        return Record(*rows[0]) if rows else None
+        tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        return await self.transact(lambda: scripts.write_records(writes), tell)
 
-    async def delete_record(self, kind: str, id: str) -> bool:
-        return _storable(kind, id) and bool(await self._change("drop_record", [{"kind": kind, "id": id}]))
+    async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
+        rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
+        return len(await self._change("drop_records", rows)) if rows else 0
 
 
 def _storable(*texts: str) -> bool:
