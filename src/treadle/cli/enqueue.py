@@ -55,7 +55,7 @@ def enqueue(
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="How long --wait waits. The job stays where it is.")
     ] = "10m",
-    create: Annotated[bool, typer.Option("--create", help="Make sqlite:///jobs.db if no database is named.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Make the SQLite file if it does not exist.")] = False,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:

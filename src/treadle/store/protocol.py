@@ -33,6 +33,7 @@ from treadle.store.values import (
     Listing,
     LiveWorker,
     NewJob,
+    Obstacle,
     Reaped,
     Record,
     RecordWrite,
@@ -60,10 +61,9 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def migrate(self) -> list[str]:
-        """Apply missing migrations and return their names; safe from any number of processes."""
-
-    async def pending_migrations(self) -> list[str]: ...
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        """Apply missing migrations and return their names; safe from any number of processes. A `dry_run` only
+        returns the names."""
 
     async def now(self) -> int: ...
 
@@ -145,6 +145,9 @@ class Store(Protocol):
 
     async def list(self, listing: Listing) -> list[Job]: ...
 
+    async def select(self, listing: Listing) -> Sequence[tuple[int, str]]:
+        """Number and id of the jobs that `list` would return, without reading the jobs."""
+
     async def count(self, listing: Listing, cap: int = 10_000) -> int:
         """The number of jobs in the listing, at most cap + 1."""
 
@@ -169,15 +172,14 @@ class Store(Protocol):
     async def backlog(self) -> Sequence[Backlog]:
         """Pending jobs by topic and capability."""
 
-    async def obstacles(self, id: str) -> Sequence[str]:
-        """What keeps this pending job from starting: a concurrency limit, a rate limit."""
+    async def obstacles(self, id: str) -> Sequence[Obstacle]:
+        """The limits that keep this pending job from starting."""
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
     # -- topics, templates, leadership, retention ----------------------------------------------
-    async def pause(self, topic: str, until: int = FOREVER) -> None: ...
-
-    async def resume(self, topic: str) -> None: ...
+    async def pause(self, topic: str, until: int = FOREVER) -> None:
+        """Start no jobs of this topic until then; 0 resumes it."""
 
     async def topics(self) -> Sequence[Topic]: ...
 
@@ -187,12 +189,10 @@ class Store(Protocol):
     async def templates(self) -> dict[str, tuple[str, int]]: ...
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        """Become or stay the leader for `ttl_ms`; False: another holder is."""
+        """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
 
     async def leaders(self) -> Sequence[Leader]:
         """The current leaders."""
-
-    async def resign(self, name: str, holder: str) -> None: ...
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         """Delete jobs that ended longer ago than this, with all their rows."""

@@ -271,6 +271,8 @@ class Listing:
     ended_since: int | None = None
     """With the status of an ending: only jobs that ended then or later. If there are more than `limit`, which of them
     are listed is the store's choice."""
+    below: int | None = None
+    """Only jobs with a smaller number, to go on after the last one that `select` returned."""
     newest: int | None = None
     """Of a condition over documents: asked only of so many jobs, the newest that the rest of it lets through."""
 
@@ -333,6 +335,26 @@ class LiveWorker:
     running: int
     renewed_at: int
     """Its last heartbeat."""
+
+
+class LimitReached(NamedTuple):
+    """A pending job waits because its concurrency key runs as many jobs as it may."""
+
+    most: int
+    running: Sequence[str]
+    """Ids of running jobs of the key, three at most."""
+    ahead: int
+    """Jobs of the key that start before this one."""
+
+
+class RateReached(NamedTuple):
+    """A pending job waits because its topic has started as many jobs as it may within the window."""
+
+    most: int
+    window_ms: int
+
+
+Obstacle = LimitReached | RateReached
 
 
 @dataclass(frozen=True, slots=True)

@@ -418,6 +418,12 @@ DELETE FROM {ready} WHERE n {among: n bigint}
 INSERT INTO {topics} (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
 ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 
+-- name: extend_pause
+-- Never shortens a pause that is longer.
+INSERT INTO {topics} AS p (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
+ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
+WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
+
 -- name: set_rates
 -- The rate limits that the templates name.
 INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
@@ -499,7 +505,7 @@ ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.unti
 RETURNING name
 
 -- name: resign
-DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text})
+DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text}) RETURNING name
 
 -- name: drop_idle_limit_keys
 -- Rows for concurrency keys without live jobs.

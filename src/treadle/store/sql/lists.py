@@ -72,6 +72,16 @@ def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_
     return f"WITH page AS ({ranked}) {view.removesuffix(NEWEST_FIRST)} ORDER BY page.place", build.values
 
 
+def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
+    """The statement for numbers and ids of one page, newest first."""
+    build = Builder(queries, dialect, stale_after_ms)
+    chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, [], "n DESC")
+    limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
+    page = f"SELECT n FROM ({chosen}) c ORDER BY n DESC {limits}"
+    jobs = build.table("jobs")
+    return f"SELECT x.n, CAST(j.id AS text) FROM ({page}) x JOIN {jobs} j ON j.n = x.n ORDER BY x.n DESC", build.values
+
+
 def count(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
 ) -> tuple[str, Bound]:
@@ -324,6 +334,8 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
 
 def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[str]:
     conditions = []
+    if listing.below is not None:
+        conditions.append(f"p.n < {build.bind(listing.below)}")
     if listing.topic is not None:
         topic = "p.topic" if source.place == "outcomes" else source.job_column("topic")
         conditions.append(f"{topic} = {build.bind(listing.topic)}")

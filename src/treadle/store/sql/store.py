@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms, format_ms
+from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, Refused
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
@@ -34,9 +34,12 @@ from treadle.store.values import (
     Inserted,
     Judge,
     Leader,
+    LimitReached,
     Listing,
     LiveWorker,
     NewJob,
+    Obstacle,
+    RateReached,
     Reaped,
     Record,
     RecordWrite,
@@ -242,6 +245,13 @@ class SqlStore(ABC):
 
         return await self.search(page)
 
+    async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
+        def selected() -> Reading[Sequence[tuple[int, str]]]:
+            rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
+            return [(int(n), id) for n, id in rows]
+
+        return await self.search(selected)
+
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
         def counted() -> Reading[int]:
             rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
@@ -282,19 +292,17 @@ class SqlStore(ABC):
             )
         return found
 
-    async def obstacles(self, id: str) -> Sequence[str]:
+    async def obstacles(self, id: str) -> Sequence[Obstacle]:
         if not is_job_id(id):
             return []
-        reasons = []
+        found: list[Obstacle] = []
         behind = await self._ask("held_behind", [{"id": id}])
         if behind:
-            limit, _, _, waiting = behind[0]
-            names = ", ".join(row[2] for row in behind)
-            reasons.append(f"its key allows {limit} at once: it waits for job {names} ({waiting} wait before it)")
-        for limit, window, used in await self._ask("rate_used", [{"id": id}]):
+            found.append(LimitReached(behind[0][0], [row[2] for row in behind], behind[0][3]))
+        for limit, window_ms, used in await self._ask("rate_used", [{"id": id}]):
             if used >= limit:
-                reasons.append(f"its topic's rate limit of {limit} per {format_ms(window)} is used up")
-        return reasons
+                found.append(RateReached(limit, window_ms))
+        return found
 
     async def changes(
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
@@ -330,10 +338,7 @@ class SqlStore(ABC):
     # -- topics, templates, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": until}])
-
-    async def resume(self, topic: str) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": None}], [wakeups.READY])
+        await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self) -> Sequence[Topic]:
         counts = (await self.stats()).topics
@@ -358,13 +363,11 @@ class SqlStore(ABC):
         return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        return bool(await self._change("elect", [{"name": name, "holder": holder, "ms": ttl_ms}]))
+        query = "elect" if ttl_ms else "resign"
+        return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
 
     async def leaders(self) -> Sequence[Leader]:
         return [Leader(*row) for row in await self._ask("leaders")]
-
-    async def resign(self, name: str, holder: str) -> None:
-        await self._change("resign", [{"name": name, "holder": holder}])
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))

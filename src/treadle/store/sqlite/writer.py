@@ -26,13 +26,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.store import clock
-from treadle.store.sqlite import lock as locks
 from treadle.store.sqlite.lock import WriteLock
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.watcher import FileWatcher
 
 MIN_VERSION = (3, 35, 0)
 BUSY_SECONDS = 30.0
+CLOSE_SECONDS = 5.0
 GROUP = 256
 # How often to look for other processes' commits: often after one, then more and more rarely.
 WATCH_MIN = 0.0015
@@ -146,11 +146,13 @@ class Writer:
         await asyncio.to_thread(self._join)
 
     def _join(self) -> None:
+        for connection in self._read_connections:
+            connection.interrupt()
         self._readers.shutdown(wait=True)
         for connection in self._read_connections:
             connection.close()
         # A writer waiting for another process's lock ends when it gets it; leaving earlier loses nothing.
-        until = time.monotonic() + locks.LIMIT_SECONDS
+        until = time.monotonic() + CLOSE_SECONDS
         threads = [thread for thread in (self._watch, self._writer) if thread]
         for thread in threads:
             thread.join(max(until - time.monotonic(), 0))
@@ -350,6 +352,7 @@ class Writer:
         try:
             rows: list[Any] = connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
+            self._check_process()  # closing interrupts it
             raise _explained(error, self.path) from None
         return rows
 

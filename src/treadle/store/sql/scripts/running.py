@@ -35,8 +35,19 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         done = [one for one, move in zip(kept, moves, strict=True) if move.transition is one.transition]
         yield from _tell(done, now)
         yield from relocate(moves, now)
+        yield from _pause_topics(moves, now)
         yield from _follow_up(done)
     return lost
+
+
+def _pause_topics(moves: Sequence[Move], now: int) -> Script[None]:
+    until: dict[str, int] = {}
+    for move in moves:
+        if move.transition.pauses_topic:
+            topic = move.facts.topic
+            until[topic] = max(until.get(topic, 0), now + move.transition.delay_ms)
+    if until:
+        yield "extend_pause", [{"topic": topic, "until": until[topic]} for topic in sorted(until)]
 
 
 def _tell(settlements: Sequence[Settlement], now: int) -> Script[None]:
