@@ -33,6 +33,7 @@ from treadle.store.values import (
     Listing,
     LiveWorker,
     NewJob,
+    Obstacle,
     Reaped,
     Record,
     RecordWrite,
@@ -60,10 +61,9 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def migrate(self) -> list[str]:
-        """Apply missing migrations and return their names; safe from any number of processes."""
-
-    async def pending_migrations(self) -> list[str]: ...
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        """Apply missing migrations and return their names; safe from any number of processes. A `dry_run` only
+        returns the names."""
 
     async def now(self) -> int: ...
 
@@ -172,15 +172,14 @@ class Store(Protocol):
     async def backlog(self) -> Sequence[Backlog]:
         """Pending jobs by topic and capability."""
 
-    async def obstacles(self, id: str) -> Sequence[str]:
-        """What keeps this pending job from starting: a concurrency limit, a rate limit."""
+    async def obstacles(self, id: str) -> Sequence[Obstacle]:
+        """The limits that keep this pending job from starting."""
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
     # -- topics, templates, leadership, retention ----------------------------------------------
-    async def pause(self, topic: str, until: int = FOREVER) -> None: ...
-
-    async def resume(self, topic: str) -> None: ...
+    async def pause(self, topic: str, until: int = FOREVER) -> None:
+        """Start no jobs of this topic until then; 0 resumes it."""
 
     async def topics(self) -> Sequence[Topic]: ...
 
@@ -190,12 +189,10 @@ class Store(Protocol):
     async def templates(self) -> dict[str, tuple[str, int]]: ...
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        """Become or stay the leader for `ttl_ms`; False: another holder is."""
+        """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
 
     async def leaders(self) -> Sequence[Leader]:
         """The current leaders."""
-
-    async def resign(self, name: str, holder: str) -> None: ...
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         """Delete jobs that ended longer ago than this, with all their rows."""
@@ -204,22 +201,24 @@ class Store(Protocol):
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""
 
     # -- records -------------------------------------------------------------------------------
-    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+    async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
         """The records with these (kind, id), in one statement."""
 
-    async def find_record(self, kind: str, key: str) -> Record | None: ...
+    async def find_records(
+        self,
+        kind: str,
+        *,
+        key: str | None = None,
+        due_before: int | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+    ) -> Sequence[Record]:
+        """The records of a kind, oldest or `newest` first. `key`: the one with that key. `due_before`: the ones that
+        are due before that time, earliest first."""
 
-    async def list_records(self, kind: str, limit: int = 1000, *, newest: bool = False) -> Sequence[Record]:
-        """Oldest first; `newest`: the last ones, newest first."""
+    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+        """Create or change records in one transaction. None: this one was not written, because its id or key is
+        taken, its version is a different one, or it is gone; the others are written."""
 
-    async def find_records(self, kind: str, *, due_before: int, limit: int = 1000) -> Sequence[Record]:
-        """Records that are due before this time, the earliest first."""
-
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
-        """Make a record, or with `version` change the one that still has it. None: nothing was changed, because the
-        id or the key is taken, the version is another one, or the record is gone."""
-
-    async def delete_record(self, kind: str, id: str) -> bool:
-        """False: there was none."""
+    async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
+        """Delete the records with these (kind, id); returns how many existed."""

@@ -337,6 +337,26 @@ class LiveWorker:
     """Its last heartbeat."""
 
 
+class LimitReached(NamedTuple):
+    """A pending job waits because its concurrency key runs as many jobs as it may."""
+
+    most: int
+    running: Sequence[str]
+    """Ids of running jobs of the key, three at most."""
+    ahead: int
+    """Jobs of the key that start before this one."""
+
+
+class RateReached(NamedTuple):
+    """A pending job waits because its topic has started as many jobs as it may within the window."""
+
+    most: int
+    window_ms: int
+
+
+Obstacle = LimitReached | RateReached
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of `doctor`: a check, how it went (`ok`, `warn`, `fail`) and what to do about it."""
@@ -407,10 +427,11 @@ class Record(NamedTuple):
 
 
 class RecordWrite(NamedTuple):
-    """A change of a record that is still at this version."""
+    """A new record, or with `version` the change of one that still has it."""
 
     kind: str
     id: str
+    key: str
     body: str
-    due: int | None
-    version: int
+    due: int | None = None
+    version: int | None = None

@@ -79,7 +79,7 @@ class PostgresStore(SqlStore):
         try:
             if migrate:
                 await self.migrate()
-            elif waiting := await self.pending_migrations():
+            elif waiting := await self.migrate(dry_run=True):
                 raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
         except BaseException:
             await self.close()
@@ -96,9 +96,10 @@ class PostgresStore(SqlStore):
         if hint == wakeups.URGENT:
             self._marks.clear()
 
-    async def migrate(self) -> list[str]:
-        if not await self.pending_migrations():
-            return []
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        waiting = await self._missing_migrations()
+        if dry_run or not waiting:
+            return waiting
         async with self.pools.acquire() as connection, connection.transaction():
             # One process migrates; the others wait here and then find nothing to do.
             await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})", timeout=MIGRATION_SECONDS)
@@ -116,7 +117,7 @@ class PostgresStore(SqlStore):
                 applied.append(one.name)
         return applied
 
-    async def pending_migrations(self) -> list[str]:
+    async def _missing_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
 
@@ -189,13 +190,11 @@ class PostgresStore(SqlStore):
         # Planned once: planning a job's ten tables takes six times as long as reading it.
         return await self.pools.fetch(sql, *values)
 
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
+    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
         try:
-            return await super().put_record(kind, id, key, body, version, due)
-        except asyncpg.UniqueViolationError:
-            return None  # another writer took the key at the same moment
+            return await super().write_records(writes)
+        except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
+            return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
         async with (

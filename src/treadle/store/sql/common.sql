@@ -505,7 +505,7 @@ ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.unti
 RETURNING name
 
 -- name: resign
-DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text})
+DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text}) RETURNING name
 
 -- name: drop_idle_limit_keys
 -- Rows for concurrency keys without live jobs.
@@ -609,13 +609,13 @@ WHERE p.rate_limit IS NOT NULL AND j.id = (SELECT t.id FROM {rows: id uuid})
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due
 FROM {rows: kind text, id text} JOIN {records} r ON r.kind = t.kind AND r.id = t.id
 
--- name: find_record
+-- name: record_by_key
 -- The one record of a kind with this key.
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due
 FROM {rows: kind text, key text} JOIN {records} r ON r.kind = t.kind AND r.key = t.key
 
--- name: list_records
--- All of a kind, oldest first.
+-- name: oldest_records
+-- The records of a kind, oldest first.
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
 WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) ORDER BY r.n LIMIT (SELECT t.top FROM {rows: top bigint})
 
@@ -631,31 +631,24 @@ ORDER BY r.due LIMIT (SELECT t.top FROM {rows: top bigint})
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
 WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) ORDER BY r.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})
 
--- name: add_record
--- Create a record; no row means that its id or its key is taken.
+-- name: add_records
+-- Create records; missing from the answer: the ones with a taken id or key.
 INSERT INTO {records} (kind, id, key, body, due, version, created_at, updated_at)
 SELECT t.kind, t.id, t.key, t.body, t.due, 1, {now}, {now}
 FROM {rows: kind text, id text, key text, body text, due bigint}
 WHERE true ON CONFLICT DO NOTHING
 RETURNING kind, id, key, body, version, created_at, updated_at, due
 
--- name: change_record
--- Change a record if it still has this version; no row means that it has not, or that its new key is taken.
-UPDATE {records} SET key = (SELECT t.key FROM {rows: key text}), body = (SELECT t.body FROM {rows: body text}),
-    due = (SELECT t.due FROM {rows: due bigint}), version = version + 1, updated_at = {now}
-WHERE (kind, id, version) IN (SELECT t.kind, t.id, t.version FROM {rows: kind text, id text, version bigint})
-    AND NOT EXISTS (SELECT 1 FROM {rows: kind text, id text, key text} JOIN {records} o ON o.kind = t.kind
-        AND o.key = t.key AND o.id <> t.id)
-RETURNING kind, id, key, body, version, created_at, updated_at, due
-
 -- name: change_records
--- Change many records that still have these versions; missing from the answer: the ones that have not.
-UPDATE {records} SET body = t.body, due = t.due, version = t.version + 1, updated_at = {now}
-FROM {rows: kind text, id text, body text, due bigint, version bigint}
+-- Change records; missing from the answer: the ones with a different version or a taken key.
+UPDATE {records} SET key = t.key, body = t.body, due = t.due, version = t.version + 1, updated_at = {now}
+FROM {rows: kind text, id text, key text, body text, due bigint, version bigint}
 WHERE {records}.kind = t.kind AND {records}.id = t.id AND {records}.version = t.version
-RETURNING {records}.kind, {records}.id
+    AND NOT EXISTS (SELECT 1 FROM {records} o WHERE o.kind = t.kind AND o.key = t.key AND o.id <> t.id)
+RETURNING {records}.kind, {records}.id, {records}.key, {records}.body, {records}.version, {records}.created_at,
+    {records}.updated_at, {records}.due
 
--- name: drop_record
+-- name: drop_records
 DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
 
 -- name: last_numbers

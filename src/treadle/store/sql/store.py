@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms, format_ms
+from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, Refused
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
@@ -34,11 +34,15 @@ from treadle.store.values import (
     Inserted,
     Judge,
     Leader,
+    LimitReached,
     Listing,
     LiveWorker,
     NewJob,
+    Obstacle,
+    RateReached,
     Reaped,
     Record,
+    RecordWrite,
     Refusal,
     Renewed,
     Settlement,
@@ -288,19 +292,17 @@ class SqlStore(ABC):
             )
         return found
 
-    async def obstacles(self, id: str) -> Sequence[str]:
+    async def obstacles(self, id: str) -> Sequence[Obstacle]:
         if not is_job_id(id):
             return []
-        reasons = []
+        found: list[Obstacle] = []
         behind = await self._ask("held_behind", [{"id": id}])
         if behind:
-            limit, _, _, waiting = behind[0]
-            names = ", ".join(row[2] for row in behind)
-            reasons.append(f"its key allows {limit} at once: it waits for job {names} ({waiting} wait before it)")
-        for limit, window, used in await self._ask("rate_used", [{"id": id}]):
+            found.append(LimitReached(behind[0][0], [row[2] for row in behind], behind[0][3]))
+        for limit, window_ms, used in await self._ask("rate_used", [{"id": id}]):
             if used >= limit:
-                reasons.append(f"its topic's rate limit of {limit} per {format_ms(window)} is used up")
-        return reasons
+                found.append(RateReached(limit, window_ms))
+        return found
 
     async def changes(
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
@@ -336,10 +338,7 @@ class SqlStore(ABC):
     # -- topics, templates, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": until}])
-
-    async def resume(self, topic: str) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": None}], [wakeups.READY])
+        await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self) -> Sequence[Topic]:
         counts = (await self.stats()).topics
@@ -364,13 +363,11 @@ class SqlStore(ABC):
         return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        return bool(await self._change("elect", [{"name": name, "holder": holder, "ms": ttl_ms}]))
+        query = "elect" if ttl_ms else "resign"
+        return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
 
     async def leaders(self) -> Sequence[Leader]:
         return [Leader(*row) for row in await self._ask("leaders")]
-
-    async def resign(self, name: str, holder: str) -> None:
-        await self._change("resign", [{"name": name, "holder": holder}])
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
@@ -380,38 +377,41 @@ class SqlStore(ABC):
 
     # -- records -------------------------------------------------------------------------------
 
-    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+    async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
         rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
         sql, document = self.queries["get_records"].sql, to_json(rows).decode()
         found = [Record(*row) for row in await self.read_small(sql, [document])] if rows else []
         by_id = {(record.kind, record.id): record for record in found}
         return [by_id.get(one) for one in wanted]
 
-    async def find_record(self, kind: str, key: str) -> Record | None:
-        rows = await self._ask("find_record", [{"kind": kind, "key": key}]) if _storable(kind, key) else []
-        return Record(*rows[0]) if rows else None
-
-    async def list_records(self, kind: str, limit: int = 1000, *, newest: bool = False) -> Sequence[Record]:
-        name = "newest_records" if newest else "list_records"
-        rows = await self._ask(name, [{"kind": kind, "top": limit}]) if _storable(kind) else []
+    async def find_records(
+        self,
+        kind: str,
+        *,
+        key: str | None = None,
+        due_before: int | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+    ) -> Sequence[Record]:
+        if not _storable(kind, key or ""):
+            return []
+        if key is not None:
+            rows = await self._ask("record_by_key", [{"kind": kind, "key": key}])
+        elif due_before is not None:
+            rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
+        else:
+            rows = await self._ask("newest_records" if newest else "oldest_records", [{"kind": kind, "top": limit}])
         return [Record(*row) for row in rows]
 
-    async def find_records(self, kind: str, *, due_before: int, limit: int = 1000) -> Sequence[Record]:
-        rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
-        return [Record(*row) for row in rows]
-
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
-        if not _storable(kind, id, key, body):
+    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+        if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
-        row = {"kind": kind, "id": id, "key": key, "body": body, "version": version, "due": due}
-        tell = [] if due is None else [wakeups.LATER]
-        rows = await self._change("add_record" if version is None else "change_record", [row], tell)
-        return Record(*rows[0]) if rows else None
+        tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        return await self.transact(lambda: scripts.write_records(writes), tell)
 
-    async def delete_record(self, kind: str, id: str) -> bool:
-        return _storable(kind, id) and bool(await self._change("drop_record", [{"kind": kind, "id": id}]))
+    async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
+        rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
+        return len(await self._change("drop_records", rows)) if rows else 0
 
 
 def _storable(*texts: str) -> bool:

@@ -56,7 +56,7 @@ class SqliteStore(SqlStore):
         try:
             if migrate:
                 await self.migrate()
-            elif waiting := await self.pending_migrations():
+            elif waiting := await self.migrate(dry_run=True):
                 raise SchemaMismatch(f"{self.path} lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
         except BaseException:
             await self.close()
@@ -75,13 +75,14 @@ class SqliteStore(SqlStore):
         else:
             self.hub.publish((wakeups.READY,))
 
-    async def migrate(self) -> list[str]:
-        if not await self.pending_migrations():
-            return []
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        waiting = await self._missing_migrations()
+        if dry_run or not waiting:
+            return waiting
         applied: list[str] = await self.engine.write(_migrate)
         return applied
 
-    async def pending_migrations(self) -> list[str]:
+    async def _missing_migrations(self) -> list[str]:
         """Only reads: the queue may be opened inside a transaction that has the write lock."""
         there = await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'", ())
         rows = await self.engine.read("SELECT number FROM treadle_migrations", ()) if there else []

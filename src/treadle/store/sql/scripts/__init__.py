@@ -15,7 +15,7 @@ from treadle.store.sql.scripts.due import advance
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import take_wakes
-from treadle.store.sql.scripts.records import insert_with_records
+from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.running import release_unknown, settle
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.upkeep import (
@@ -43,4 +43,5 @@ __all__ = [
     "steer",
     "take_wakes",
     "tidy",
+    "write_records",
 ]
