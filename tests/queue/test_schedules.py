@@ -29,7 +29,7 @@ from treadle import (
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
 from treadle.queue.schedules import KIND, Schedules, body_of, schedule_from
-from treadle.queue.sync_schedules import SyncSchedules
+from treadle.queue.sync_parts import SyncSchedules
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -42,6 +42,7 @@ from treadle.store.values import (
     Settlement,
     Stats,
     Topic,
+    TopicRate,
     Touch,
     Wants,
 )
@@ -172,17 +173,12 @@ class Store(Protocol):
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ----------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None: ...
 
     async def resume(self, topic: str) -> None: ...
 
     async def topics(self) -> Sequence[Topic]: ...
-
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        """topic -> (JSON, fixed version or None); the version that each now has."""
-
-    async def templates(self) -> dict[str, tuple[str, int]]: ...
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; False: somebody else is."""
@@ -215,6 +211,10 @@ class Store(Protocol):
     ) -> Record | None:
         """Make a record, or with `version` change the one that still has it. None: nothing was changed, because the
         id or the key is taken, the version is another one, or the record is gone."""
+
+    async def write_records(self, writes: Sequence[RecordWrite], *, rates: Sequence[TopicRate] = ()) -> None:
+        """Make and change records in one transaction, together with the rate limits of topics. If one of them has
+        another version, or a new one exists already, VersionConflict and nothing is changed."""
 
     async def delete_record(self, kind: str, id: str) -> bool:
         """False: there was none."""

@@ -405,10 +405,18 @@ class Record(NamedTuple):
 
 
 class RecordWrite(NamedTuple):
-    """A change of a record that is still at this version."""
+    """A change of a record that is still at this version, or with None a new record, which has its id as its key."""
 
     kind: str
     id: str
     body: str
     due: int | None
-    version: int
+    version: int | None
+
+
+class TopicRate(NamedTuple):
+    """At most `n` starts in any window of this length; None lifts the limit."""
+
+    topic: str
+    n: int | None
+    ms: int | None

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms, format_ms
+from treadle.model.durations import format_ms
 from treadle.model.errors import InvalidInput, Refused
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
@@ -39,11 +39,13 @@ from treadle.store.values import (
     NewJob,
     Reaped,
     Record,
+    RecordWrite,
     Refusal,
     Renewed,
     Settlement,
     Stats,
     Topic,
+    TopicRate,
     Touch,
 )
 from treadle.telemetry.outages import OutageLog
@@ -325,7 +327,7 @@ class SqlStore(ABC):
         rows = await self._ask("backlog")
         return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         await self._change("pause_topic", [{"topic": topic, "until": until}])
@@ -344,16 +346,6 @@ class SqlStore(ABC):
             )
             for name, paused in await self._ask("list_topics")
         ]
-
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        rates: dict[str, tuple[int | None, int | None]] = {}
-        for topic, (text, _) in definitions.items():
-            rate = from_json(text).get("rate")
-            rates[topic] = (rate["n"], duration_ms(rate["perSeconds"])) if rate else (None, None)
-        return await self.transact(lambda: scripts.save_templates(definitions, rates))
-
-    async def templates(self) -> dict[str, tuple[str, int]]:
-        return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         return bool(await self._change("elect", [{"name": name, "holder": holder, "ms": ttl_ms}]))
@@ -396,14 +388,23 @@ class SqlStore(ABC):
         self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
     ) -> Record | None:
         if not _storable(kind, id, key, body):
-            raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
+            raise InvalidInput(_UNSTORABLE)
         row = {"kind": kind, "id": id, "key": key, "body": body, "version": version, "due": due}
         tell = [] if due is None else [wakeups.LATER]
         rows = await self._change("add_record" if version is None else "change_record", [row], tell)
         return Record(*rows[0]) if rows else None
 
+    async def write_records(self, writes: Sequence[RecordWrite], *, rates: Sequence[TopicRate] = ()) -> None:
+        if not all(_storable(one.kind, one.id, one.body) for one in writes):
+            raise InvalidInput(_UNSTORABLE)
+        tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        await self.transact(lambda: scripts.write_records(writes, rates), tell)
+
     async def delete_record(self, kind: str, id: str) -> bool:
         return _storable(kind, id) and bool(await self._change("drop_record", [{"kind": kind, "id": id}]))
+
+
+_UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no database can store it"
 
 
 def _storable(*texts: str) -> bool:

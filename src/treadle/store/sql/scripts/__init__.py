@@ -15,13 +15,12 @@ from treadle.store.sql.scripts.due import advance
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import take_wakes
-from treadle.store.sql.scripts.records import insert_with_records
+from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.running import release_unknown, settle
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.upkeep import (
     prune,
     reap,
-    save_templates,
     tidy,
 )
 
@@ -38,9 +37,9 @@ __all__ = [
     "reap",
     "register_lanes",
     "release_unknown",
-    "save_templates",
     "settle",
     "steer",
     "take_wakes",
     "tidy",
+    "write_records",
 ]
