@@ -38,7 +38,7 @@ from treadle.queue.new_jobs import (
     merged,
 )
 from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedules import CodeSchedule, Schedules, code_schedules
+from treadle.queue.schedules import CodeSchedule, Schedules, check_code, code_schedules
 from treadle.queue.session import Session, Sessions
 from treadle.queue.tasks import (
     ArgumentsTask,
@@ -210,7 +210,9 @@ class Queue:
             )
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(topic, cast(dict[str, Any], options))
-        self.handlers[topic] = made = make_handler(topic, handler, options)
+        made = make_handler(topic, handler, options)
+        check_code(made, schedules)
+        self.handlers[topic] = made
         self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
 
