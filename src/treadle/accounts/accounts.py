@@ -215,7 +215,7 @@ class Accounts:
             record = await self._store.put_record(INSTALL, SIGNING, SIGNING, body)
         if record is None:
             (record,) = await self._store.records([(INSTALL, SIGNING)])
-        assert record is not None, "nobody deletes it"
+        assert record is not None, "it is never deleted"
         return _secret(record)
 
     # -- setting up ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treadle.cli import target
 from treadle.cli.output import note
@@ -21,19 +21,15 @@ T = TypeVar("T")
 
 @contextlib.asynccontextmanager
 async def writable(db: str | None, *, create: bool = True) -> AsyncIterator[Queue]:
-    """The queue with an up-to-date schema. `create=False` does not create a database that was not named explicitly."""
+    """The queue with an up-to-date schema. `create=False` makes no database file, because a job in a mistyped one would
+    never run.
+    """
     queue = chosen(db)
-    if not create and not _is_named(db):
+    if not create:
         require_database(queue, "make it with --create")
     say_which(queue, db)
     async with queue:
         yield queue
-
-
-def _is_named(db: str | None) -> bool:
-    from treadle.model import settings
-
-    return bool(db or target.named()) or settings.load().db != settings.Settings().db
 
 
 @contextlib.asynccontextmanager
@@ -46,11 +42,11 @@ async def existing(db: str | None) -> AsyncIterator[Queue]:
         yield queue
 
 
-def ask(db: str | None, action: Callable[[Queue], Awaitable[T]], opening: Any = existing) -> T:
+def ask(db: str | None, action: Callable[[Queue], Awaitable[T]]) -> T:
     """What `action` answers about the command's queue."""
 
     async def answer() -> T:
-        async with opening(db) as queue:
+        async with existing(db) as queue:
             return await action(queue)
 
     return asyncio.run(answer())

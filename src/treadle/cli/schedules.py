@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import ask, writable
+from treadle.cli.database import ask
 from treadle.cli.output import Column, listed, print_facts, print_heading, print_json, print_table, relative, say
 from treadle.model.errors import InvalidInput
 
@@ -154,7 +154,7 @@ def create(
         made = queue.schedules.create(topic, cron, id=schedule_id, enabled=not disabled, **chosen)
         return await _with_now(queue, made)
 
-    _print_one(*ask(db, make, opening=writable), as_json)
+    _print_one(*ask(db, make), as_json)
 
 
 @app.command()
@@ -192,7 +192,7 @@ def enable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJs
 
 @app.command()
 def disable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Make no more jobs; those that are there still run."""
+    """Make no more jobs; existing ones still run."""
     _print_one(*ask(db, lambda queue: _with_now(queue, queue.schedules.disable(schedule_id))), as_json)
 
 

@@ -24,6 +24,7 @@ from treadle.http.fast_routes import FastRoutes, path_here
 from treadle.http.routes import (
     accounts,
     jobs,
+    operations,
     schedules,
     service,
     settings,
@@ -45,7 +46,20 @@ if TYPE_CHECKING:
 # Fixed paths come before paths with a job id or a topic.
 ROUTES: list[BaseRoute] = [
     route
-    for module in (sse, jobs, steering, topics, schedules, templates, workers, accounts, settings, setup, service)
+    for module in (
+        sse,
+        jobs,
+        steering,
+        operations,
+        topics,
+        schedules,
+        templates,
+        workers,
+        accounts,
+        settings,
+        setup,
+        service,
+    )
     for route in module.router.routes
 ]
 

@@ -82,7 +82,8 @@ class Scheduler:
     async def _wait(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, LEAST_PAUSE_S))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), max(0.0, seconds - LEAST_PAUSE_S))
+            async with asyncio.timeout(max(0.0, seconds - LEAST_PAUSE_S)):
+                await self._changed.wait()
 
     async def fire_due(self) -> int:
         """Fire all due schedules; returns the ms until the next check."""

@@ -1,12 +1,12 @@
-"""What happened since somebody looked last, by any process: the source of every stream of events.
+"""The changes since the last look, made by any process: the source of every event stream.
 
-Hardly anything is written for it; it is read from what is stored anyway:
+Almost nothing is written for it; it is read from data that is stored anyway:
 
-* jobs made: the rows of `jobs`, by number;
-* moves and endings: the rows of `events`, by number. Completions, which have no line of their own there, leave
+* new jobs: the rows of `jobs`, by number;
+* moves and endings: the rows of `events`, by number. Completions have no line for each job; they leave
   one for each batch (a row of job 0 with their numbers), and so do deletions;
-* starts and progress: what `running` shows, compared with what it showed last time. A start that came and went
-  between two looks is told by the line or the outcome that ended its attempt; progress is only sampled.
+* starts and progress: the rows of `running`, compared with the last look. A start that came and went between two
+  looks is derived from the line or the outcome that ended its attempt; progress is only sampled.
 
 All of it is read on one snapshot of the database, so a job is never seen to move before it was made. Two moves of
 one job have rising numbers, because the second waits for the first one's commit; so the order within a job is right.
@@ -41,9 +41,9 @@ T = TypeVar("T")
 Reading = Generator[tuple[str, Sequence[Any]], list[Any], T]
 """Yields (statement, values), is sent the rows, and returns its answer: all of it on one snapshot."""
 
-# Transactions that were open when the first look was taken may hold numbers this far back.
+# Transactions that were open at the first look may hold numbers this far back.
 LOOK_BACK = 10_000
-# Watching more gaps than this costs more than it is worth: the listener is told to look at everything again.
+# Watching more gaps than this costs too much: the listener is told to read everything again.
 MOST_GAPS = 10_000
 
 # What ends an attempt, if there was one.
@@ -83,7 +83,7 @@ class Mark(NamedTuple):
     ) -> Mark:
         """The mark after `late` were found in the gaps and `new` after `last`.
 
-        All transactions below `oldest` have ended; those that can fill a new gap are below `until`.
+        All transactions below `oldest` have ended; any that can fill a new gap are below `until`.
         """
         gaps = [gap for gap in _without(self.gaps, late) if late_left or gap.until > oldest]
         if until > oldest:
@@ -106,7 +106,7 @@ def _without(gaps: Sequence[Gap], found: Iterable[int]) -> list[Gap]:
 
 
 class Running(NamedTuple):
-    """A started attempt, as it was last told."""
+    """A started attempt, as it was last reported."""
 
     token: int | None
     attempt: int
@@ -183,7 +183,7 @@ class Reader:
     ) -> Reading[Mark]:
         """The mark after these rows were read; their numbers come first."""
         numbers = [row[0] for row in new]
-        # Only if there is a gap: an id is spent each time.
+        # Only if there is a gap, because each call uses up an id.
         until = (yield from self._next_transaction()) if mark.skips(numbers) else snapshot.oldest
         return mark.advance([row[0] for row in late], numbers, snapshot.oldest, until, late_left)
 
@@ -197,7 +197,7 @@ class Reader:
         made, jobs, more = yield from self._made(cursor.jobs, limit, snapshot)
         lines, mark, current = made, cursor.events, None
         if not more:
-            # Only now: what happened to a job is told after that it was made.
+            # Only now, so that a job's creation is reported before anything else about it.
             moved, mark, more = yield from self._moved(cursor.events, limit, snapshot)
             lines = [*made, *moved]
         if not more:
@@ -260,7 +260,7 @@ class Reader:
 
 
 def _lines(row: Any) -> list[_Line]:
-    """What a row of `events` tells: one thing of one job, or the same of many."""
+    """The changes in one row of `events`: one change of one job, or the same change of many."""
     _, n, event, to, metadata, at = row
     told = from_json(metadata)
     status = Status(to) if to else None
@@ -279,13 +279,13 @@ def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
 
 
 class _Story:
-    """Puts the starts where they belong: before whatever else happened in their attempts."""
+    """Puts starts where they belong: before everything else in their attempts."""
 
     def __init__(self, before: Mapping[int, Running], current: Mapping[int, Running] | None) -> None:
         self.known = dict(before)
-        """The attempts whose start has been told, as they were last told."""
+        """The attempts with a reported start, as they were last reported."""
         self._current = current
-        """What runs now; None: there are lines yet to be read, so nobody knows which attempt that is."""
+        """What runs now; None while there are unread lines, because they may end those attempts."""
         self.changed = {n for n, seen in (current or {}).items() if before.get(n) != seen}
 
     def tell(self, lines: Sequence[_Line], jobs: Mapping[int, Job], now: int) -> list[Change]:
@@ -295,7 +295,7 @@ class _Story:
             if job is None:
                 if line.gone is not None:
                     told.append(Change(line.event, line.at, None, gone=line.gone))
-                continue  # else it was deleted since, which is told after this
+                continue  # otherwise it was deleted since, which is reported later
             if started_at is not None and line.n not in self.known:
                 told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
                 self.known[line.n] = Running(None, line.ran or 0, started_at)
@@ -305,7 +305,7 @@ class _Story:
         return told + self._of_those_that_run(jobs, now)
 
     def _starts(self, lines: Sequence[_Line], jobs: Mapping[int, Job]) -> list[int | None]:
-        """For each line, when the attempt was started that it is about."""
+        """For each line, the start time of its attempt."""
         following = {n: seen.started_at for n, seen in (self._current or {}).items()}
         found: list[int | None] = []
         for line in reversed(lines):
@@ -334,7 +334,7 @@ class _Story:
 
 
 def _start_of_outcome(line: _Line, jobs: Mapping[int, Job]) -> int | None:
-    """A completed job's own timestamps tell; if it was requeued since, that it must have been started."""
+    """A completed job's own timestamps tell; if it was requeued since, it must at least have been started."""
     job = jobs.get(line.n)
     if line.event != events.COMPLETED or job is None:
         return None

@@ -1,4 +1,4 @@
-"""What both SQL stores share: every verb that is a script or a plain query. Each says only how to run one."""
+"""What both SQL stores share: every verb that is a script or a plain query. Each store only says how to run one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from treadle.store.values import (
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
-# PostgreSQL takes the longer to find a message among others, the more there are.
+# PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
 
 
@@ -68,7 +68,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
-        """Run the script that `make` makes in one transaction; then give the hints `tell`."""
+        """Run the script that `make` returns in one transaction; then send the hints `tell`."""
 
     @abstractmethod
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -76,16 +76,17 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
-        """Run all queries of the reading that `make` makes on one snapshot of the database."""
+        """Run all queries of the reading that `make` returns on one snapshot of the database."""
 
     @abstractmethod
     async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
-        """Read what may cost as much as the caller likes: in a lane of its own, QueryTooSlow after two seconds.
+        """A read with a cost that the caller decides: kept apart from other reads, QueryTooSlow after two seconds.
 
-        `together`: all queries on one snapshot."""
+        `together`: all queries on one snapshot.
+        """
 
     async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        """Read rows by their keys: a statement whose plan is the same whatever the values are."""
+        """Read rows by their keys: a statement with the same plan for all values."""
         return await self.read(sql, values)
 
     async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -100,7 +101,7 @@ class SqlStore(ABC):
         return await self.read(sql, [] if rows is None else [to_json(rows).decode()])
 
     async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
-        """Run one statement that is a transaction by itself."""
+        """Run one statement in its own transaction."""
 
         def single() -> Script[list[Any]]:
             return (yield name, rows)
@@ -151,7 +152,7 @@ class SqlStore(ABC):
         return lost
 
     async def _settle_with_effects(self, one: Settlement) -> list[Settlement]:
-        """In a transaction of its own: a refused follow-up job undoes this outcome and no other."""
+        """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
             return await self.transact(lambda: scripts.settle([one]), _told([one]))
         except Refused as refusal:
@@ -162,7 +163,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        """The everyday ending, fast."""
+        """The fast path for plain completions."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         known: set[tuple[int, int]] = set()
@@ -216,7 +217,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _tell(self, hints: Sequence[str]) -> None:
-        """Give hints, after the commit that they are about."""
+        """Send hints after the commit that they are about."""
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -241,6 +242,13 @@ class SqlStore(ABC):
             return [self._job(row) for row in rows]
 
         return await self.search(page)
+
+    async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
+        def selected() -> Reading[Sequence[tuple[int, str]]]:
+            rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
+            return [(int(n), id) for n, id in rows]
+
+        return await self.search(selected)
 
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
         def counted() -> Reading[int]:
@@ -408,7 +416,7 @@ _UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no 
 
 
 def _storable(*texts: str) -> bool:
-    """Whatever else is asked for can't be there; the databases would fail over it in different ways."""
+    """No other name can exist, and each database would fail on it differently."""
     try:
         return b"\x00" not in "".join(texts).encode()
     except UnicodeEncodeError:
@@ -416,7 +424,7 @@ def _storable(*texts: str) -> bool:
 
 
 def _then_wake(script: Script[T]) -> Script[T]:
-    """In the same transaction, let in who waits behind jobs that the script took out of the queue."""
+    """In the same transaction, let in jobs that waited behind the ones the script took out of the queue."""
     answer = yield from script
     yield from scripts.take_wakes()
     return answer
@@ -428,7 +436,8 @@ def is_plain(one: Settlement) -> bool:
 
 
 def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """A worker may report a job that it lost and got again twice at once: only the newest claim can be live."""
+    """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
+    live."""
     tokens: dict[int, int] = {}
     for one in settlements:
         tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
@@ -437,7 +446,7 @@ def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], l
 
 
 def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
-    """The news of the newest claim of each job, several of them as one: a statement gets each job once."""
+    """The reports about the newest claim of each job, merged: a statement gets each job once."""
     newest: dict[int, Touch] = {}
     for one in touches:
         known = newest.get(one.n)
@@ -451,7 +460,7 @@ def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
 
 
 def _told(settlements: Sequence[Settlement]) -> list[str]:
-    """Whom these endings may concern."""
+    """The hints for these endings."""
     tell = [wakeups.ENDED]
     if any(one.transition.to is Status.PENDING and one.transition.delay_ms for one in settlements):
         tell.append(wakeups.LATER)

@@ -251,7 +251,7 @@ class QueuePolicyContract(ContractPart):
     async def _run(self, bench: Workbench, store: Store, job: Claimed, running: Counter[str], limit: int) -> None:
         key = json.loads(job.payload)["key"]
         running[key] += 1
-        assert running[key] <= limit, "more at once than the limit allows"
+        assert running[key] <= limit, "more running than the limit allows"
         await asyncio.sleep(0)
         running[key] -= 1
         assert await bench.settle(job, Completed(), store=store)

@@ -1,4 +1,4 @@
-"""What the worker does besides running jobs."""
+"""Maintenance: reaping, pruning, templates and the tally."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle.store.values import Graces, Reaped
 
 
 def reap(graces: Graces, limit: int) -> Script[Reaped]:
-    """Attempts whose lease ran out, then those that were given time to stop and took too long."""
+    """End attempts under expired leases, then attempts that took too long to stop after a cancel request."""
     leases, more = yield from _expired_leases(limit)
     rows = [{"lease": lease} for lease in sorted(leases)]
     ended = yield from attempts("take_orphans", rows)
@@ -48,7 +48,7 @@ def _expired_leases(limit: int) -> Script[tuple[dict[int, str], bool]]:
 
 
 def prune(age_ms: int, limit: int) -> Script[int]:
-    """The number of jobs looked at; one that was requeued since is left alone."""
+    """Returns the number of jobs considered; one that was requeued since is left alone."""
     old = [row[0] for row in (yield "old_outcomes", [{"age": age_ms, "top": limit}])]
     if old:
         # The outcome first, with its age checked again: a job that was requeued and has ended since is not old.
