@@ -71,7 +71,7 @@ def _row(
     saved = now.templates.get(name)
     return TopicRow(
         name,
-        f"version {saved[1]}" if saved else "no template",
+        f"version {saved.version}" if saved else "no template",
         state,
         note,
         icon,

@@ -10,9 +10,11 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from treadle.insights.stats import QueueStats, summarise
+from treadle.insights.templates import saved_templates
 from treadle.model.job import Job, to_ms
 from treadle.model.status import Status
 from treadle.policy import rules
+from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, Backlog, Ended, Leader, Listing, LiveWorker, Topic
 
@@ -67,7 +69,7 @@ class Now:
     topics: Sequence[Topic]
     workers: Sequence[LiveWorker]
     backlog: Sequence[Backlog]
-    templates: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    templates: Mapping[str, SavedTemplate] = field(default_factory=dict)
     leaders: Sequence[Leader] = ()
 
     def paused_until(self, topic: str) -> int | None:
@@ -110,7 +112,7 @@ class Now:
 
 async def now(store: Store) -> Now:
     at, topics, workers, backlog, templates, leaders = await asyncio.gather(
-        store.now(), store.topics(), store.workers(), store.backlog(), store.templates(), store.leaders()
+        store.now(), store.topics(), store.workers(), store.backlog(), saved_templates(store), store.leaders()
     )
     return Now(at, topics, workers, backlog, templates, leaders)
 

@@ -42,6 +42,7 @@ from treadle.store.values import (
     Settlement,
     Stats,
     Topic,
+    TopicRate,
     Touch,
     Wants,
 )
@@ -177,16 +178,11 @@ class Store(Protocol):
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         """Start no jobs of this topic until then; 0 resumes it."""
 
     async def topics(self) -> Sequence[Topic]: ...
-
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        """topic -> (JSON, fixed version or None); the version that each now has."""
-
-    async def templates(self) -> dict[str, tuple[str, int]]: ...
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
@@ -216,9 +212,12 @@ class Store(Protocol):
         """The records of a kind, oldest or `newest` first. `key`: the one with that key. `due_before`: the ones that
         are due before that time, earliest first."""
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
-        """Create or change records in one transaction. None: this one was not written, because its id or key is
-        taken, its version is a different one, or it is gone; the others are written."""
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
+        """Create or change records in one transaction, together with the rate limits of topics. None: this one was not
+        written, because its id or key is taken, its version is a different one, or it is gone; the others are written.
+        `atomic`: then VersionConflict instead, and nothing is written."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

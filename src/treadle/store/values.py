@@ -435,3 +435,11 @@ class RecordWrite(NamedTuple):
     body: str
     due: int | None = None
     version: int | None = None
+
+
+class TopicRate(NamedTuple):
+    """At most `n` starts in any window of this length; None lifts the limit."""
+
+    topic: str
+    n: int | None
+    ms: int | None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import asyncpg
 from pydantic_core import to_json
 
-from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable
+from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import wakeups
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
@@ -23,7 +23,18 @@ from treadle.store.sql.migrate import missing
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import LaneKey, Place, lane_of
 from treadle.store.sql.store import SqlStore
-from treadle.store.values import Claim, Claimed, Finding, Inserted, NewJob, Record, RecordWrite, Settlement, Wants
+from treadle.store.values import (
+    Claim,
+    Claimed,
+    Finding,
+    Inserted,
+    NewJob,
+    Record,
+    RecordWrite,
+    Settlement,
+    TopicRate,
+    Wants,
+)
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
@@ -190,10 +201,14 @@ class PostgresStore(SqlStore):
         # Planned once: planning a job's ten tables takes six times as long as reading it.
         return await self.pools.fetch(sql, *values)
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
         try:
-            return await super().write_records(writes)
+            return await super().write_records(writes, atomic=atomic, rates=rates)
         except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
+            if atomic:
+                raise VersionConflict("a record was written by another process") from None
             return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:

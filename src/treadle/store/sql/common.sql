@@ -425,7 +425,7 @@ ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
 
 -- name: set_rates
--- The rate limits that the templates name.
+-- The rate limits of topics; null lifts one.
 INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
 WHERE true ORDER BY 1
 ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms
@@ -433,7 +433,8 @@ ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = ex
 -- name: list_topics
 -- All topics with their pauses.
 SELECT x.topic, (SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now})
-FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION SELECT topic FROM {templates}) x ORDER BY x.topic
+FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION
+    SELECT id FROM {records} WHERE kind = 'template') x ORDER BY x.topic
 
 -- name: live_counts
 -- Jobs that have not ended, by topic.
@@ -466,35 +467,6 @@ JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
 -- name: leaders
 -- The current leaders.
 SELECT o.name, o.holder, o.until FROM {leaders} o WHERE o.until > {now} ORDER BY o.name
-
--- name: get_templates
-SELECT topic, {json_text: definition}, version FROM {templates} ORDER BY topic
-
--- name: lock_templates
-SELECT topic, {json_text: definition}, version FROM {templates} WHERE topic IN (SELECT t.topic FROM {rows: topic text})
-ORDER BY topic {for_update}
-
--- name: template_history
--- Every definition that was saved for these topics.
-SELECT v.topic, v.version, {json_text: v.definition} FROM {rows: topic text} {seek: template_versions v ON v.topic = t.topic}
-
--- name: add_template_versions
-INSERT INTO {template_versions} (topic, version, definition, created_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic, version) DO UPDATE SET definition = excluded.definition
-
--- name: add_templates
--- Version 0 of missing templates; the same transaction writes the first version.
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, 0, 'null', {now} FROM {rows: topic text} WHERE true ORDER BY 1
-ON CONFLICT (topic) DO NOTHING
-
--- name: put_templates
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic) DO UPDATE SET version = excluded.version, definition = excluded.definition, updated_at = excluded.updated_at
 
 -- name: elect
 -- Take an office that is free, expired, or already held by the caller.

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, Refused
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
@@ -48,6 +47,7 @@ from treadle.store.values import (
     Settlement,
     Stats,
     Topic,
+    TopicRate,
     Touch,
 )
 from treadle.telemetry.outages import OutageLog
@@ -335,7 +335,7 @@ class SqlStore(ABC):
         rows = await self._ask("backlog")
         return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
@@ -351,16 +351,6 @@ class SqlStore(ABC):
             )
             for name, paused in await self._ask("list_topics")
         ]
-
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        rates: dict[str, tuple[int | None, int | None]] = {}
-        for topic, (text, _) in definitions.items():
-            rate = from_json(text).get("rate")
-            rates[topic] = (rate["n"], duration_ms(rate["perSeconds"])) if rate else (None, None)
-        return await self.transact(lambda: scripts.save_templates(definitions, rates))
-
-    async def templates(self) -> dict[str, tuple[str, int]]:
-        return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         query = "elect" if ttl_ms else "resign"
@@ -403,15 +393,20 @@ class SqlStore(ABC):
             rows = await self._ask("newest_records" if newest else "oldest_records", [{"kind": kind, "top": limit}])
         return [Record(*row) for row in rows]
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
         if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
-            raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
+            raise InvalidInput(_UNSTORABLE)
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
-        return await self.transact(lambda: scripts.write_records(writes), tell)
+        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
         return len(await self._change("drop_records", rows)) if rows else 0
+
+
+_UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no database can store it"
 
 
 def _storable(*texts: str) -> bool:

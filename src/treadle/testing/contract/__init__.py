@@ -29,7 +29,7 @@ from treadle.testing.contract.gates import (
 )
 from treadle.testing.contract.inserting import DedupeContract, IdempotencyContract, InsertContract
 from treadle.testing.contract.invariants import InvariantContract, WalkContract
-from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract, TemplateContract
+from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract
 from treadle.testing.contract.leases import CancelRequestContract, LeaseContract, LostClaimContract, TouchContract
 from treadle.testing.contract.looking import (
     AttemptsContract,
@@ -157,8 +157,6 @@ class StoreContract:
 
     class TestBusyChanges(BusyChangesContract): ...
 
-    class TestTemplate(TemplateContract): ...
-
     class TestLeader(LeaderContract): ...
 
     class TestPrune(PruneContract): ...
@@ -232,7 +230,6 @@ __all__ = [
     "SortContract",
     "StatsContract",
     "StoreContract",
-    "TemplateContract",
     "TopicsContract",
     "TouchContract",
     "WalkContract",

@@ -21,7 +21,6 @@ from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.upkeep import (
     prune,
     reap,
-    save_templates,
     tidy,
 )
 
@@ -38,7 +37,6 @@ __all__ = [
     "reap",
     "register_lanes",
     "release_unknown",
-    "save_templates",
     "settle",
     "steer",
     "take_wakes",

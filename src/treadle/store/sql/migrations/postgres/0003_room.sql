@@ -26,16 +26,16 @@ CREATE TABLE treadle.tally_hist (
 ALTER TABLE treadle.records ADD COLUMN due bigint;
 CREATE INDEX records_due ON treadle.records (kind, due) WHERE due IS NOT NULL;
 
--- Every definition of a template that was ever saved, so that one seen before keeps its number.
-CREATE TABLE treadle.template_versions (
-    topic      text COLLATE "C" NOT NULL,
-    version    integer NOT NULL,
-    definition json NOT NULL,
-    created_at bigint NOT NULL,
-    PRIMARY KEY (topic, version)
-);
-INSERT INTO treadle.template_versions (topic, version, definition, created_at)
-SELECT topic, version, definition, updated_at FROM treadle.templates WHERE version > 0;
+-- Templates are records: one per topic with its current definition, and one for each definition that was ever saved, so
+-- that one seen before keeps its number.
+INSERT INTO treadle.records (kind, id, key, body, version, created_at, updated_at)
+SELECT 'template', topic, topic, CAST(json_build_object('version', version, 'definition', definition, 'versions',
+    json_build_array(json_build_object('version', version, 'created_ms', updated_at))) AS text), 1, updated_at, updated_at
+FROM treadle.templates WHERE version > 0 ORDER BY topic;
+INSERT INTO treadle.records (kind, id, key, body, version, created_at, updated_at)
+SELECT 'template_version', topic || '/' || version, topic || '/' || version, CAST(definition AS text), 1, updated_at,
+    updated_at
+FROM treadle.templates WHERE version > 0 ORDER BY topic;
 
 -- A job keeps the concurrency limit that it was enqueued with.
 ALTER TABLE treadle.jobs ADD COLUMN priority integer NOT NULL DEFAULT 50, ADD COLUMN limit_policy text COLLATE "C",
@@ -54,6 +54,7 @@ WHERE limit_key IS NOT NULL;
 UPDATE treadle.jobs j SET limit_policy = t.definition ->> 'concurrencyPolicy' FROM treadle.templates t
 WHERE j.limit_key IS NOT NULL AND t.topic = j.topic AND json_typeof(t.definition) = 'object'
     AND t.definition ->> 'concurrencyPolicy' IN ('reject_same_scope', 'replace_same_scope');
+DROP TABLE treadle.templates;
 
 -- rank = ~priority: the most urgent first. Jobs that waited at a concurrency limit wait in `ready` for the next claim.
 ALTER TABLE treadle.ready ADD COLUMN rank integer;
