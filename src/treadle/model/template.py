@@ -11,6 +11,7 @@ from treadle.model.durations import INT32, Duration, Priority, checked_count, du
 from treadle.model.errors import InvalidInput
 from treadle.model.job import checked_topic
 from treadle.model.retry import Retry
+from treadle.model.steps import StepSpec
 
 # The idempotency key of `idempotent=True`.
 WHOLE_PAYLOAD = "*"
@@ -87,6 +88,7 @@ class Template:
     expires: Duration | None = None
     schedulable: bool = True
     payload_schema: dict[str, Any] | None = None
+    steps: tuple[StepSpec, ...] = ()
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
@@ -129,7 +131,7 @@ class Template:
                 "graceSeconds": duration_ms(self.cancel.grace) / 1000,
             },
             "retryPolicy": self.retry.as_json(),
-            "steps": [],
+            "steps": [step.as_json() for step in self.steps],
             "payloadSchema": self.payload_schema,
             "schedulable": self.schedulable,
         }
@@ -159,6 +161,7 @@ class Template:
             expires=data["expiresSeconds"],
             schedulable=data.get("schedulable", True),
             payload_schema=data["payloadSchema"],
+            steps=tuple(StepSpec.from_json(step) for step in data.get("steps") or ()),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from treadle.model.errors import JobCancelled, LeaseLost
 from treadle.model.retry import Retry, families_of
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
 
 
 class Cause(Enum):
@@ -45,8 +45,9 @@ class Returned(NamedTuple):
 class Raised(NamedTuple):
     """An exception as plain data."""
 
-    kind: Literal["stop", "snooze", "retry", "fatal", "refused", "error"]
-    """`stop`: it followed an interrupt. `refused`: its payload can't be read or its result can't be stored."""
+    kind: Literal["stop", "snooze", "park", "retry", "fatal", "refused", "error"]
+    """`stop`: it followed an interrupt. `park`: it waits for answers. `refused`: its payload can't be read or its
+    result can't be stored."""
     text: str
     type: str
     delay_ms: int | None = None
@@ -80,6 +81,8 @@ def judge(result: CallResult, interrupt: Interrupt | None, retry: Retry, failure
 def _judge_error(raised: Raised, interrupt: Interrupt | None, retry: Retry, failures: int) -> Outcome:
     if raised.kind == "refused":
         return Failed(raised.text, raised.type)
+    if raised.kind == "park":
+        return Parked(raised.text)
     if interrupt and interrupt.cause is Cause.SHUTDOWN:
         return Released("the worker stopped")
     if interrupt and interrupt.cause is Cause.CANCEL and raised.kind == "stop":

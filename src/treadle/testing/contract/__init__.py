@@ -61,6 +61,7 @@ from treadle.testing.contract.settling import (
     GuardContract,
     SettleContract,
 )
+from treadle.testing.contract.steps import CheckpointContract, RequeueStepsContract, WaitContract
 from treadle.testing.contract.suite import ContractPart
 
 
@@ -102,6 +103,12 @@ class StoreContract:
     class TestBadData(BadDataContract): ...
 
     class TestEffects(EffectsContract): ...
+
+    class TestCheckpoint(CheckpointContract): ...
+
+    class TestWait(WaitContract): ...
+
+    class TestRequeueSteps(RequeueStepsContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -186,6 +193,7 @@ __all__ = [
     "CancelRequestContract",
     "CancelledWhileRunningContract",
     "ChangesContract",
+    "CheckpointContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -225,6 +233,7 @@ __all__ = [
     "ReleaseContract",
     "ReplacePolicyContract",
     "RequeueContract",
+    "RequeueStepsContract",
     "RescheduleContract",
     "SearchContract",
     "SettleContract",
@@ -235,5 +244,6 @@ __all__ = [
     "TemplateContract",
     "TopicsContract",
     "TouchContract",
+    "WaitContract",
     "WalkContract",
 ]
