@@ -20,9 +20,12 @@ from treadle.model.job import Job
 from treadle.store.values import (
     FOREVER,
     Advanced,
+    Answer,
     Backlog,
     Changes,
+    Checkpoint,
     Claim,
+    ClaimedSteps,
     Ended,
     Finding,
     Graces,
@@ -41,6 +44,8 @@ from treadle.store.values import (
     Renewed,
     Settlement,
     Stats,
+    StepKey,
+    StepPage,
     Topic,
     TopicRate,
     Touch,
@@ -118,6 +123,16 @@ class Store(Protocol):
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
 
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        """Write what the steps of running jobs have done, with their events; returns (n, token) of those that are
+        lost, for which nothing was written."""
+
+    async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
+        """What the steps of claimed jobs have done before, in one read."""
+
+    async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
+        """Results as JSON text, however large."""
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
 
@@ -126,8 +141,8 @@ class Store(Protocol):
 
     # -- moving jobs ---------------------------------------------------------------------------
     async def advance(self, limit: int = 1000) -> Advanced:
-        """Process everything that is due by time: delayed jobs, deadlines, jobs that a freed concurrency key lets in.
-        Never waits for a lock."""
+        """Process everything that is due by time: delayed jobs, ends of waits, deadlines, jobs that a freed concurrency
+        key lets in. Never waits for a lock."""
 
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         """Take back jobs of expired leases, and mark jobs as cancelled that kept running past their topic's grace after
@@ -139,6 +154,10 @@ class Store(Protocol):
         Returns the changed job, None if it was deleted, or the refusal. A `dry_run` returns the same answers with
         unchanged jobs and changes nothing.
         """
+
+    async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
+        """Answer steps that wait, or will; the first answer counts. A job that waits for one goes on in the same
+        transaction. For each: None, or why it was refused (UnknownStep, StepEnded, WrongState, JobNotFound)."""
 
     # -- looking -------------------------------------------------------------------------------
     async def get(self, ids: Sequence[str], *, connection: Any = None) -> list[Job | None]:
@@ -157,6 +176,9 @@ class Store(Protocol):
 
     async def events(self, id: str) -> Sequence[Event] | None:
         """The stored events, oldest first; None: no such job."""
+
+    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+        """The runs of one step with their whole results, in the order in which they began; None: no such step."""
 
     async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
         """The changes since `cursor` (None: no changes, only a cursor to start with), about `limit` at a time: by any

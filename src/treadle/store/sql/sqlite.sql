@@ -86,7 +86,7 @@ SELECT json_group_array(size) FROM (SELECT length(CAST(j.payload AS BLOB)) AS si
 
 -- name: peek_heads
 -- The first jobs of a lane as one JSON text, and whether any has a limit or a deadline or is on its last attempt.
-SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null)),
+SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null, null)),
     max(flags & 2), max(flags & 4), max(attempt + 1 >= max_attempts)
 FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
         max(r.run_at, j.created_at) AS due, j.trace

@@ -18,15 +18,18 @@ from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
-from treadle.store.sql.rows import JobRow, job_from_row
+from treadle.store.sql.rows import JobRow, claimed_steps, job_from_row, step_from_row
 from treadle.store.sql.scripts import Script
 from treadle.store.values import (
     FOREVER,
     Advanced,
+    Answer,
     Backlog,
     CancelRequest,
     Changes,
+    Checkpoint,
     Claimed,
+    ClaimedSteps,
     Ended,
     Graces,
     Holding,
@@ -46,6 +49,8 @@ from treadle.store.values import (
     Renewed,
     Settlement,
     Stats,
+    StepKey,
+    StepPage,
     Topic,
     TopicRate,
     Touch,
@@ -145,11 +150,11 @@ class SqlStore(ABC):
             plain = [one for one in mine if is_plain(one)]
             if plain:
                 lost += await self.settle_completed(lease, plain)
-            rest = [one for one in mine if not is_plain(one) and not one.effects]
+            rest = [one for one in mine if not is_plain(one) and not _may_be_refused(one)]
             if rest:
                 lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
             for one in mine:
-                if one.effects:
+                if _may_be_refused(one):
                     lost += await self._settle_with_effects(one)
         return lost
 
@@ -159,7 +164,8 @@ class SqlStore(ABC):
             return await self.transact(lambda: scripts.settle([one]), _told([one]))
         except Refused as refusal:
             failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
-            instead = one._replace(transition=decide(one.job, failed), effects=None)
+            effects = one.effects and one.effects._replace(jobs=(), events=())
+            instead = one._replace(transition=decide(one.job, failed), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
             return [one] if lost else []
 
@@ -174,6 +180,30 @@ class SqlStore(ABC):
             rows = [one._asdict() | {"lease": lease} for one in newest[i : i + TOUCHED_TOGETHER]]
             known.update((n, token) for n, token in await self._change("touch_running", rows))
         return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
+
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        merged = _one_checkpoint_per_job(checkpoints)
+        lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
+        written = {(one.n, one.token) for one in merged} - set(lost)
+        return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
+
+    async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
+        rows = [{"n": n} for n in sorted(set(ns))]
+        sql, document = self.queries["claimed_steps"].sql, to_json(rows).decode()
+        return claimed_steps(await self.read_by_key(sql, [document]) if rows else [])
+
+    async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
+        rows = await self._ask("step_results", [{"n": n, "name": one.name, "key": one.key} for one in steps])
+        return {StepKey(name, key): text for name, key, text in rows if text is not None}
+
+    async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
+        known = [one for one in answers if is_job_id(one.id)]
+        answering = scripts.Answering({}, 0)
+        if known:
+            answering = await self.transact(lambda: scripts.answer(known))
+            self._tell([wakeups.READY, wakeups.ENDED] if answering.woken else [wakeups.ENDED])
+        refusals = iter(answering.refusals.get(i) for i in range(len(known)))
+        return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
@@ -274,6 +304,13 @@ class SqlStore(ABC):
             Event(number, id, type_, source, to, message, from_json(metadata), at)
             for number, type_, source, to, message, metadata, at in rows
         ]
+
+    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+        if not is_job_id(id) or not _storable(step):
+            return None
+        [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
+        rows = await self._ask("step_page", [{"id": id, "name": step, "top": limit, "skip": offset}]) if total else []
+        return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
 
     async def workers(self) -> Sequence[LiveWorker]:
         found = []
@@ -429,6 +466,10 @@ def is_plain(one: Settlement) -> bool:
     return done and one.job.flags == 0 and not one.effects
 
 
+def _may_be_refused(one: Settlement) -> bool:
+    return one.effects is not None and bool(one.effects.jobs)
+
+
 def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
     """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
     live."""
@@ -453,12 +494,28 @@ def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
     return list(newest.values())
 
 
+def _one_checkpoint_per_job(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The newest claim of each job, several of its checkpoints as one: a statement gets each job once."""
+    newest: dict[int, Checkpoint] = {}
+    for one in checkpoints:
+        known = newest.get(one.n)
+        if known is None or one.token > known.token:
+            newest[one.n] = one
+        elif one.token == known.token:
+            newest[one.n] = known.then(one)
+    return list(newest.values())
+
+
 def _told(settlements: Sequence[Settlement]) -> list[str]:
     """The hints for these endings."""
     tell = [wakeups.ENDED]
-    if any(one.transition.to is Status.PENDING and one.transition.delay_ms for one in settlements):
+    if any(
+        one.transition.to is Status.WAITING or (one.transition.to is Status.PENDING and one.transition.delay_ms)
+        for one in settlements
+    ):
         tell.append(wakeups.LATER)
-    if any(one.job.flags or one.transition.to is Status.PENDING for one in settlements):
+    put_back = (Status.PENDING, Status.WAITING)
+    if any(one.job.flags or one.transition.to in put_back for one in settlements):
         tell.append(wakeups.READY)
     if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
         tell += wakeups.of_new(new)

@@ -113,12 +113,66 @@ CREATE TABLE treadle.replaced (
 -- When a pending job was last changed by hand.
 ALTER TABLE treadle.jobs ADD COLUMN changed_at bigint;
 
+-- Jobs that wait for an answer: held by nobody, until a wait's time is over (null: for as long as it takes).
+CREATE TABLE treadle.parked (
+    n       bigint PRIMARY KEY,
+    lane    integer NOT NULL,
+    attempt integer NOT NULL,
+    until   bigint
+);
+CREATE INDEX parked_until ON treadle.parked (until) WHERE until IS NOT NULL;
+
+-- What the steps of a job have done. A step is its name and key; `place` is where it was declared or first seen.
+CREATE TABLE treadle.steps (
+    n           bigint NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    place       integer NOT NULL,
+    state       text COLLATE "C" NOT NULL,
+    attempt     integer NOT NULL,
+    progress    integer,
+    started_at  bigint,
+    ended_at    bigint,
+    ran_ms      bigint NOT NULL,
+    until       bigint,
+    result_size integer,
+    input_hash  text,
+    error_type  text,
+    title       text,
+    message     text,
+    error       text,
+    schema      json,
+    result      json,
+    PRIMARY KEY (n, name, key)
+);
+
+-- Results that are too large to travel with their job.
+CREATE TABLE treadle.step_results (
+    n      bigint NOT NULL,
+    name   text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    result json NOT NULL,
+    PRIMARY KEY (n, name, key)
+);
+
+-- Answers that came before their step waited for one.
+CREATE TABLE treadle.answers (
+    n          bigint NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    created_at bigint NOT NULL,
+    answered_by text,
+    error      text,
+    result     json,
+    PRIMARY KEY (n, name, key)
+);
+
 -- For people who read SQL. It stays at the end of this file: it depends on the tables above.
 CREATE VIEW treadle.job_list AS
 SELECT j.id, j.topic,
     CASE WHEN o.n IS NOT NULL THEN o.status WHEN r.cancel_at IS NOT NULL THEN 'cancelling'
-        WHEN r.n IS NOT NULL THEN 'processing' ELSE 'pending' END AS status,
-    coalesce(o.attempt, r.attempt, y.attempt, l.attempt, h.attempt) AS attempt,
+        WHEN r.n IS NOT NULL THEN 'processing' WHEN k.n IS NOT NULL THEN 'waiting' ELSE 'pending' END AS status,
+    coalesce(o.attempt, r.attempt, y.attempt, l.attempt, h.attempt, k.attempt) AS attempt,
     j.max_attempts,
     to_timestamp(j.created_at / 1000.0) AS created_at,
     to_timestamp(j.run_at / 1000.0) AS run_at,
@@ -132,4 +186,5 @@ LEFT JOIN treadle.running r ON r.n = j.n
 LEFT JOIN treadle.ready y ON y.n = j.n
 LEFT JOIN treadle.later l ON l.n = j.n
 LEFT JOIN treadle.held h ON h.n = j.n
+LEFT JOIN treadle.parked k ON k.n = j.n
 LEFT JOIN treadle.notes f ON f.n = j.n;
