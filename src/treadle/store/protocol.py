@@ -43,6 +43,7 @@ from treadle.store.values import (
     Stats,
     Topic,
     Touch,
+    UserDatabase,
     Wants,
 )
 from treadle.telemetry.outages import OutageLog
@@ -70,6 +71,9 @@ class Store(Protocol):
 
     async def examine(self) -> list[Finding]:
         """The store's own part of `doctor`."""
+
+    def user_database(self) -> UserDatabase:
+        """The same database for a handler's own statements, opened by `connect.user_connection`."""
 
     def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         """Call `wake(hint)` on this loop when there may be work ("ready"), a delayed job ("later"), a cancel

@@ -164,6 +164,14 @@ class Effects(NamedTuple):
     events: tuple[NewEvent, ...] = ()
 
 
+class UserDatabase(NamedTuple):
+    """Where a handler's own statements go. Plain data, because a child process opens its own connection."""
+
+    url: str
+    pooled: bool = False
+    """Behind a pooler in transaction mode, which keeps no prepared statements."""
+
+
 class Settlement(NamedTuple):
     """The end of an attempt, as its owner reports it."""
 

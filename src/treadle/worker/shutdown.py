@@ -72,6 +72,7 @@ async def _say_goodbye(engine: Assembly) -> None:
     # A handler that swallows its cancel must not keep the worker from stopping.
     await asyncio.wait(engine.slots.close(), timeout=0.1)
     await engine.processes.close()
+    await engine.resources.close()
     await engine.keeper.stop()
     try:
         await engine.store.close_lease(engine.slots.lease.id)

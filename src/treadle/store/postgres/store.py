@@ -23,7 +23,18 @@ from treadle.store.sql.migrate import missing
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import LaneKey, Place, lane_of
 from treadle.store.sql.store import SqlStore
-from treadle.store.values import Claim, Claimed, Finding, Inserted, NewJob, Record, RecordWrite, Settlement, Wants
+from treadle.store.values import (
+    Claim,
+    Claimed,
+    Finding,
+    Inserted,
+    NewJob,
+    Record,
+    RecordWrite,
+    Settlement,
+    UserDatabase,
+    Wants,
+)
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
@@ -118,6 +129,9 @@ class PostgresStore(SqlStore):
     async def pending_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(self.pools.url, self.pools.pooled)
 
     async def examine(self) -> list[Finding]:
         return await examine(self)
