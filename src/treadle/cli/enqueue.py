@@ -42,7 +42,7 @@ def enqueue(
         typer.Option("--key", metavar="KEY", help="Idempotency key: the same key makes no second job."),
     ] = None,
     scope: Annotated[
-        str | None, typer.Option("--scope", metavar="SCOPE", help="Whose job it is, such as user.")
+        str | None, typer.Option("--scope", metavar="SCOPE", help="The kind of owner, such as user.")
     ] = None,
     scope_id: Annotated[str | None, typer.Option("--scope-id", metavar="ID", help="Which one, such as 42.")] = None,
     capability: Annotated[

@@ -193,7 +193,7 @@ def enable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJs
 
 @app.command()
 def disable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Make no more jobs; those that are there still run."""
+    """Make no more jobs; existing ones still run."""
     _print_one(*_ask(db, lambda queue: _with_now(queue, queue.schedules.disable(schedule_id))), as_json)
 
 

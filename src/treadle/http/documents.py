@@ -139,6 +139,7 @@ class BulkBody(Body):
     filter: str = Field(min_length=1, max_length=3500)
     dryRun: bool | None = Field(None, description="only count them")
     asOf: Instant | None = Field(None, description="only jobs that were created until then; now if it is not given")
+    background: bool = Field(False, description="answer immediately and run as an operation")
     reason: str = Field("", max_length=1000, description="for cancel")
     force: bool | None = Field(None, description="for requeue and delete: completed jobs too")
     runAt: Instant | None = Field(None, description="for patch")
@@ -382,6 +383,26 @@ class BulkDocument(Document):
     matched: int
     changed: int
     refused: int
+    operationId: str | None
+
+
+class OperationDocument(Document):
+    id: str
+    action: str
+    filter: str
+    asOf: Time
+    state: Literal["running", "done", "stopped"]
+    expected: int
+    changed: int
+    refused: int
+    percent: int
+    createdBy: str
+    createdAt: Time
+    updatedAt: Time
+
+
+class OperationList(Document):
+    items: list[OperationDocument]
 
 
 class TopicDocument(Document):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -12,15 +11,17 @@ from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
 from treadle.maintenance.scheduler import Scheduler
+from treadle.queue.audit import AuditLog
 from treadle.queue.backoff import jittered
+from treadle.queue.operations import Operations
 from treadle.store.values import Moved
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
 
-log = logging.getLogger("treadle.maintenance")
-
 TIDY_EVERY_S = 60.0
+TAKE_OVER_EVERY_S = 10.0
+FORGET_EVERY_S = 3600.0
 LEAST_TERM_MS = 500
 # How soon to look again after the term has ended and before the next election.
 NOT_LEADING_S = 0.1
@@ -44,6 +45,8 @@ class Maintenance:
         self._reaper = Reaper(store, on_moved)
         self._retention = Retention(store, queue.site)
         self._scheduler = Scheduler(queue)
+        self._operations = Operations(queue)
+        self._audit = AuditLog(queue)
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps; each step is repeated forever."""
@@ -54,13 +57,13 @@ class Maintenance:
             ("retention", while_leading(self._serve, self._retention.prune, self._prune_every_s)),
             ("schedules", self._schedule),
             ("tidying", while_leading(self._serve, self._store.tidy, TIDY_EVERY_S)),
+            ("bulk operations", while_leading(self._serve, self._operations.take_over, TAKE_OVER_EVERY_S)),
+            ("the audit log", while_leading(self._serve, self._audit.forget_old, FORGET_EVERY_S)),
         ]
 
     async def resign(self) -> None:
-        try:
-            await self._leader.resign()
-        except Exception as error:  # the term ends soon anyway
-            log.warning("could not resign: %s", error)
+        await self._operations.close()
+        await self._leader.resign()
 
     async def _schedule(self) -> None:
         """Unlike the others, this step does the waiting itself, until the next slot."""

@@ -567,14 +567,8 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Job:
         """Change a pending job."""
-        answers = await steering.reschedule(
-            (await self._session()).store,
-            [job_id],
-            run_at=None if run_at is None else to_ms(run_at),
-            priority=None if priority is None else priority_value(priority),
-            max_attempts=None if max_attempts is None else checked_attempts(max_attempts),
-        )
-        return self._answer(answers[0])
+        changes = _new_values(run_at, priority, max_attempts)
+        return self._answer((await steering.reschedule((await self._session()).store, [job_id], **changes))[0])
 
     async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
         """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
@@ -589,6 +583,18 @@ class Queue:
 
     async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
         return _refusals(await steering.release((await self._session()).store, job_ids))
+
+    async def reschedule_many(
+        self,
+        job_ids: Sequence[str],
+        *,
+        run_at: datetime | None = None,
+        priority: Priority | None = None,
+        max_attempts: int | None = None,
+    ) -> Sequence[Exception | None]:
+        """Change many pending jobs; the result has None for each success, or the reason for the refusal."""
+        changes = _new_values(run_at, priority, max_attempts)
+        return _refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
 
     async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
         return _refusals(await steering.delete((await self._session()).store, job_ids, force))
@@ -605,7 +611,7 @@ class Queue:
         await (await self._session()).store.pause(checked_topic(topic), when)
 
     async def resume(self, topic: str) -> None:
-        await (await self._session()).store.resume(checked_topic(topic))
+        await (await self._session()).store.pause(checked_topic(topic), 0)
 
     def _answer(self, answer: Job | Refusal | None) -> Job:
         if isinstance(answer, Refusal):
@@ -667,6 +673,14 @@ def _checked_requests(requests: Iterable[JobRequest]) -> Iterable[JobRequest]:
 
 def _is_disabled(template: Template) -> bool:
     return not template.enabled
+
+
+def _new_values(run_at: datetime | None, priority: Priority | None, max_attempts: int | None) -> dict[str, int | None]:
+    return {
+        "run_at": None if run_at is None else to_ms(run_at),
+        "priority": None if priority is None else priority_value(priority),
+        "max_attempts": None if max_attempts is None else checked_attempts(max_attempts),
+    }
 
 
 def _refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:

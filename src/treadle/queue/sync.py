@@ -165,6 +165,7 @@ class SyncQueue:
     release = blocking(Queue.release)
     release_many = blocking(Queue.release_many)
     reschedule = blocking(Queue.reschedule)
+    reschedule_many = blocking(Queue.reschedule_many)
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
     pause = blocking(Queue.pause)
@@ -251,7 +252,7 @@ class SyncQueue:
         try:
             return answer.result()
         except CancelledError:
-            raise StoreUnavailable("the queue was closed meanwhile") from None
+            raise StoreUnavailable("the queue was closed during the call") from None
         except BaseException:
             answer.cancel()  # Ctrl-C while waiting; has no effect if the answer has arrived
             raise

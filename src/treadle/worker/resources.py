@@ -57,14 +57,23 @@ class Resources:
         return self._http
 
     async def close(self) -> None:
+        try:
+            if self._http is not None:
+                await self._http.close()
+            if self._pool is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await self._pool.close()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Drop everything without waiting; nobody is told."""
         http, self._http = self._http, None
         pool, self._pool = self._pool, None
         if http is not None:
-            await http.close()
+            http.detach()
         if pool is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await pool.close()
             pool.terminate()
 
 

@@ -1,4 +1,4 @@
-"""What an owner reports: settle, renew, touch."""
+"""Reports of an owner: settle, renew, touch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         taken = {row[0]: Attempt(*row) for row in (yield "take_running", keys)}
     lost = [one for one in settlements if one.job.n not in taken]
     if lost:
-        # An ending with my token was written by me: the answer to its COMMIT was lost.
+        # An ending with this token is the caller's own: the answer to its COMMIT was lost.
         rows = [{"n": one.job.n, "token": one.job.token} for one in lost]
         mine = {row[0] for row in (yield "settled_by", rows)}
         lost = [one for one in lost if one.job.n not in mine]
