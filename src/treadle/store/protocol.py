@@ -49,6 +49,7 @@ from treadle.store.values import (
     Topic,
     TopicRate,
     Touch,
+    UserDatabase,
     Wants,
 )
 from treadle.telemetry.outages import OutageLog
@@ -75,6 +76,9 @@ class Store(Protocol):
 
     async def examine(self) -> list[Finding]:
         """The store's own part of `doctor`."""
+
+    def user_database(self) -> UserDatabase:
+        """The same database for a handler's own statements, opened by `connect.user_connection`."""
 
     def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         """Call `wake(hint)` on this loop when there may be work ("ready"), a delayed job ("later"), a cancel ("cancel")

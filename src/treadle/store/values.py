@@ -295,6 +295,14 @@ class Effects(NamedTuple):
     """Early answers that were used."""
 
 
+class UserDatabase(NamedTuple):
+    """Where a handler's own statements go. Plain data, because a child process opens its own connection."""
+
+    url: str
+    pooled: bool = False
+    """Behind a pooler in transaction mode, which keeps no prepared statements."""
+
+
 class Settlement(NamedTuple):
     """The end of an attempt, as its owner reports it."""
 

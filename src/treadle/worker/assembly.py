@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.worker")
 
 FOLLOW_SETTINGS_S = 5.0
+# Of the pool behind `ctx.db`.
+MOST_CONNECTIONS = 10
 
 
 class Assembly:
@@ -96,7 +98,8 @@ class Assembly:
         self.site = self.queue.site
         self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
         self.progress = ProgressWriter(store, self.job_lost)
-        services = LoopServices(self.queue, self.keeper, self.progress)
+        services = LoopServices(self.queue, self.keeper, self.progress, min(options.slots, MOST_CONNECTIONS))
+        self.resources = services.resources
         thread_services = ThreadServices(services)
         self.loop_caller = LoopCaller(services)
         self.threads = ThreadCaller(thread_services)

@@ -33,6 +33,7 @@ from treadle.store.values import (
     RecordWrite,
     Settlement,
     TopicRate,
+    UserDatabase,
     Wants,
 )
 from treadle.telemetry.outages import OutageLog
@@ -131,6 +132,9 @@ class PostgresStore(SqlStore):
     async def _missing_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(self.pools.url, self.pools.pooled)
 
     async def examine(self) -> list[Finding]:
         return await examine(self)

@@ -210,6 +210,8 @@ class Conversation:
             case {"for": "enqueue", "topic": topic, "payload": payload}:
                 options = wire.enqueue_options(request)
                 return wire.job_message(await self._caller.services.enqueue(topic, payload, options))
+            case {"for": "database"}:
+                return list(self._caller.services.resources.database)
         raise InvalidInput(f"the worker does not know what a child asks for: {request['for']}")
 
 
