@@ -35,7 +35,7 @@ from treadle.policy.schedule import (
     Overlap,
     Schedule,
     ScheduleEvent,
-    Slot,
+    ScheduleSlot,
     checked_id,
     rendered_payload,
     slot,
@@ -204,7 +204,7 @@ class Schedules:
 
     # -- for the scheduler -------------------------------------------------------------------------
 
-    async def new_job(self, schedule: Schedule, one: Slot) -> NewJob:
+    async def new_job(self, schedule: Schedule, one: ScheduleSlot) -> NewJob:
         """The job of a slot. Refused if the topic's template is disabled or does not accept the payload."""
         job = await self._queue._new_job(
             schedule.topic,

@@ -105,7 +105,7 @@ def _without(gaps: Sequence[Gap], found: Iterable[int]) -> list[Gap]:
     return left
 
 
-class Running(NamedTuple):
+class StartedAttempt(NamedTuple):
     """A started attempt, as it was last reported."""
 
     token: int | None
@@ -118,7 +118,7 @@ class Running(NamedTuple):
 class Cursor(NamedTuple):
     jobs: Mark
     events: Mark
-    running: Mapping[int, Running]
+    running: Mapping[int, StartedAttempt]
 
 
 class _Line(NamedTuple):
@@ -202,7 +202,7 @@ class Reader:
             lines = [*made, *moved]
         if not more:
             current = yield from self._running()
-        story = _Story(cursor.running, current)
+        story = _Starts(cursor.running, current)
         found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.changed)
         told = story.tell(lines, found, snapshot.now)
         lost = jobs.too_many or mark.too_many
@@ -238,8 +238,8 @@ class Reader:
         gaps = [{"first": gap.first, "last": gap.last, "top": limit} for gap in mark.gaps]
         return (yield from self._ask(query, gaps))
 
-    def _running(self) -> Reading[dict[int, Running]]:
-        return {n: Running(*row) for n, *row in (yield from self._ask("started_attempts"))}
+    def _running(self) -> Reading[dict[int, StartedAttempt]]:
+        return {n: StartedAttempt(*row) for n, *row in (yield from self._ask("started_attempts"))}
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -278,10 +278,10 @@ def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
     return attempt - 1 if attempt and event in UNSPENT else attempt
 
 
-class _Story:
+class _Starts:
     """Puts starts where they belong: before everything else in their attempts."""
 
-    def __init__(self, before: Mapping[int, Running], current: Mapping[int, Running] | None) -> None:
+    def __init__(self, before: Mapping[int, StartedAttempt], current: Mapping[int, StartedAttempt] | None) -> None:
         self.known = dict(before)
         """The attempts with a reported start, as they were last reported."""
         self._current = current
@@ -298,7 +298,7 @@ class _Story:
                 continue  # otherwise it was deleted since, which is reported later
             if started_at is not None and line.n not in self.known:
                 told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
-                self.known[line.n] = Running(None, line.ran or 0, started_at)
+                self.known[line.n] = StartedAttempt(None, line.ran or 0, started_at)
             if line.event in ENDS_ATTEMPT:
                 self.known.pop(line.n, None)
             told.append(Change(line.event, line.at, job, line.to, line.attempt))

@@ -11,7 +11,7 @@ from treadle.store.sql.scripts.common import Script, numbers
 from treadle.store.sql.scripts.moves import event_row
 
 
-class Ended(NamedTuple):
+class EndedRow(NamedTuple):
     n: int
     status: str
     attempt: int
@@ -24,7 +24,7 @@ class Ended(NamedTuple):
     worker: str | None
 
     @classmethod
-    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> Ended:
+    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> EndedRow:
         """An ending to delete, with only the fields that the tally needs."""
         return cls(n, status, 0, ended_at, started_at, None, None, None, topic, None)
 
