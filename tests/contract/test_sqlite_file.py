@@ -348,6 +348,20 @@ asyncio.run(main())
 """
 
 
+class TestClosing(SqlitePart):
+    async def test_a_closed_database_is_one_file(self, tmp_path: Path) -> None:
+        """So that it can be copied. Which connection closes last is left to the threads, hence several rounds."""
+        for _ in range(10):
+            store = SqliteStore(tmp_path / "jobs.db", stale_after_ms=1)
+            await store.open()
+            job = new_job()
+            await store.insert([job])
+            await store.get([job.id])
+            await store.topics()
+            await store.close()
+            assert {path.name for path in tmp_path.iterdir()} == {"jobs.db", "jobs.db.lock"}
+
+
 class TestModes(SqlitePart):
     """The file has the key that signs tokens: it is its owner's alone."""
 

@@ -96,7 +96,7 @@ def statuses_for(change: bulk.BulkChange, search: JobSearch) -> list[Status]:
     """The states in which the change is possible, limited to the ones in the search."""
     wanted = search.narrowed.status
     if wanted == STALE:
-        # A stale job can be requeued whatever its outcome was.
+        # A stale job can be requeued after any outcome.
         return [status for status in bulk.ENDINGS if change.action == "requeue" or status in change.applies_to]
     return [status for status in change.applies_to if wanted in ("", status)]
 

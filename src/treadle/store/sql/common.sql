@@ -669,6 +669,10 @@ WHERE e.id > (SELECT t.last FROM {rows: last bigint}) ORDER BY e.id LIMIT (SELEC
 -- Running attempts with their progress.
 SELECT r.n, r.token, r.attempt, r.started_at, r.progress, r.message FROM {running} r WHERE r.started_at IS NOT NULL
 
+-- name: cancelled_before_start
+-- Running jobs that were asked to stop before their start was stored.
+SELECT r.n FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.started_at IS NULL
+
 -- name: page_by_number
 -- The jobs with these numbers.
 SELECT t.n FROM {rows: n bigint}

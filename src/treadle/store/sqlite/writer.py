@@ -150,6 +150,8 @@ class Writer:
             connection.interrupt()
         self._readers.shutdown(wait=True)
         for connection in self._read_connections:
+            # A new statement clears the interrupt, which would also stop the last connection's checkpoint.
+            connection.execute("SELECT 1").fetchone()
             connection.close()
         # A writer waiting for another process's lock ends when it gets it; leaving earlier loses nothing.
         until = time.monotonic() + CLOSE_SECONDS
