@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from treadle.http.bodies import Body
 from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
 from treadle.model.errors import InvalidInput
-from treadle.model.fields import JOB_FIELDS, Kind
+from treadle.model.fields import JOB_FIELDS, FieldKind
 from treadle.model.fields import Field as JobField
 from treadle.model.status import Status
 
@@ -301,7 +301,7 @@ _BOUNDS: dict[str, Any] = {"progress": Annotated[int, Field(ge=0, le=100)]}
 
 
 def _of_table(field: JobField) -> Any:
-    found = _BOUNDS.get(field.name, Time if field.kind is Kind.DATE else field.type)
+    found = _BOUNDS.get(field.name, Time if field.kind is FieldKind.DATE else field.type)
     return found if field.always else found | None
 
 

@@ -36,7 +36,7 @@ from treadle.policy.schedule import (
     Overlap,
     Schedule,
     ScheduleEvent,
-    Slot,
+    ScheduleSlot,
     checked_id,
     rendered_payload,
     slot,
@@ -206,7 +206,7 @@ class Schedules:
 
     # -- for the scheduler -------------------------------------------------------------------------
 
-    async def new_job(self, schedule: Schedule, one: Slot) -> NewJob:
+    async def new_job(self, schedule: Schedule, one: ScheduleSlot) -> NewJob:
         """The job of a slot. Refused if the topic's template is disabled, can't be scheduled or refuses the payload."""
         if not (await self._queue.template(schedule.topic)).schedulable:
             raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)

@@ -26,13 +26,13 @@ from treadle.store.values import (
     Checkpoint,
     Claim,
     ClaimedSteps,
-    Ended,
+    EndedCount,
     Finding,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
     Listing,
     LiveWorker,
     NewJob,
@@ -193,7 +193,7 @@ class Store(Protocol):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats: ...
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
 
     async def backlog(self) -> Sequence[Backlog]:
@@ -213,7 +213,7 @@ class Store(Protocol):
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
 
-    async def leaders(self) -> Sequence[Leader]:
+    async def leaders(self) -> Sequence[Leadership]:
         """The current leaders."""
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:

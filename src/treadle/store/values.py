@@ -517,7 +517,7 @@ class Stats:
     topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-class Ended(NamedTuple):
+class EndedCount(NamedTuple):
     """How many jobs of a topic ended in one way within one span of time."""
 
     at: int
@@ -540,7 +540,7 @@ class Backlog(NamedTuple):
     """The earliest `run_at` among them."""
 
 
-class Leader(NamedTuple):
+class Leadership(NamedTuple):
     name: str
     holder: str
     """The worker's name and a unique suffix, because two workers may have the same name."""

@@ -16,7 +16,7 @@ from treadle.queue.backoff import Backoff, jittered
 from treadle.queue.hooks import Middleware, fitting
 from treadle.store.values import CancelRequest, Settlement
 from treadle.worker.attempt import Attempt
-from treadle.worker.call import Caller, Function
+from treadle.worker.call import Function, HandlerCaller
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
@@ -141,7 +141,7 @@ class Assembly:
 
     def _recipe(self, topic: str) -> Recipe:
         handler: Handler = self.queue.handlers[topic]
-        callers: dict[str, Caller] = {
+        callers: dict[str, HandlerCaller] = {
             "async": self.loop_caller,
             "thread": self.threads,
             "process": self.processes,

@@ -21,7 +21,7 @@ from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import LaneKey, Place, lane_of
+from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
     Claim,
@@ -75,7 +75,7 @@ class PostgresStore(SqlStore):
         self.notifier = Notifier(self.pools, self.hub)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[LaneKey, int] = {}
-        self._marks: dict[int, Place] = {}
+        self._marks: dict[int, LanePlace] = {}
         self._stop_hearing: Callable[[], None] = lambda: None
         self._slow_looks = 0
         self._look_at = 0.0

@@ -18,7 +18,7 @@ from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
-from treadle.store.sql.rows import JobRow, claimed_steps, job_from_row, step_from_row
+from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
 from treadle.store.sql.scripts import Script
 from treadle.store.values import (
     FOREVER,
@@ -30,12 +30,12 @@ from treadle.store.values import (
     Checkpoint,
     Claimed,
     ClaimedSteps,
-    Ended,
+    EndedCount,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
     LimitReached,
     Listing,
     LiveWorker,
@@ -266,7 +266,7 @@ class SqlStore(ABC):
         return [jobs.get(id) for id in ids]
 
     def _job(self, row: Any) -> Job:
-        return job_from_row(JobRow(*row), self.stale_after_ms, from_json)
+        return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
@@ -364,9 +364,11 @@ class SqlStore(ABC):
         totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
         return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [Ended(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows]
+        return [
+            EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
+        ]
 
     async def backlog(self) -> Sequence[Backlog]:
         rows = await self._ask("backlog")
@@ -393,8 +395,8 @@ class SqlStore(ABC):
         query = "elect" if ttl_ms else "resign"
         return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
 
-    async def leaders(self) -> Sequence[Leader]:
-        return [Leader(*row) for row in await self._ask("leaders")]
+    async def leaders(self) -> Sequence[Leadership]:
+        return [Leadership(*row) for row in await self._ask("leaders")]
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treadle.policy.lifecycle import GraceOver, LeaseExpired, Outcome
 from treadle.store.sql.scripts.common import Script
-from treadle.store.sql.scripts.ended import Ended, erase
+from treadle.store.sql.scripts.ended import EndedRow, erase
 from treadle.store.sql.scripts.limits import recount
 from treadle.store.sql.scripts.moves import attempts, end_attempts
 from treadle.store.values import Graces, Reaped
@@ -53,7 +53,7 @@ def prune(age_ms: int, limit: int) -> Script[int]:
     if old:
         # The outcome first, with its age checked again: a job that was requeued and has ended since is not old.
         taken = [
-            Ended.taken(*row) for row in (yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)])
+            EndedRow.taken(*row) for row in (yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)])
         ]
         if taken:
             yield "add_tally", [one.undone() for one in taken]
