@@ -175,6 +175,10 @@ class Store(Protocol):
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
+    async def drain(self, worker: str) -> bool:
+        """Ask a worker to drain; its next heartbeat tells it. False: no worker with slots has this name and a live
+        lease."""
+
     # -- topics, templates, leadership, retention ----------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None: ...
 

@@ -204,6 +204,8 @@ class Renewed(NamedTuple):
 
     until: int
     cancels: list[CancelRequest]
+    draining: bool = False
+    """The worker is asked to claim nothing more, to finish what it runs, and to stop."""
 
 
 class Graces(NamedTuple):
@@ -335,6 +337,7 @@ class LiveWorker:
     running: int
     renewed_at: int
     """Its last heartbeat."""
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)

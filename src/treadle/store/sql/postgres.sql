@@ -232,7 +232,13 @@ ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
 UPDATE {leases} l SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
 RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
-    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id)
+    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id), (l.serves ->> 'draining')::boolean
+
+-- name: drain_worker
+-- The worker is told with the next renewal of its lease.
+UPDATE {leases} l SET serves = (l.serves::jsonb || '{"draining": true}')::json
+WHERE l.worker = (SELECT t.worker FROM {rows: worker text}) AND l.until > {now} AND (l.serves ->> 'slots')::integer > 0
+RETURNING l.id
 
 -- name: touch_running
 -- Start and progress of running jobs, each job once, under a lease that was not taken back.

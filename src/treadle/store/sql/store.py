@@ -125,8 +125,8 @@ class SqlStore(ABC):
         rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
         if not rows:
             return None
-        until, cancels = rows[0]
-        return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")])
+        until, cancels, draining = rows[0]
+        return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")], bool(draining))
 
     async def close_lease(self, lease: int) -> None:
         await self._change("close_lease", [{"lease": lease}])
@@ -283,9 +283,13 @@ class SqlStore(ABC):
                     until,
                     running,
                     renewed_at,
+                    can.get("draining", False),
                 )
             )
         return found
+
+    async def drain(self, worker: str) -> bool:
+        return bool(await self._change("drain_worker", [{"worker": worker}], [wakeups.CANCEL]))
 
     async def obstacles(self, id: str) -> Sequence[str]:
         if not is_job_id(id):
