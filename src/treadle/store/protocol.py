@@ -41,6 +41,7 @@ from treadle.store.values import (
     Renewed,
     Settlement,
     Stats,
+    Times,
     Topic,
     Touch,
     Wants,
@@ -166,6 +167,10 @@ class Store(Protocol):
 
     async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
         """Endings since then, by spans of so many minutes, topic and status, oldest first; from the roll-ups."""
+
+    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
+        """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have
+        minutes for two hours, half hours for a day and hours before that."""
 
     async def backlog(self) -> Sequence[Backlog]:
         """What waits, by topic and capability."""

@@ -173,6 +173,9 @@ class Settlement(NamedTuple):
     """How long the handler has run; None: it never started."""
     effects: Effects | None = None
     """Not applied if a cancel, unknown to the owner, ends the attempt in another way."""
+    waited_ms: int | None = None
+    """From when it could have been claimed until its handler started, by two clocks, so it may be below 0; None: not
+    known."""
 
 
 class Touch(NamedTuple):
@@ -368,6 +371,21 @@ class Ended(NamedTuple):
     status: str
     jobs: int
     run_ms: int
+
+
+TIME_BUCKETS = 24
+
+
+class Times(NamedTuple):
+    """How many jobs of a topic waited or ran for a time between 2**(bucket-1) and 2**bucket ms, within one span."""
+
+    at: int
+    """Where the span begins."""
+    topic: str
+    kind: str
+    """`wait` or `run`."""
+    bucket: int
+    jobs: int
 
 
 class Backlog(NamedTuple):

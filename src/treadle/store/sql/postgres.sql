@@ -156,7 +156,8 @@ FROM me CROSS JOIN seen LEFT JOIN chosen c ON true ORDER BY c.place
 -- name: settle_completed
 -- The everyday ending of any number of jobs under one lease: completed, nothing hangs on them. $1 lease, $2 numbers,
 -- rising, $3 their tokens, $4 ms that they ran (null: never started), $5 topics, $6 which of the topics each has
--- (null: all the first), $7 results (null: none has one). Arrays come as text, which is quicker to write.
+-- (null: all the first), $7 results (null: none has one), $8 how long they waited and ran, as rows of `tally_hist`.
+-- Arrays come as text, which is quicker to write.
 --
 -- No join: the numbers are searched in the index, and what belongs to a number is found by a binary search for its
 -- place among them. A join was once planned while `running` was empty and then scanned it for each row.
@@ -182,6 +183,12 @@ WITH live AS MATERIALIZED (
     SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(ran), 0) FROM done GROUP BY now, topic
     ON CONFLICT (minute, writer, topic, status) DO UPDATE
         SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
+), timed AS (
+    INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
+    SELECT live.now / 60000, $1, t.topic, t.kind, t.bucket, sum(t.count)
+    FROM live, json_to_recordset($8) AS t (topic text, kind text, bucket integer, count bigint)
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
 ), told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
     SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now

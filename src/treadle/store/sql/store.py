@@ -43,6 +43,7 @@ from treadle.store.values import (
     Renewed,
     Settlement,
     Stats,
+    Times,
     Topic,
     Touch,
 )
@@ -331,6 +332,10 @@ class SqlStore(ABC):
     async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
         return [Ended(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows]
+
+    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
+        rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])
+        return [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in rows]
 
     async def backlog(self) -> Sequence[Backlog]:
         rows = await self._ask("backlog")

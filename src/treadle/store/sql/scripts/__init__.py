@@ -18,6 +18,7 @@ from treadle.store.sql.scripts.limits import take_wakes
 from treadle.store.sql.scripts.records import insert_with_records
 from treadle.store.sql.scripts.running import release_unknown, settle
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
+from treadle.store.sql.scripts.times import times_of
 from treadle.store.sql.scripts.upkeep import (
     prune,
     reap,
@@ -43,4 +44,5 @@ __all__ = [
     "steer",
     "take_wakes",
     "tidy",
+    "times_of",
 ]

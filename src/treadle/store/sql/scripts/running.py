@@ -8,6 +8,7 @@ from treadle.policy.lifecycle import Released
 from treadle.store.sql.scripts.common import Attempt, Facts, LeaseOwner, Move, Script, as_facts, numbers
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.moves import attempts, end_attempts, event_row, relocate
+from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Settlement
 
 
@@ -35,6 +36,8 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         done = [one for one, move in zip(kept, moves, strict=True) if move.transition is one.transition]
         yield from _tell(done, now)
         yield from relocate(moves, now)
+        if times := times_of(done, now, lease):
+            yield "add_times", times
         yield from _follow_up(done)
     return lost
 
