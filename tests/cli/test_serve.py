@@ -1,6 +1,7 @@
 """`treadle serve`: the real server in a process of its own."""
 
 import contextlib
+import fcntl
 import re
 import signal
 import socket
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.cli.command import SECONDS, Command
@@ -134,6 +136,39 @@ def test_a_changed_password_ends_tokens_of_a_running_server(treadle: Command) ->
         assert server.call("GET", "/api/jobs", headers=headers).status_code == 200
         treadle("superuser", "upsert", "root@example.com", "another horse").done()
         assert server.call("GET", "/api/jobs", headers=headers).status_code == 401
+
+
+def test_a_database_that_does_not_answer_keeps_no_server_from_stopping_while_it_starts(treadle: Command) -> None:
+    assert treadle.database
+    with serving(treadle, "--drain", "1s") as server, unanswering(treadle.database):
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+
+
+def test_a_database_that_does_not_answer_keeps_no_server_from_stopping(treadle: Command) -> None:
+    assert treadle.database
+    with serving(treadle, "--drain", "1s") as server:
+        headers = {"Authorization": token(treadle, server)}
+        with unanswering(treadle.database):
+            with pytest.raises(httpx.TimeoutException):  # the server goes on waiting for the database
+                httpx.post(f"{server.url}/api/jobs/enqueue", json={"topic": "mail"}, headers=headers, timeout=1)
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(30) == 0
+
+
+@contextlib.contextmanager
+def unanswering(database: str) -> Iterator[None]:
+    """Another program holds what every statement of the engine needs."""
+    if database.startswith("sqlite"):
+        with open(f"{database.removeprefix('sqlite:///')}.lock", "rb+") as file:  # noqa: PTH123
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        return
+    with psycopg.connect(database) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'treadle'").fetchall()
+        names = ", ".join(f"treadle.{table}" for (table,) in tables)
+        connection.execute(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
+        yield
 
 
 def test_a_running_job_is_given_time_and_then_given_back(app: Command) -> None:

@@ -281,10 +281,6 @@ def test_the_log_level_says_what_is_logged(app: Command) -> None:
     assert "--log-level" in app("worker", "app:queue", "--log-level", "loud").refused(2)
 
 
-def test_a_shell_can_complete_commands(alone: Command) -> None:
-    assert "_TREADLE_COMPLETE" in alone.from_shell("--show-completion", "bash").out
-
-
 def test_a_drained_worker_finishes_its_job_and_exits_with_0(app: Command) -> None:
     with app.worker("--name", "mine") as worker:
         job = started(app)

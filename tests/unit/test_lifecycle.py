@@ -238,6 +238,15 @@ def test_a_snooze_gives_the_attempt_back() -> None:
     )
 
 
+def test_a_snooze_of_the_whole_topic_pauses_it_unless_the_job_is_cancelled() -> None:
+    paused = decide(State(PROCESSING, 2), Snoozed(5_000, "429", pauses_topic=True))
+    assert (paused.to, paused.attempt, paused.delay_ms, paused.pauses_topic) == (PENDING, 1, 5_000, True)
+    assert paused.if_cancelling
+    assert not paused.if_cancelling.pauses_topic
+    assert not decide(State(CANCELLING, 2), Snoozed(5_000, "429", pauses_topic=True)).pauses_topic
+    assert not decide(State(PROCESSING, 2), Snoozed(5_000)).pauses_topic
+
+
 def test_a_release_gives_the_attempt_back_and_the_job_keeps_its_place() -> None:
     assert decide(State(PROCESSING, 2), Released("stopped")) == Transition(
         PENDING,
@@ -345,7 +354,7 @@ def test_a_requeued_job_starts_with_all_its_attempts(status: Status) -> None:
 
 
 def test_the_plain_transition_has_no_event_no_delay_and_no_second_answer() -> None:
-    assert tuple(Transition(COMPLETED, 1)) == (COMPLETED, 1, 0, None, "", None, None, None, None, None, False)
+    assert tuple(Transition(COMPLETED, 1)) == (COMPLETED, 1, 0, None, "", None, None, None, None, None, False, False)
 
 
 def test_a_job_taken_from_its_worker_by_hand_gets_its_attempt_back() -> None:
@@ -409,7 +418,7 @@ def test_retries_counts_attempts_that_ended_without_success(status: Status, atte
     [
         (Completed(), {"result": None}),
         (Failed("e", "E"), {"error": "e", "error_type": "E", "retry_in_ms": None}),
-        (Snoozed(1), {"delay_ms": 1, "reason": ""}),
+        (Snoozed(1), {"delay_ms": 1, "reason": "", "pauses_topic": False}),
         (Released(), {"reason": ""}),
         (CancelAcknowledged(), {"reason": ""}),
         (LeaseExpired(), {"worker": None}),

@@ -1,16 +1,19 @@
 """Maintenance: one leader, who reaps, expires and prunes for all."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.faulty import Around, FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Queue
-from treadle.maintenance import Leader, Maintenance, Reaper, Retention
+from treadle.maintenance import Leader, Maintenance, Reaper, Retention, Scheduler
+from treadle.maintenance.scheduler import LEAST_PAUSE_S
 from treadle.model.settings import Settings
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.store.values import Wants
+from treadle.store.wakeups import LATER
 
 
 async def test_one_of_many_leads_and_another_follows_when_it_resigns(queue: Queue) -> None:
@@ -190,3 +193,37 @@ async def test_recovery_needs_nothing_but_another_worker(queue: Queue, start: St
     await start(queue, lease="1s", reap_interval="100ms")
     assert await job.result("15s") == "recovered"
     assert (await job.refresh()).attempt == 2
+
+
+async def test_a_scheduler_that_hears_of_a_change_as_it_is_stopped_stops(queue: FaultyQueue) -> None:
+    heard: list[Callable[[str], None]] = []
+
+    def subscribe(wake: Callable[[str], None], **_: Any) -> Callable[[], None]:
+        heard.append(wake)
+        return lambda: None
+
+    queue.faults.subscribe = subscribe
+    scheduler = Scheduler(queue)
+    waits = asyncio.Event()
+    scheduler.fire_due = _then_wait(waits)  # type: ignore[method-assign, assignment]
+    # The wake-up takes a few turns of the loop to get through, and the stop may come after any of them.
+    for turns in range(6):
+        waits.clear()
+        step = asyncio.create_task(scheduler.step())
+        await waits.wait()
+        await asyncio.sleep(2 * LEAST_PAUSE_S)
+        heard[-1](LATER)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not step.done():
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+            assert step.cancelled(), turns
+
+
+def _then_wait(waits: asyncio.Event) -> Callable[[], Awaitable[int]]:
+    async def fire_due() -> int:
+        waits.set()
+        return 3_600_000
+
+    return fire_due

@@ -252,7 +252,60 @@ async def test_a_lease_that_cannot_be_closed_runs_out_by_itself(
     worker = await start(queue)
     worker.stop()
     await worker.done  # type: ignore[attr-defined]
-    assert any("the lease could not be closed: away" in record.message for record in caplog.records)
+    assert any("could not close the lease: away" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("hangs", ["claim", "settle", "touch", "elect", "now", "close_lease", "resign"])
+async def test_a_store_that_does_not_answer_keeps_no_worker_from_leaving(
+    queue: FaultyQueue, monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    monkeypatch.setattr(shutdown, "LAST_WRITES_S", 0.2)
+    monkeypatch.setattr(shutdown, "LEAST_S", 0.1)
+    started = asyncio.Event()
+
+    @queue.job
+    async def mail(ctx: Context) -> None:
+        started.set()
+        await ctx.progress(50)
+
+    async def never(*_arguments: Any, **_options: Any) -> None:
+        await asyncio.Event().wait()
+
+    worker = Worker(queue, drain="0s")
+    running = asyncio.create_task(worker.run())
+    await mail.enqueue()
+    await started.wait()
+    await until(lambda: worker.metrics.slots)
+    queue.faults.around(hangs, never)
+    await mail.enqueue()
+    worker.stop()
+    async with asyncio.timeout(20):
+        await running
+    queue.faults.heal()
+
+
+@pytest.mark.parametrize("hangs", ["save_templates", "open_lease"])
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_a_store_that_does_not_answer_keeps_no_worker_from_leaving_while_it_starts(
+    queue: FaultyQueue, monkeypatch: pytest.MonkeyPatch, hangs: str, stops: int
+) -> None:
+    monkeypatch.setattr(shutdown, "LAST_WRITES_S", 0.2 if stops == 1 else 3600)
+    queue.register("mail", lambda: None)
+    asked = asyncio.Event()
+
+    async def never(*_arguments: Any, **_options: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    queue.faults.around(hangs, never)
+    worker = Worker(queue)
+    running = asyncio.create_task(worker.run())
+    await asked.wait()
+    for _ in range(stops):
+        worker.stop()
+    async with asyncio.timeout(20):
+        await running
+    queue.faults.heal()
 
 
 async def test_cancelling_run_gives_everything_back(queue: Queue, start: Start) -> None:

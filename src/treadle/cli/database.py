@@ -18,19 +18,15 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def writable(db: str | None, *, create: bool = True) -> AsyncIterator[Queue]:
-    """The queue with an up-to-date schema. `create=False` does not create a database that was not named explicitly."""
+    """The queue with an up-to-date schema. `create=False` makes no database file, because a job in a mistyped one would
+    never run.
+    """
     queue = chosen(db)
-    if not create and not _is_named(db):
+    if not create:
         require_database(queue, "make it with --create")
     say_which(queue, db)
     async with queue:
         yield queue
-
-
-def _is_named(db: str | None) -> bool:
-    from treadle.model import settings
-
-    return bool(db or target.named()) or settings.load().db != settings.Settings().db
 
 
 @contextlib.asynccontextmanager

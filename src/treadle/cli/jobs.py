@@ -241,7 +241,7 @@ def cancel(
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Stop jobs: pending ones at once, running ones at their next checkpoint."""
+    """Stop jobs: pending ones immediately, running ones at their next checkpoint."""
     _steer("", job_ids, lambda queue, job_id: queue.cancel(job_id, reason), db, as_json)
 
 

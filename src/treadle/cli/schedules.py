@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing, writable
+from treadle.cli.database import existing
 from treadle.cli.output import Column, listed, print_facts, print_heading, print_json, print_table, relative, say
 from treadle.model.errors import InvalidInput
 
@@ -155,7 +155,7 @@ def create(
         made = queue.schedules.create(topic, cron, id=schedule_id, enabled=not disabled, **chosen)
         return await _with_now(queue, made)
 
-    _print_one(*_ask(db, make, opening=writable), as_json)
+    _print_one(*_ask(db, make), as_json)
 
 
 @app.command()
@@ -193,7 +193,7 @@ def enable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJs
 
 @app.command()
 def disable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Make no more jobs; those that are there still run."""
+    """Make no more jobs; existing ones still run."""
     _print_one(*_ask(db, lambda queue: _with_now(queue, queue.schedules.disable(schedule_id))), as_json)
 
 
@@ -217,9 +217,9 @@ def delete(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJs
         say(f"{schedule_id} deleted")
 
 
-def _ask(db: str | None, action: Callable[[Queue], Awaitable[T]], opening: Any = existing) -> T:
+def _ask(db: str | None, action: Callable[[Queue], Awaitable[T]]) -> T:
     async def ask() -> T:
-        async with opening(db) as queue:
+        async with existing(db) as queue:
             return await action(queue)
 
     return asyncio.run(ask())

@@ -28,6 +28,8 @@ log = logging.getLogger("treadle.serve")
 LINGER_S = 3
 # Between two attempts to reach an unavailable database.
 AWAY_S = 1.0
+# How long the set-up link may hold up the start.
+ANSWER_S = 5.0
 
 
 def serve(
@@ -45,7 +47,7 @@ def serve(
     ] = None,
     port: Annotated[int | None, typer.Option("--port", metavar="PORT", help="Default: 8090.")] = None,
     slots: Annotated[
-        int | None, typer.Option("--slots", metavar="N", help="Run so many jobs at once. Default: 10.")
+        int | None, typer.Option("--slots", metavar="N", help="Run up to this many jobs concurrently. Default: 10.")
     ] = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run the queue's jobs in this process too.")
@@ -203,9 +205,10 @@ async def _tell_how_to_begin(queue: Queue, address: str) -> bool:
     from treadle.accounts import Accounts
 
     try:
-        token = await Accounts(queue.store).setup_token()
-    except StoreUnavailable as error:
-        log.warning("the set-up link waits for the database: %s", error)
+        async with asyncio.timeout(ANSWER_S):
+            token = await Accounts(queue.store).setup_token()
+    except (StoreUnavailable, TimeoutError) as error:
+        log.warning("the set-up link waits for the database: %s", str(error) or "it does not answer")
         return False
     if token is not None:
         log.info("make the first superuser, once, within a day: %s/_/setup#token=%s", address, token)

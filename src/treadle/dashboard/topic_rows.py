@@ -106,7 +106,7 @@ def _state(topic: Topic, now: Now) -> tuple[str, str, str, str]:
     unserved = [one for one in now.unserved() if one.topic == topic.topic]
     if unserved:
         needs = unserved[0].capability
-        return "no worker", f"needs {needs}" if needs else "nobody serves it", "errors", "failed"
+        return "no worker", f"needs {needs}" if needs else "none serves it", "errors", "failed"
     if topic.processing:
         return "running", f"{topic.processing:,} running", "play", "pending"
     return (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from treadle.store.values import Moved
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
-
-log = logging.getLogger("treadle.maintenance")
 
 TIDY_EVERY_S = 60.0
 TAKE_OVER_EVERY_S = 10.0
@@ -66,10 +63,7 @@ class Maintenance:
 
     async def resign(self) -> None:
         await self._operations.close()
-        try:
-            await self._leader.resign()
-        except Exception as error:  # the term ends soon anyway
-            log.warning("could not resign: %s", error)
+        await self._leader.resign()
 
     async def _schedule(self) -> None:
         """Unlike the others, this step does the waiting itself, until the next slot."""

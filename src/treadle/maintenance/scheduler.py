@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, TreadleError, VersionConflict
 from treadle.policy.schedule import Firing, Schedule, Slot, fire
-from treadle.queue.schedules import KIND, Stored, body_of, due_of, schedule_from
-from treadle.store.values import Inserted, NewJob, Record
+from treadle.queue.schedules import KIND, Stored, due_of, schedule_from
+from treadle.store.values import Inserted, NewJob, Record, RecordWrite
 from treadle.store.wakeups import LATER
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Scheduler:
     async def _wait(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, LEAST_PAUSE_S))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), max(0.0, seconds - LEAST_PAUSE_S))
+            async with asyncio.timeout(max(0.0, seconds - LEAST_PAUSE_S)):
+                await self._changed.wait()
 
     async def fire_due(self) -> int:
         """Fire all due schedules; returns the ms until the next check."""
@@ -109,7 +110,8 @@ class Scheduler:
             schedule = schedule_from(record)
         except InvalidInput as error:  # such as a time zone that this machine does not have
             log.error("schedule %s can't be read: %s", record.id, error)
-            await self._store.put_record(KIND, record.id, record.key, record.body, record.version, now + LOOK_EVERY_MS)
+            later = RecordWrite(KIND, record.id, record.key, record.body, now + LOOK_EVERY_MS, record.version)
+            await self._store.write_records([later])
             return None
         firing = fire(schedule, now, await self._live_jobs(schedule))
         one = _Due(Stored(schedule, record.version), firing, now, [], [])
@@ -148,9 +150,8 @@ class Scheduler:
     async def _correct(self, one: _Due, made: list[Made]) -> None:
         """The schedule was stored as if every job had been made; correct it unless it has changed since."""
         one.made = made
-        changed = one.changed
-        version = one.stored.version + 1
-        await self._store.put_record(KIND, changed.id, changed.id, body_of(changed), version, one.due)
+        write = one.stored.write(one.changed, one.due)
+        await self._store.write_records([write._replace(version=one.stored.version + 1)])
 
 
 def _told(job: NewJob, answer: Inserted | Refused) -> Made:

@@ -182,11 +182,16 @@ class Fail(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by a handler: try again after this delay. This attempt counts."""
+    """Raised by a handler: try again after this delay. This attempt counts.
 
-    def __init__(self, delay: str | float | timedelta, message: str = "") -> None:
+    With `topic=True` the whole topic is paused that long, because every other job of it would hear the same answer (429
+    Too Many Requests). Then this attempt does not count. A longer pause stays.
+    """
+
+    def __init__(self, delay: str | float | timedelta, message: str = "", *, topic: bool = False) -> None:
         super().__init__(message or f"retry after {delay}")
         self.delay = delay
+        self.topic = topic
 
 
 class Snooze(Exception):

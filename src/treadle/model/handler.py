@@ -70,6 +70,9 @@ class Handler:
         """True if the payload contains the function's arguments by name."""
         return bool(self._parameters)
 
+    def takes(self, argument: str) -> bool:
+        return any(argument == one.name for one in self._parameters)
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The payload for a call of the function with these arguments, without the context."""
         try:

@@ -68,6 +68,8 @@ class Failed:
 class Snoozed:
     delay_ms: int
     reason: str = ""
+    pauses_topic: bool = False
+    """No job of its topic starts during the delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,8 @@ class Transition(NamedTuple):
     """Other changes to a pending job."""
     deletes: bool = False
     """The job is deleted with all its dependent rows."""
+    pauses_topic: bool = False
+    """Its topic is paused for `delay_ms`, unless it is paused for longer."""
 
 
 def decide(job: JobState, outcome: Outcome) -> Transition:
@@ -248,10 +252,15 @@ def _decide(job: JobState, outcome: Outcome) -> Transition:
             )
         case Snoozed():
             _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
-            delay_ms = max(outcome.delay_ms, 1)
-            return _unless_cancelling(
-                job, Transition(Status.PENDING, max(attempt - 1, 0), delay_ms, "job:snoozed", outcome.reason)
+            snoozed = Transition(
+                Status.PENDING,
+                max(attempt - 1, 0),
+                max(outcome.delay_ms, 1),
+                "job:snoozed",
+                outcome.reason,
+                pauses_topic=outcome.pauses_topic,
             )
+            return _unless_cancelling(job, snoozed)
         case Released() | ReleasedByHand():
             _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
             return _unless_cancelling(

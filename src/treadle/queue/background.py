@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from treadle.model.errors import StoreUnavailable
 from treadle.queue.backoff import Backoff
@@ -17,7 +18,9 @@ async def forever(name: str, step: Callable[[], Awaitable[None]], outage: Outage
     """Repeat `step` until cancelled. `step` waits by itself as long as it succeeds."""
     backoff = Backoff()
     caller = outage.caller(name)
-    while True:
+    task = asyncio.current_task()
+    # Asked again after each step, because a step may swallow the cancel, as `asyncio.wait_for` does before Python 3.12.
+    while task and not task.cancelling():
         try:
             await step()
             backoff.reset()
@@ -30,8 +33,10 @@ async def forever(name: str, step: Callable[[], Awaitable[None]], outage: Outage
             await asyncio.sleep(backoff.delay_s())
 
 
-async def end(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel the tasks and wait for them to finish, ignoring their exceptions."""
+async def end(tasks: Sequence[asyncio.Task[Any]], seconds: float | None = None) -> None:
+    """Cancel the tasks and wait for them to finish, ignoring their exceptions; at most so many seconds."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks:
+        done, _ = await asyncio.wait(tasks, timeout=seconds)
+        await asyncio.gather(*done, return_exceptions=True)

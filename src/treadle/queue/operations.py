@@ -26,7 +26,7 @@ from treadle.model.words import unknown_status
 from treadle.queue import bulk
 from treadle.queue.audit import Actor, AuditLog
 from treadle.queue.bulk import Place
-from treadle.store.values import Listing, Record
+from treadle.store.values import Listing, Record, RecordWrite
 
 if TYPE_CHECKING:
     from treadle.queue.queue import Queue
@@ -144,7 +144,7 @@ class Operations:
             await asyncio.wait({self._running[id][1]}, timeout=seconds)
 
     async def get(self, id: str) -> Operation:
-        (record,) = await self._queue.store.records([(KIND, id)])
+        (record,) = await self._queue.store.get_records([(KIND, id)])
         if record is None:
             raise JobNotFound(f"there is no operation {id[:60]}", id=id[:60])
         running = self._running.get(id)
@@ -156,7 +156,7 @@ class Operations:
         if running:
             running[0].stop = True
             return
-        (record,) = await self._queue.store.records([(KIND, id)])
+        (record,) = await self._queue.store.get_records([(KIND, id)])
         if record is not None:
             operation = _operation(record)
             if operation.state == RUNNING:
@@ -164,7 +164,7 @@ class Operations:
                 await self._save(operation)
 
     async def newest(self, limit: int = 50) -> list[Operation]:
-        return [_operation(record) for record in await self._queue.store.list_records(KIND, limit, newest=True)]
+        return [_operation(record) for record in await self._queue.store.find_records(KIND, newest=True, limit=limit)]
 
     async def take_over(self) -> None:
         """Continue operations that another process abandoned, and forget the ones that ended long ago."""
@@ -172,7 +172,7 @@ class Operations:
         for record in await store.find_records(KIND, due_before=await store.now()):
             operation = _operation(record)
             if operation.state != RUNNING:
-                await store.delete_record(KIND, record.id)
+                await store.delete_records([(KIND, record.id)])
             elif record.id not in self._running and await self._save(operation):
                 log.info("going on with operation %s: %s", operation.id, operation.action)
                 self._run(operation)
@@ -236,7 +236,8 @@ class Operations:
         """Due: when the leader may take it over, or forget it."""
         store = self._queue.store
         due = await store.now() + (ABANDONED_MS if operation.state == RUNNING else KEPT_MS)
-        record = await store.put_record(KIND, operation.id, operation.id, operation.body(), operation.version, due)
+        write = RecordWrite(KIND, operation.id, operation.id, operation.body(), due, operation.version)
+        (record,) = await store.write_records([write])
         if record is not None:
             operation.version = record.version
             operation.created_at, operation.updated_at = from_ms(record.created_at), from_ms(record.updated_at)

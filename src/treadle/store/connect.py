@@ -1,4 +1,4 @@
-"""From a URL to a store: the only place that names a concrete one."""
+"""Turn a URL into a store. This is the only place that names a concrete one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _PASSWORD = re.compile(r"(?i)(password=)[^&]*")
 
 
 def shown(url: str) -> str:
-    """The URL as people may see it: without its password, however it is written."""
+    """The URL without its password, for logs and messages."""
     head, at, host = url.rpartition("@")
     if at:
         start = head.find("//") + 2 if "//" in head else 0
@@ -74,6 +74,6 @@ def shown(url: str) -> str:
 
 
 def database_exists(url: str) -> bool:
-    """False for a SQLite file that nobody has made yet."""
+    """False for a SQLite file that does not exist yet."""
     parts = urlsplit(url)
     return parts.scheme != "sqlite" or Path(unquote(parts.path[1:])).exists()

@@ -32,7 +32,7 @@ class NewJob(NamedTuple):
     created_by: str | None = None
     idempotency_key: str | None = None
     key_owner: str | None = None
-    """Whose key that is; None: everybody's who says nothing of it."""
+    """The owner of the key; None: shared by all jobs without one."""
     dedupe_key: str | None = None
     repeatable: bool = True
     limit: Limit | None = None
@@ -44,7 +44,7 @@ class NewJob(NamedTuple):
     slot: str | None = None
     """Unique for a schedule and a time: any number of schedulers make one job."""
     trace: str | None = None
-    """W3C traceparent of the enqueue, where somebody traces."""
+    """W3C traceparent of the enqueue, if tracing is on."""
 
     @property
     def plain(self) -> bool:
@@ -124,17 +124,17 @@ class Wants(NamedTuple):
     """Slots that are free now; a job on its last attempt is only claimed into one."""
     worker_types: Sequence[str] = ()
     max_bytes: int = MAX_CLAIM_BYTES
-    """Of payloads as stored; the first job comes whatever its size."""
+    """Of payloads as stored; the first job comes regardless of size."""
 
 
 class Claim(NamedTuple):
-    """What a claim brought, and when to come again if it did not bring enough."""
+    """The claimed jobs, and when to claim again."""
 
     jobs: list[Claimed]
     again_in_ms: int | None = None
-    """There may be more: at once (0), or when a rate limit or a locked key lets it through. None: nothing is known."""
+    """There may be more: now (0), or when a rate limit or a locked key lets it through. None: unknown."""
     at: int | None = None
-    """When, by the database's clock, if the claim read it."""
+    """The time by the database's clock, if the claim read it."""
 
 
 class Advanced(NamedTuple):
@@ -143,9 +143,9 @@ class Advanced(NamedTuple):
     promoted: int
     """Jobs that can be claimed now."""
     moved: list[Moved]
-    """Jobs whose deadline passed."""
+    """Jobs expired by their deadline."""
     next_in_ms: int | None
-    """When there is more to do; None: nothing waits for its time."""
+    """The time until there is more to do; None: nothing waits for its time."""
 
 
 class NewEvent(NamedTuple):
@@ -157,7 +157,7 @@ class NewEvent(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What an outcome brings along, stored with it or not at all."""
+    """Written together with an outcome, or not at all."""
 
     jobs: tuple[NewJob, ...] = ()
     """Follow-up jobs; if one is refused, none is made and the attempt ends as failed."""
@@ -189,7 +189,7 @@ class Touch(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """A running job as whoever holds it needs to know it."""
+    """A running job with the details its owner needs."""
 
     job: Claimed
     ran_ms: int
@@ -203,7 +203,7 @@ class CancelRequest(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """A lease that goes on, and what its owner was asked to stop."""
+    """A renewed lease, and the cancel requests for its jobs."""
 
     until: int
     cancels: list[CancelRequest]
@@ -212,7 +212,7 @@ class Renewed(NamedTuple):
 
 
 class Graces(NamedTuple):
-    """For how long jobs of a topic may go on after they were asked to stop."""
+    """How long jobs of a topic may keep running after a cancel request."""
 
     default_ms: int
     topics: Mapping[str, int] = {}
@@ -249,11 +249,11 @@ class SteeredJob(NamedTuple):
 
 
 Judge = Callable[[SteeredJob], Outcome]
-"""What becomes of a job; raises a TreadleError to leave it as it is. Pure: it may be asked more than once."""
+"""Decides what happens to a job; raises a TreadleError to refuse. Pure: it may be called more than once."""
 
 
 class Refusal(NamedTuple):
-    """Why one job of a batch could not be changed; `error` is ready to be raised."""
+    """The reason that one job of a batch was not changed; `error` is ready to be raised."""
 
     id: str
     error: Exception
@@ -304,16 +304,16 @@ class Changes(NamedTuple):
 
     events: list[Change]
     cursor: Any
-    """Where the next look begins; the old one stays good for asking once more."""
+    """Where the next look begins. The old cursor stays valid, so a failed look can be repeated."""
     now: int
     more: bool = False
-    """There was more than a page: look again at once."""
+    """There was more than a page: look again immediately."""
     lost: bool = False
-    """Something may be missing: whoever counts on every event must look at all jobs again."""
+    """Something may be missing: a listener that counts on every event must read all jobs again."""
     busy: bool = False
     """Jobs are running."""
     jobs: list[Job] | None = None
-    """Those that were asked for, as they are after all of this; None: not asked for, or there is more to tell first."""
+    """The requested jobs, as they are after all these changes. None: not requested, or there is more to read first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ FOREVER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker whose lease is live."""
+    """A worker with a live lease."""
 
     name: str
     topics: Sequence[str]
@@ -341,6 +341,26 @@ class LiveWorker:
     renewed_at: int
     """Its last heartbeat."""
     draining: bool = False
+
+
+class LimitReached(NamedTuple):
+    """A pending job waits because its concurrency key runs as many jobs as it may."""
+
+    most: int
+    running: Sequence[str]
+    """Ids of running jobs of the key, three at most."""
+    ahead: int
+    """Jobs of the key that start before this one."""
+
+
+class RateReached(NamedTuple):
+    """A pending job waits because its topic has started as many jobs as it may within the window."""
+
+    most: int
+    window_ms: int
+
+
+Obstacle = LimitReached | RateReached
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +423,7 @@ class Backlog(NamedTuple):
 class Leader(NamedTuple):
     name: str
     holder: str
-    """The worker's name and a word of its own, because two workers may have one name."""
+    """The worker's name and a unique suffix, because two workers may have the same name."""
     until: int
 
     @property
@@ -428,10 +448,11 @@ class Record(NamedTuple):
 
 
 class RecordWrite(NamedTuple):
-    """A change of a record that is still at this version."""
+    """A new record, or with `version` the change of one that still has it."""
 
     kind: str
     id: str
+    key: str
     body: str
-    due: int | None
-    version: int
+    due: int | None = None
+    version: int | None = None

@@ -130,6 +130,7 @@ class Assembly:
             prefetch=options.prefetch,
             on_lease_lost=self.lease_lost,
         )
+        self.settler.on_pause_written = self.slots.pause_written
         self.slots.on_room = self.settler.on_written = self.hooks.on_done = self.claims.room
         if options.maintenance:
             self.maintenance = Maintenance(self.queue, self.name, options.reap_ms, self.metrics.count_moved)

@@ -19,9 +19,6 @@ from treadle.store.values import Renewed
 
 log = logging.getLogger("treadle.worker")
 
-# A hanging renewal must not keep the worker from leaving, so the thread is a daemon.
-STOP_S = 5.0
-
 
 class Lease:
     """The worker's right to run the jobs that it claimed.
@@ -79,10 +76,11 @@ class LeaseKeeper:
         answer = asyncio.run_coroutine_threadsafe(self._renew(lease), self._loop)
         await asyncio.shield(asyncio.wrap_future(answer))
 
-    async def stop(self) -> None:
+    async def stop(self, seconds: float) -> None:
+        """Wait for the thread. A hanging renewal must not keep the worker from leaving, so the thread is a daemon."""
         self._stopping = True
         self._tell(self._changed.set)
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + seconds
         while self._thread.is_alive() and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
 
@@ -101,7 +99,9 @@ class LeaseKeeper:
     # -- in the keeper's thread -------------------------------------------------------------------
 
     def _main(self) -> None:
-        asyncio.run(self._keep_all())
+        # From here on, a start() that is cancelled no longer cancels the future.
+        if self._ready.set_running_or_notify_cancel():
+            asyncio.run(self._keep_all())
 
     async def _keep_all(self) -> None:
         self._loop = asyncio.get_running_loop()

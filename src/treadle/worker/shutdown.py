@@ -1,6 +1,9 @@
 """How a worker stops: give back jobs that have not started, let the rest finish, interrupt them, close the lease.
 
 A second stop skips the waiting: everything is given back, and the worker is gone within a second.
+
+Every wait has a limit, so a store that does not answer keeps no worker from leaving. What it could not be told in time
+it finds out by itself: leases and terms of office run out.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable
 
 from treadle.policy.judgement import Cause
 from treadle.queue.background import end
@@ -17,9 +21,11 @@ from treadle.worker.assembly import Assembly
 
 log = logging.getLogger("treadle.worker")
 
-# After the drain: time for handlers to clean up after their cancel, and to write the last endings.
+# After the drain: time for handlers to clean up after their cancel, and for everything that is still to be written.
 CLEAN_UP_S = 2.0
 LAST_WRITES_S = 5.0
+# What each of the last calls gets, even if the others have used up the time.
+LEAST_S = 0.5
 # After a second stop: time to give back the running jobs.
 GIVE_BACK_S = 0.5
 SHOWN_JOBS = 10
@@ -30,13 +36,14 @@ async def wind_down(engine: Assembly, drain_s: float) -> None:
         return
     until = time.monotonic() + drain_s
     await _finish_jobs(engine, until)
+    leave_by = max(until, time.monotonic() + LAST_WRITES_S)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(max(LAST_WRITES_S, until - time.monotonic())):
+        async with asyncio.timeout(leave_by - time.monotonic()):
             await engine.settler.flushed()
             await engine.hooks.finish()
     # Before resigning, because a task that still runs would stand for election again.
-    await end(engine.tasks)
-    await _say_goodbye(engine)
+    await end(engine.tasks, _left(leave_by))
+    await _say_goodbye(engine, leave_by)
 
 
 async def _finish_jobs(engine: Assembly, until: float) -> None:
@@ -66,19 +73,31 @@ async def _interrupt_all(engine: Assembly) -> None:
         engine.slots.abandon(attempt)
 
 
-async def _say_goodbye(engine: Assembly) -> None:
+async def _say_goodbye(engine: Assembly, leave_by: float) -> None:
     engine.unsubscribe()
     engine.threads.close()
     # A handler that swallows its cancel must not keep the worker from stopping.
     await asyncio.wait(engine.slots.close(), timeout=0.1)
     await engine.processes.close()
-    await engine.keeper.stop()
-    try:
-        await engine.store.close_lease(engine.slots.lease.id)
-    except Exception as error:  # it expires by itself
-        log.warning("the lease could not be closed: %s", error)
+    await engine.keeper.stop(_left(leave_by))
+    await _try("close the lease", engine.store.close_lease(engine.slots.lease.id), leave_by)
     if engine.maintenance:
-        await engine.maintenance.resign()
+        await _try("resign as the leader", engine.maintenance.resign(), leave_by)
+
+
+async def _try(to_do: str, doing: Awaitable[None], leave_by: float) -> None:
+    """Leases and terms of office run out by themselves, so an error here does no harm."""
+    try:
+        async with asyncio.timeout(_left(leave_by)):
+            await doing
+    except TimeoutError:
+        log.warning("could not %s: the store did not answer in time", to_do)
+    except Exception as error:
+        log.warning("could not %s: %s", to_do, error)
+
+
+def _left(leave_by: float) -> float:
+    return max(leave_by - time.monotonic(), LEAST_S)
 
 
 async def leave_now(engine: Assembly) -> None:

@@ -113,11 +113,29 @@ class Worker:
 
     async def _work(self, engine: Assembly) -> None:
         try:
-            await engine.start(self.on_settled)
-            await self._until_stopped(engine)
+            await self._start(engine)
+            if engine.started:
+                await self._until_stopped(engine)
         finally:
             await self._leave(engine)
             await self._run_stop_hooks()
+
+    async def _start(self, engine: Assembly) -> None:
+        """Start the parts. After a stop, the store gets a limited time to answer."""
+        starting = asyncio.create_task(engine.start(self.on_settled))
+        stopped = asyncio.create_task(self._stop.wait())
+        hurrying = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {starting, hurrying}, timeout=shutdown.LAST_WRITES_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            await end([stopped, hurrying])
+            if not starting.done():
+                await end([starting])
+        if not starting.cancelled():
+            starting.result()
 
     async def _until_stopped(self, engine: Assembly) -> None:
         stopped = asyncio.create_task(self._stop.wait())

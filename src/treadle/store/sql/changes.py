@@ -1,12 +1,13 @@
-"""What happened since somebody looked last, by any process: the source of every stream of events.
+"""The changes since the last look, made by any process: the source of every event stream.
 
-Hardly anything is written for it; it is read from what is stored anyway:
+Almost nothing is written for it; it is read from data that is stored anyway:
 
-* jobs made: the rows of `jobs`, by number;
-* moves and endings: the rows of `events`, by number. Completions, which have no line of their own there, leave
+* new jobs: the rows of `jobs`, by number;
+* moves and endings: the rows of `events`, by number. Completions have no line for each job; they leave
   one for each batch (a row of job 0 with their numbers), and so do deletions;
-* starts and progress: what `running` shows, compared with what it showed last time. A start that came and went
-  between two looks is told by the line or the outcome that ended its attempt; progress is only sampled.
+* starts and progress: the rows of `running`, compared with the last look. A start that came and went between two
+  looks is derived from the line or the outcome that ended its attempt; progress is only sampled.
+  A cancel may be stored before the start of the attempt that it stops, so it waits a moment for that start.
 
 All of it is read on one snapshot of the database, so a job is never seen to move before it was made. Two moves of
 one job have rising numbers, because the second waits for the first one's commit; so the order within a job is right.
@@ -41,15 +42,18 @@ T = TypeVar("T")
 Reading = Generator[tuple[str, Sequence[Any]], list[Any], T]
 """Yields (statement, values), is sent the rows, and returns its answer: all of it on one snapshot."""
 
-# Transactions that were open when the first look was taken may hold numbers this far back.
+# Transactions that were open at the first look may hold numbers this far back.
 LOOK_BACK = 10_000
-# Watching more gaps than this costs more than it is worth: the listener is told to look at everything again.
+# Watching more gaps than this costs too much: the listener is told to read everything again.
 MOST_GAPS = 10_000
 
 # What ends an attempt, if there was one.
 ENDS_ATTEMPT = frozenset(
     f"job:{name}" for name in "completed failed cancelled expired retrying snoozed released reclaimed waiting".split()
 )
+# A worker writes the start of a job that goes on running within a quarter of a second.
+START_WITHIN_MS = 2_000
+
 # These give the attempt back.
 UNSPENT = frozenset(("job:snoozed", "job:released"))
 
@@ -83,7 +87,7 @@ class Mark(NamedTuple):
     ) -> Mark:
         """The mark after `late` were found in the gaps and `new` after `last`.
 
-        All transactions below `oldest` have ended; those that can fill a new gap are below `until`.
+        All transactions below `oldest` have ended; any that can fill a new gap are below `until`.
         """
         gaps = [gap for gap in _without(self.gaps, late) if late_left or gap.until > oldest]
         if until > oldest:
@@ -106,19 +110,13 @@ def _without(gaps: Sequence[Gap], found: Iterable[int]) -> list[Gap]:
 
 
 class Running(NamedTuple):
-    """A started attempt, as it was last told."""
+    """A started attempt, as it was last reported."""
 
     token: int | None
     attempt: int
     started_at: int
     progress: int | None = None
     message: str | None = None
-
-
-class Cursor(NamedTuple):
-    jobs: Mark
-    events: Mark
-    running: Mapping[int, Running]
 
 
 class _Line(NamedTuple):
@@ -135,6 +133,20 @@ class _Line(NamedTuple):
     started_at: int | None = None
     """When that was started, where it was and is known."""
     gone: Mapping[str, Any] | None = None
+
+
+class EarlyCancel(NamedTuple):
+    """A cancel of an attempt of which no start has been told."""
+
+    line: _Line | None
+    """Still to be told; None: it was told, so a start that comes now is too late to be told."""
+
+
+class Cursor(NamedTuple):
+    jobs: Mark
+    events: Mark
+    running: Mapping[int, Running]
+    early_cancels: Mapping[int, EarlyCancel]
 
 
 class Reader:
@@ -169,6 +181,7 @@ class Reader:
             (yield from self._first_mark("jobs_after", job or 0, snapshot)),
             (yield from self._first_mark("events_after", event or 0, snapshot)),
             (yield from self._running()),
+            {n: EarlyCancel(None) for (n,) in (yield from self._ask("cancelled_before_start"))},
         )
 
     def _first_mark(self, query: str, last: int, snapshot: Snapshot) -> Reading[Mark]:
@@ -183,7 +196,7 @@ class Reader:
     ) -> Reading[Mark]:
         """The mark after these rows were read; their numbers come first."""
         numbers = [row[0] for row in new]
-        # Only if there is a gap: an id is spent each time.
+        # Only if there is a gap, because each call uses up an id.
         until = (yield from self._next_transaction()) if mark.skips(numbers) else snapshot.oldest
         return mark.advance([row[0] for row in late], numbers, snapshot.oldest, until, late_left)
 
@@ -197,18 +210,19 @@ class Reader:
         made, jobs, more = yield from self._made(cursor.jobs, limit, snapshot)
         lines, mark, current = made, cursor.events, None
         if not more:
-            # Only now: what happened to a job is told after that it was made.
+            # Only now, so that a job's creation is reported before anything else about it.
             moved, mark, more = yield from self._moved(cursor.events, limit, snapshot)
             lines = [*made, *moved]
         if not more:
             current = yield from self._running()
-        story = _Story(cursor.running, current)
-        found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.changed)
+        story = _Story(cursor, current)
+        found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.concerned)
         told = story.tell(lines, found, snapshot.now)
         lost = jobs.too_many or mark.too_many
         if lost:
             jobs, mark = Mark(jobs.last), Mark(mark.last)
-        return Changes(told, Cursor(jobs, mark, story.known), snapshot.now, more, lost, busy=bool(story.known))
+        after = Cursor(jobs, mark, story.known, story.early_cancels)
+        return Changes(told, after, snapshot.now, more, lost, busy=bool(story.known or story.early_cancels))
 
     def _made(self, mark: Mark, limit: int, snapshot: Snapshot) -> Reading[tuple[list[_Line], Mark, bool]]:
         late = yield from self._late("late_jobs", mark, limit)
@@ -260,7 +274,7 @@ class Reader:
 
 
 def _lines(row: Any) -> list[_Line]:
-    """What a row of `events` tells: one thing of one job, or the same of many."""
+    """The changes in one row of `events`: one change of one job, or the same change of many."""
     _, n, event, to, metadata, at = row
     told = from_json(metadata)
     status = Status(to) if to else None
@@ -279,33 +293,66 @@ def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
 
 
 class _Story:
-    """Puts the starts where they belong: before whatever else happened in their attempts."""
+    """Puts starts where they belong: before everything else in their attempts."""
 
-    def __init__(self, before: Mapping[int, Running], current: Mapping[int, Running] | None) -> None:
-        self.known = dict(before)
-        """The attempts whose start has been told, as they were last told."""
+    def __init__(self, before: Cursor, current: Mapping[int, Running] | None) -> None:
+        self.known = dict(before.running)
+        """The attempts with a reported start, as they were last reported."""
+        self.early_cancels = dict(before.early_cancels)
         self._current = current
-        """What runs now; None: there are lines yet to be read, so nobody knows which attempt that is."""
-        self.changed = {n for n, seen in (current or {}).items() if before.get(n) != seen}
+        """What runs now; None while there are unread lines, because they may end those attempts."""
+        self._changed = {n for n, seen in (current or {}).items() if before.running.get(n) != seen}
+        self.concerned = self._changed | self.early_cancels.keys()
+        self._told: list[Change] = []
 
     def tell(self, lines: Sequence[_Line], jobs: Mapping[int, Job], now: int) -> list[Change]:
-        told: list[Change] = []
         for line, started_at in zip(lines, self._starts(lines, jobs), strict=True):
             job = jobs.get(line.n)
-            if job is None:
-                if line.gone is not None:
-                    told.append(Change(line.event, line.at, None, gone=line.gone))
-                continue  # else it was deleted since, which is told after this
-            if started_at is not None and line.n not in self.known:
-                told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
-                self.known[line.n] = Running(None, line.ran or 0, started_at)
-            if line.event in ENDS_ATTEMPT:
-                self.known.pop(line.n, None)
-            told.append(Change(line.event, line.at, job, line.to, line.attempt))
-        return told + self._of_those_that_run(jobs, now)
+            if job is not None:
+                self._tell_line(line, job, started_at)
+            elif line.gone is not None:
+                self._told.append(Change(line.event, line.at, None, gone=line.gone))
+            # Otherwise it was deleted since, which is reported later.
+        if self._current is not None:
+            self._tell_those_that_run(jobs, now, self._current)
+            self._tell_cancels_without_a_start(jobs, now)
+            self.known = dict(self._current)
+        return self._told
+
+    def _tell_line(self, line: _Line, job: Job, started_at: int | None) -> None:
+        n = line.n
+        if started_at is not None and n not in self.known and self._may_start(n):
+            self._told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
+            self.known[n] = Running(None, line.ran or 0, started_at)
+        if line.event == events.CANCELLING and n not in self.known:
+            self.early_cancels[n] = EarlyCancel(line)
+            return
+        self._tell_early_cancel(n, job)
+        if line.event in ENDS_ATTEMPT:
+            self.known.pop(n, None)
+            self.early_cancels.pop(n, None)
+        self._told.append(Change(line.event, line.at, job, line.to, line.attempt))
+
+    def _may_start(self, n: int) -> bool:
+        early = self.early_cancels.get(n)
+        return early is None or early.line is not None
+
+    def _tell_early_cancel(self, n: int, job: Job) -> None:
+        """Its start has been told, or is not waited for any longer."""
+        early = self.early_cancels.get(n)
+        if early and early.line:
+            self._told.append(Change(early.line.event, early.line.at, job, early.line.to, early.line.attempt))
+            self.early_cancels[n] = EarlyCancel(None)
+
+    def _tell_cancels_without_a_start(self, jobs: Mapping[int, Job], now: int) -> None:
+        for n, early in list(self.early_cancels.items()):
+            if n not in jobs:
+                del self.early_cancels[n]
+            elif early.line and early.line.at + START_WITHIN_MS <= now:
+                self._tell_early_cancel(n, jobs[n])
 
     def _starts(self, lines: Sequence[_Line], jobs: Mapping[int, Job]) -> list[int | None]:
-        """For each line, when the attempt was started that it is about."""
+        """For each line, the start time of its attempt."""
         following = {n: seen.started_at for n, seen in (self._current or {}).items()}
         found: list[int | None] = []
         for line in reversed(lines):
@@ -317,24 +364,23 @@ class _Story:
             found.append(following.get(line.n) if line.event in ENDS_ATTEMPT | {events.CANCELLING} else None)
         return found[::-1]
 
-    def _of_those_that_run(self, jobs: Mapping[int, Job], now: int) -> list[Change]:
-        told: list[Change] = []
-        if self._current is None:
-            return told
-        for n in sorted(self.changed & jobs.keys()):
-            seen, known = self._current[n], self.known.get(n)
+    def _tell_those_that_run(self, jobs: Mapping[int, Job], now: int, current: Mapping[int, Running]) -> None:
+        for n in sorted(self._changed & jobs.keys()):
+            seen, known = current[n], self.known.get(n)
             if known is None or known.token not in (None, seen.token):
-                told.append(Change(events.STARTED, seen.started_at, jobs[n], Status.PROCESSING, seen.attempt))
+                if self._may_start(n):
+                    start = Change(events.STARTED, seen.started_at, jobs[n], Status.PROCESSING, seen.attempt)
+                    self._told.append(start)
                 known = None
+            self._tell_early_cancel(n, jobs[n])
+            self.early_cancels.pop(n, None)
             news = (seen.progress, seen.message)
             if news != ((known.progress, known.message) if known else (None, None)):
-                told.append(Change(events.PROGRESS, now, jobs[n], None, seen.attempt, *news))
-        self.known = dict(self._current)
-        return told
+                self._told.append(Change(events.PROGRESS, now, jobs[n], None, seen.attempt, *news))
 
 
 def _start_of_outcome(line: _Line, jobs: Mapping[int, Job]) -> int | None:
-    """A completed job's own timestamps tell; if it was requeued since, that it must have been started."""
+    """A completed job's own timestamps tell; if it was requeued since, it must at least have been started."""
     job = jobs.get(line.n)
     if line.event != events.COMPLETED or job is None:
         return None

@@ -1,7 +1,7 @@
-"""Lists and counts: start from the table of the wanted status, newest first, and stop early.
+"""Lists and counts: start from the table of the requested status, newest first, and stop early.
 
-A condition over job fields joins only the tables that it looks at. What it says of status, topic and
-scope is taken out of it first, because for these there are tables and indexes to start from.
+A condition over job fields joins only the tables that it reads. Its demands on status, topic and scope are extracted
+first, because there are tables and indexes to start from for these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JOINS = {
     "s": "LEFT JOIN {leases} {s} ON {s}.id = {r}.lease",
     "x": "LEFT JOIN {notes} {x} ON {x}.n = {p}.n",
 }
-# SQLite reads no statement of more than a million bytes.
+# SQLite rejects statements of more than a million bytes.
 MAX_STATEMENT = 900_000
 # PostgreSQL and SQLite count the values of a statement in 15 bits.
 MAX_VALUES = 32_000
@@ -151,7 +151,7 @@ def _option(part: Condition) -> tuple[str, str | Status] | None:
 def _order(listing: Listing) -> tuple[list[str], str]:
     """The fields to sort by, and the order of the jobs by their values (k0, k1 …) and numbers.
 
-    Jobs are numbered as they are created, so `createdAt` stands for the number, and for all that could follow it.
+    Jobs are numbered as they are created, so `createdAt` stands for the number and for any later key.
     """
     keys = list(listing.sort)
     names = [key.field for key in keys]
@@ -169,7 +169,7 @@ def _direction(key: SortKey) -> str:
 
 
 def _chosen(build: Builder, listing: Listing, top: int, keys: list[str], order: str) -> str:
-    """The numbers of the jobs that the listing means, at most `top` of each place, in order."""
+    """The numbers of the listed jobs, at most `top` of each place, in order."""
     parts = [
         f"SELECT {', '.join(['n', *_key_names(keys)])} FROM ({_select(build, listing, place, wheres, keys, order)} "
         f"LIMIT {build.bind(top)}) t"
@@ -195,13 +195,13 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
         wheres.append(f"({source.sql(plain)})")
     own_order = order.replace("n ", "p.n ", 1)
     if listing.ended_since is not None and place == "outcomes" and build.dialect == "sqlite":
-        # By number it would look through all that ever ended for those few; PostgreSQL knows better.
+        # By number it would scan everything that ever ended for those few; PostgreSQL knows better.
         source.index = "INDEXED BY treadle_outcomes_ended"
         own_order = own_order if keys else "p.ended_at DESC"
     if inside is True:
         return f"SELECT {', '.join(columns)} FROM {source.joined(wheres)} ORDER BY {own_order}"
-    # What looks into documents comes last, over the newest jobs that the rest lets through; the limit between the two
-    # selects is also what has each path looked up once. Rows come out of the inner one in its order.
+    # Conditions on documents come last, over the newest jobs that the others let through. The limit between the two
+    # selects also makes each path be looked up only once. Rows come out of the inner one in its order.
     outer = _Around(source)
     fits = outer.sql(inside)
     bound = source.dialect.everything() if listing.newest is None else f"LIMIT {build.bind(listing.newest)}"
@@ -214,7 +214,7 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
 
 
 class _Source:
-    """A place, and beside it the tables that its conditions look at."""
+    """A place, joined with the tables that its conditions read."""
 
     def __init__(self, build: Builder, place: str) -> None:
         self.build = build
@@ -257,7 +257,7 @@ class _Source:
         return " ".join(tables) + (f" WHERE {' AND '.join(wheres)}" if wheres else "")
 
     def _inner_joins(self, tables: list[str]) -> Iterator[str]:
-        # A cross join keeps SQLite from starting at the jobs of the topic, of which most have ended long ago.
+        # A cross join keeps SQLite from starting at the jobs of the topic, most of which ended long ago.
         if self.place != "jobs" and self.used & {"j", "l"}:
             tables.append(f"CROSS JOIN {self.build.table('jobs')} j")
             yield "j.n = p.n"
@@ -276,7 +276,7 @@ class _Source:
 
 
 class _Around:
-    """The select around a source: it knows the job's fields and documents by what the inner one gives it."""
+    """The select around a source: it takes the job's fields and documents from the inner one."""
 
     def __init__(self, source: _Source) -> None:
         self._source = source
@@ -321,7 +321,7 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
         case Status.CANCELLING:
             return [("running", ["p.cancel_at IS NOT NULL"])]
         case status if status in ENDED:
-            # Literals, so that the planner sees the partial index; SQLite only if its very condition is there.
+            # Literals, so that the planner sees the partial index; SQLite needs its exact condition.
             conditions = [f"p.status = '{status.value}'"]
             if status is not Status.COMPLETED:
                 conditions.append("p.status <> 'completed'")

@@ -1,13 +1,12 @@
 """Named queries from .sql files, filled in once for a dialect.
 
-A statement takes one parameter, a JSON array of objects, which makes it the same for every driver
-that a user's transaction may come with. `{rows: n bigint, …}` reads it as a table.
+A statement takes one parameter, a JSON array of objects, so it is the same for every driver that a user's transaction
+may use. `{rows: n bigint, …}` reads it as a table.
 
-A batch statement must cost the same per row however large the batch is, and whatever the planner believes about
-the tables: one planned while a table was empty once scanned it whole for each row. So the rows always drive:
-`{seek: jobs j ON j.n = t.n}` looks a row up for each of them and can't be turned around (`{seek_any: …}` keeps those
-that have none), and `n {among: n bigint}` is a search in an index, not a join, as is
-`n {any_of} SELECT … {end_any}` for the rows of a query.
+A batch statement must cost the same per row for any batch size and any statistics: one planned while a table was empty
+once scanned it whole for each row. So the rows always drive: `{seek: jobs j ON j.n = t.n}` looks a row up for each of
+them and can't be reordered (`{seek_any: …}` keeps rows without a match), and `n {among: n bigint}` is a search in an
+index, not a join, as is `n {any_of} SELECT … {end_any}` for the rows of a query.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SEEK = re.compile(r"\{seek(_any)?: (\w+) (\w+) ON ([^}]*)\}")
 _JSON = re.compile(r"\{json: ([^}]*)\}")
 _JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
 _JSON_AT = re.compile(r"\{json_at: (\S+) ([\w.]+)\}")
-# A stored event may also tell of a start, and one that took a job out of `completed` of that ending and its start.
+# A stored event may also imply a start, and one that took a job out of `completed` implies that ending and its start.
 _TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
         + count(CASE e.from_status WHEN 'completed' THEN 1 END)
         + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END) FROM {events} e"""
@@ -62,7 +61,7 @@ def _sqlite_among(name: str, _kind: str) -> str:
 
 
 def _postgres_seek(optional: bool, table: str, alias: str, condition: str) -> str:
-    # OFFSET keeps the planner from making it a join like any other, and with it from choosing the order.
+    # OFFSET keeps the planner from treating it as a normal join and choosing the order.
     found = f"LATERAL (SELECT * FROM {{{table}}} {alias} WHERE {condition} OFFSET 0) {alias}"
     return f"LEFT JOIN {found} ON true" if optional else f"CROSS JOIN {found}"
 
@@ -104,7 +103,7 @@ def _sqlite_at(column: str, path: str) -> str:
 
 @cache
 def told_events(dialect: str) -> str:
-    """Counts events as `insights.timeline` tells them, before the WHERE that says whose."""
+    """Counts events as `insights.timeline` lists them, before the WHERE that selects the job."""
     return _fill("{told_events}", dialect)
 
 

@@ -11,7 +11,7 @@ from treadle.model.status import LIVE, Status
 from treadle.policy.lifecycle import retries
 from treadle.store.values import NewJob
 
-# What a job drags along. Only jobs with a flag pay for the statements it needs when they move.
+# A job's extras. Only jobs with a flag pay for the statements it needs when they move.
 DEDUPE = 1
 """A row in `keys` that must go when the job ends."""
 
@@ -46,7 +46,7 @@ def traits_of(job: NewJob) -> int:
     )
 
 
-# The columns of the `view` query, in its order: what every store returns for a job.
+# The columns of the `view` query, in order: what every store returns for a job.
 class JobRow(NamedTuple):
     now: int
     n: int
@@ -105,7 +105,7 @@ def job_from_row(row: JobRow, stale_after_ms: int, loads: Callable[[str], Any]) 
     status = row.job_status
     ended = row.ended_at
     stale = ended is not None and ended + stale_after_ms <= row.now
-    # Enqueued always; started and completed are read from the job's own timestamps, unless its end is a stored event.
+    # Enqueued always; started and completed come from the job's timestamps, unless its end is a stored event.
     completed = status is Status.COMPLETED
     plain_events = 1 + (row.started_at is not None and (completed or status in LIVE)) + completed
     updated = max(

@@ -1,4 +1,4 @@
-"""What both SQL stores share: every verb that is a script or a plain query. Each says only how to run one."""
+"""What both SQL stores share: every verb that is a script or a plain query. Each store only says how to run one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms, format_ms
+from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, Refused
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
@@ -34,11 +34,15 @@ from treadle.store.values import (
     Inserted,
     Judge,
     Leader,
+    LimitReached,
     Listing,
     LiveWorker,
     NewJob,
+    Obstacle,
+    RateReached,
     Reaped,
     Record,
+    RecordWrite,
     Refusal,
     Renewed,
     Settlement,
@@ -50,7 +54,7 @@ from treadle.store.values import (
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
-# PostgreSQL takes the longer to find a message among others, the more there are.
+# PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
 
 
@@ -67,7 +71,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
-        """Run the script that `make` makes in one transaction; then give the hints `tell`."""
+        """Run the script that `make` returns in one transaction; then send the hints `tell`."""
 
     @abstractmethod
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -75,16 +79,17 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
-        """Run all queries of the reading that `make` makes on one snapshot of the database."""
+        """Run all queries of the reading that `make` returns on one snapshot of the database."""
 
     @abstractmethod
     async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
-        """Read what may cost as much as the caller likes: in a lane of its own, QueryTooSlow after two seconds.
+        """A read with a cost that the caller decides: kept apart from other reads, QueryTooSlow after two seconds.
 
-        `together`: all queries on one snapshot."""
+        `together`: all queries on one snapshot.
+        """
 
     async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        """Read rows by their keys: a statement whose plan is the same whatever the values are."""
+        """Read rows by their keys: a statement with the same plan for all values."""
         return await self.read(sql, values)
 
     async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -99,7 +104,7 @@ class SqlStore(ABC):
         return await self.read(sql, [] if rows is None else [to_json(rows).decode()])
 
     async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
-        """Run one statement that is a transaction by itself."""
+        """Run one statement in its own transaction."""
 
         def single() -> Script[list[Any]]:
             return (yield name, rows)
@@ -150,7 +155,7 @@ class SqlStore(ABC):
         return lost
 
     async def _settle_with_effects(self, one: Settlement) -> list[Settlement]:
-        """In a transaction of its own: a refused follow-up job undoes this outcome and no other."""
+        """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
             return await self.transact(lambda: scripts.settle([one]), _told([one]))
         except Refused as refusal:
@@ -161,7 +166,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        """The everyday ending, fast."""
+        """The fast path for plain completions."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         known: set[tuple[int, int]] = set()
@@ -215,7 +220,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _tell(self, hints: Sequence[str]) -> None:
-        """Give hints, after the commit that they are about."""
+        """Send hints after the commit that they are about."""
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -292,19 +297,17 @@ class SqlStore(ABC):
     async def drain(self, worker: str) -> bool:
         return bool(await self._change("drain_worker", [{"worker": worker}], [wakeups.CANCEL]))
 
-    async def obstacles(self, id: str) -> Sequence[str]:
+    async def obstacles(self, id: str) -> Sequence[Obstacle]:
         if not is_job_id(id):
             return []
-        reasons = []
+        found: list[Obstacle] = []
         behind = await self._ask("held_behind", [{"id": id}])
         if behind:
-            limit, _, _, waiting = behind[0]
-            names = ", ".join(row[2] for row in behind)
-            reasons.append(f"its key allows {limit} at once: it waits for job {names} ({waiting} wait before it)")
-        for limit, window, used in await self._ask("rate_used", [{"id": id}]):
+            found.append(LimitReached(behind[0][0], [row[2] for row in behind], behind[0][3]))
+        for limit, window_ms, used in await self._ask("rate_used", [{"id": id}]):
             if used >= limit:
-                reasons.append(f"its topic's rate limit of {limit} per {format_ms(window)} is used up")
-        return reasons
+                found.append(RateReached(limit, window_ms))
+        return found
 
     async def changes(
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
@@ -344,10 +347,7 @@ class SqlStore(ABC):
     # -- topics, templates, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": until}])
-
-    async def resume(self, topic: str) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": None}], [wakeups.READY])
+        await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self) -> Sequence[Topic]:
         counts = (await self.stats()).topics
@@ -372,13 +372,11 @@ class SqlStore(ABC):
         return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        return bool(await self._change("elect", [{"name": name, "holder": holder, "ms": ttl_ms}]))
+        query = "elect" if ttl_ms else "resign"
+        return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
 
     async def leaders(self) -> Sequence[Leader]:
         return [Leader(*row) for row in await self._ask("leaders")]
-
-    async def resign(self, name: str, holder: str) -> None:
-        await self._change("resign", [{"name": name, "holder": holder}])
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
@@ -388,42 +386,45 @@ class SqlStore(ABC):
 
     # -- records -------------------------------------------------------------------------------
 
-    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+    async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
         rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
         sql, document = self.queries["get_records"].sql, to_json(rows).decode()
         found = [Record(*row) for row in await self.read_small(sql, [document])] if rows else []
         by_id = {(record.kind, record.id): record for record in found}
         return [by_id.get(one) for one in wanted]
 
-    async def find_record(self, kind: str, key: str) -> Record | None:
-        rows = await self._ask("find_record", [{"kind": kind, "key": key}]) if _storable(kind, key) else []
-        return Record(*rows[0]) if rows else None
-
-    async def list_records(self, kind: str, limit: int = 1000, *, newest: bool = False) -> Sequence[Record]:
-        name = "newest_records" if newest else "list_records"
-        rows = await self._ask(name, [{"kind": kind, "top": limit}]) if _storable(kind) else []
+    async def find_records(
+        self,
+        kind: str,
+        *,
+        key: str | None = None,
+        due_before: int | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+    ) -> Sequence[Record]:
+        if not _storable(kind, key or ""):
+            return []
+        if key is not None:
+            rows = await self._ask("record_by_key", [{"kind": kind, "key": key}])
+        elif due_before is not None:
+            rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
+        else:
+            rows = await self._ask("newest_records" if newest else "oldest_records", [{"kind": kind, "top": limit}])
         return [Record(*row) for row in rows]
 
-    async def find_records(self, kind: str, *, due_before: int, limit: int = 1000) -> Sequence[Record]:
-        rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
-        return [Record(*row) for row in rows]
-
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
-        if not _storable(kind, id, key, body):
+    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+        if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
-        row = {"kind": kind, "id": id, "key": key, "body": body, "version": version, "due": due}
-        tell = [] if due is None else [wakeups.LATER]
-        rows = await self._change("add_record" if version is None else "change_record", [row], tell)
-        return Record(*rows[0]) if rows else None
+        tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        return await self.transact(lambda: scripts.write_records(writes), tell)
 
-    async def delete_record(self, kind: str, id: str) -> bool:
-        return _storable(kind, id) and bool(await self._change("drop_record", [{"kind": kind, "id": id}]))
+    async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
+        rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
+        return len(await self._change("drop_records", rows)) if rows else 0
 
 
 def _storable(*texts: str) -> bool:
-    """Whatever else is asked for can't be there; the databases would fail over it in different ways."""
+    """No other name can exist, and each database would fail on it differently."""
     try:
         return b"\x00" not in "".join(texts).encode()
     except UnicodeEncodeError:
@@ -431,7 +432,7 @@ def _storable(*texts: str) -> bool:
 
 
 def _then_wake(script: Script[T]) -> Script[T]:
-    """In the same transaction, let in who waits behind jobs that the script took out of the queue."""
+    """In the same transaction, let in jobs that waited behind the ones the script took out of the queue."""
     answer = yield from script
     yield from scripts.take_wakes()
     return answer
@@ -443,7 +444,8 @@ def is_plain(one: Settlement) -> bool:
 
 
 def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """A worker may report a job that it lost and got again twice at once: only the newest claim can be live."""
+    """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
+    live."""
     tokens: dict[int, int] = {}
     for one in settlements:
         tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
@@ -452,7 +454,7 @@ def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], l
 
 
 def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
-    """The news of the newest claim of each job, several of them as one: a statement gets each job once."""
+    """The reports about the newest claim of each job, merged: a statement gets each job once."""
     newest: dict[int, Touch] = {}
     for one in touches:
         known = newest.get(one.n)
@@ -466,7 +468,7 @@ def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
 
 
 def _told(settlements: Sequence[Settlement]) -> list[str]:
-    """Whom these endings may concern."""
+    """The hints for these endings."""
     tell = [wakeups.ENDED]
     if any(one.transition.to is Status.PENDING and one.transition.delay_ms for one in settlements):
         tell.append(wakeups.LATER)

@@ -1,8 +1,8 @@
 """Conditions in SQL, for both dialects: the same answers as `treadle.rules.matches`, with bound values only.
 
-A value is null, a number or a text, and inside a document only the row knows which. So each side of a
-comparison becomes two expressions, one that is its number and one that is its text, of which at most
-one is not null. Two values are equal if both pairs are; what can't be is left out here, not in SQL.
+A value is null, a number or a text, and inside a document only the row knows which. So each side of a comparison
+becomes two expressions, its number and its text, at most one of them not null. Two values are equal if both pairs are.
+Impossible pairs are left out here, not in SQL.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from treadle.policy.rules.conditions import Operand
 from treadle.policy.rules.values import MAX_PATTERN, canonical_date, instant, is_empty, written
 from treadle.store.sql.dialect import Dialect, Lookup, Value
 
-# Where a job's fields are, in the words of the `view` query: {j} is the job, {l} its lane, {s} its lease, {x} its
-# note, {p} whichever table comes first, and {o} {r} {q} {a} {h} are the places. It is `job_from_row` in SQL.
+# Where a job's fields are, in terms of the `view` query: {j} is the job, {l} its lane, {s} its lease, {x} its note, {p}
+# the first table, and {o} {r} {q} {a} {h} are the places. It is `job_from_row` in SQL.
 _ATTEMPT = "coalesce({o}.attempt, {r}.attempt, {q}.attempt, {a}.attempt, {h}.attempt, 0)"
-# Of what no job has yet.
+# For fields that no job has yet.
 _NO_TEXT = "CAST(NULL AS text)"
 COLUMNS: Mapping[str, str] = {
     "id": "{j}.id",
@@ -151,7 +151,7 @@ class Conditions:
         left, right = self._to_equal(one.left, one.right, one.strict), self._to_equal(one.right, one.left, one.strict)
         sides = [pair for pair in zip(left, right, strict=True) if any(pair)]
         if _is_set(one.left) or _is_set(one.right):
-            # The other side is of the constant's kind or it is another value: an index may be used.
+            # The other side must have the constant's kind to be equal, so an index can be used.
             sides = [pair for pair in sides if all(pair)]
             equals = "=" if wanted else self.dialect.differs
         else:
@@ -162,7 +162,7 @@ class Conditions:
         return " OR ".join(answers) or NO
 
     def _same_id(self, constant: Constant) -> str:
-        """By the index on ids, which in PostgreSQL are no texts."""
+        """By the index on ids, which are not texts in PostgreSQL."""
         if not isinstance(constant.value, str) or not is_job_id(constant.value):
             return NO
         return f"{self.column('id')} = {self.dialect.bound_id(constant.value)}"
@@ -193,14 +193,14 @@ class Conditions:
             return f"{whole} {'' if wanted else 'NOT '}LIKE {pattern} ESCAPE '\\'"
         part = self._written(right)
         found = self.dialect.contains(whole, self.dialect.lower(part))
-        if not isinstance(right, Constant):  # of any length; null is what nothing is like and nothing is not like
+        if not isinstance(right, Constant):  # of any length; null is like nothing and unlike nothing
             found = f"CASE WHEN length({part}) <= {MAX_PATTERN} THEN {found} END"
         return found if wanted else f"NOT ({found})"
 
     # -- operands ------------------------------------------------------------------------------
 
     def _to_equal(self, operand: Operand, other: Operand, strict: bool) -> Value:
-        """For = and !=: unless strict, the empty text is null; beside a constant that needs no saying."""
+        """For = and !=: unless strict, the empty text is null; next to a constant this can be left out."""
         if isinstance(operand, Constant) and not strict and is_empty(operand.value):
             return Value()
         if isinstance(operand, JobField) and operand.kind is not Kind.NUMBER and not strict:
@@ -234,7 +234,7 @@ class Conditions:
         return self.dialect.lower(column) if field.lower else column
 
     def _written(self, operand: Operand) -> str:
-        """The text that ~ looks at."""
+        """The text that ~ searches."""
         match operand:
             case Constant():
                 return self.dialect.bound_text(written(operand.value) or "")
@@ -249,14 +249,14 @@ class Conditions:
 
 
 def _joined(word: str, parts: list[str]) -> str:
-    """By halves: SQLite takes no expression that is more than a thousand deep, and a plain chain is as deep as long."""
+    """By halves: SQLite rejects expressions more than a thousand deep, and a plain chain of n parts is n deep."""
     if len(parts) <= 8:
         return word.join(parts)
     middle = len(parts) // 2
     return f"({_joined(word, parts[:middle])}){word}({_joined(word, parts[middle:])})"
 
 
-# A value that is bound must stand in the statement, so what can't be is found out before anything is bound.
+# A bound value must appear in the statement, so impossible pairs are found before anything is bound.
 
 
 def _kinds(operand: Operand) -> set[type]:
@@ -285,7 +285,7 @@ def _is_id(operand: Operand) -> bool:
 
 
 def _is_date(operand: Operand) -> bool:
-    """Texts that are dates compare as the texts do, but by a number."""
+    """Texts that are dates compare like the texts do, but by a number."""
     match operand:
         case JobField():
             return operand.kind is Kind.DATE

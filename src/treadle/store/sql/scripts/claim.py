@@ -1,7 +1,7 @@
-"""The claim as a script: for jobs under a concurrency limit, a rate or a deadline, and for last attempts.
+"""The claim as a script: for jobs with a concurrency limit, a rate limit or a deadline, and for last attempts.
 
-It looks at the heads of the worker's lanes, asks `admission.start` which of the jobs may start, and applies that. The
-stores have a faster way for everything else.
+It looks at the heads of the worker's lanes, asks `admission.start` which of the jobs may start, and applies the answer.
+The stores have a faster way for all other jobs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from treadle.store.sql.scripts.limits import key_rows
 from treadle.store.sql.scripts.moves import pending_move, relocate
 from treadle.store.values import Claim, Claimed, Wants
 
-# A rate's window is so much longer than it says, and a worker that can't start a job so soon gives it back: no handler
-# then starts too early, however late after its claim. `recent_starts` says the same.
+# A rate's window is extended by this much, and a worker that can't start a job within this time gives it back. So no
+# handler starts too early, however long after its claim. `recent_starts` uses the same number.
 START_WITHIN_MS = 200
 # How often a claim looks behind jobs that it had to hold.
 LOOKS = 6
-# Somebody else has a key locked, as a rule for a millisecond.
+# Another transaction has a key locked, usually for a millisecond.
 LOCKED_MS = 20
 
 
@@ -52,13 +52,13 @@ class Head(NamedTuple):
         return Limit(self.limit_key, self.limit_policy or "", self.limit_most or 1)
 
     def candidate(self, now: int) -> Candidate:
-        # A job that has been tried started in time, whatever becomes of it.
+        # A job that was tried before started in time, so its deadline no longer counts.
         overdue = bool(self.flags & EXPIRES) and self.attempt == 0 and (self.expires_at or now + 1) <= now
         return Candidate(self.n, self.topic, self.limit, self.attempt + 1 >= self.max_attempts, overdue)
 
 
 class Allowance(NamedTuple):
-    """What the rate limits of topics leave."""
+    """What the rate limits of topics allow now."""
 
     left: Mapping[str, int]
     """How many may start now."""
@@ -72,7 +72,7 @@ class Allowance(NamedTuple):
 
 
 def claim(lease: int, wants: Wants) -> Script[Claim]:
-    """Jobs that are held or expire are not what the worker asked for: it looks at those behind them, a few times."""
+    """Held and expired jobs don't count towards what the worker asked for, so it looks behind them, a few times."""
     held = yield "hold_lease", [{"lease": lease}]
     if not held:
         raise LeaseLost("the lease has run out")
@@ -92,16 +92,16 @@ def claim(lease: int, wants: Wants) -> Script[Claim]:
 
 
 class Look(NamedTuple):
-    """The jobs whose turn it is, in their order, and what becomes of them."""
+    """The next jobs in order, and the decision for each."""
 
     heads: list[Head]
     verdicts: list[Verdict]
     full: bool
     """No more may be taken."""
     cut: bool
-    """There may be more that nobody has looked at."""
+    """There may be more rows than this look covered."""
     locked: bool
-    """A key is locked by somebody else."""
+    """Another transaction has a key locked."""
     waits: list[int]
     """In how many ms rates let others through."""
 
@@ -122,7 +122,7 @@ def _look(wants: Wants, rates: Allowance, more: int) -> Script[Look]:
 
 
 def _until_full(verdicts: Sequence[Verdict], limit: int) -> list[Verdict]:
-    """What lies behind the last job that may be taken is left alone: it was judged as if all before it started."""
+    """Jobs behind the last one that may be taken are left alone: they were judged as if all before them started."""
     for i, verdict in enumerate(verdicts):
         if limit == 0:
             return list(verdicts[:i])
@@ -144,7 +144,7 @@ def _again(look: Look, moved: int, came: bool) -> int | None:
 
 
 def _heads(wants: Wants, rates: Allowance) -> Script[tuple[list[Head], bool, list[int]]]:
-    """The jobs whose turn it is, in their order; whether there may be more; when a rate lets others through (ms)."""
+    """The next jobs in order; whether there may be more; when a rate limit lets others through (ms)."""
     found = yield "lane_heads", lane_keys(wants)
     lanes = [lane for lane, topic, *_ in found if rates.left.get(topic, 1) > 0]
     waits = [rates.opens_in_ms[topic] for _, topic, *_ in found if topic in rates.opens_in_ms]
@@ -169,7 +169,7 @@ def _lock_limits(heads: Sequence[Head]) -> Script[dict[str, int]]:
 
 
 def _fitting(heads: Sequence[Head], verdicts: Sequence[Verdict], max_bytes: int) -> list[Verdict]:
-    """As far as the payloads of those that start fit; the first always does."""
+    """As many as fit by the payloads of the starting jobs; the first always does."""
     total = 0
     for i, verdict in enumerate(verdicts):
         if verdict is START:
@@ -228,8 +228,8 @@ def _claimed(head: Head, row: Any, token: int, lease: int, rated: bool) -> Claim
 def _allowance(topics: Sequence[str], now: int) -> Script[Allowance]:
     """What topics under a rate limit may start now.
 
-    The clock is read again at the end: we may have waited for the lock, and a start must not be dated before the
-    moment for which it was allowed.
+    The clock is read again at the end: we may have waited for the lock, and a start must not be dated before the moment
+    at which it was allowed.
     """
     rated = yield "rated_topics", [{"topic": topic} for topic in topics]
     if not rated:

@@ -1,4 +1,4 @@
-"""What scripts are made of."""
+"""The building blocks of scripts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class LeaseOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A job that has been taken out of its place, and what becomes of it."""
+    """A job that was taken out of its place, and what happens to it."""
 
     facts: Facts
     source: Status

@@ -1,6 +1,6 @@
-"""Everything that is due: delayed jobs, deadlines, and what a user's transaction left to be done after its commit.
+"""Everything that is due: delayed jobs, deadlines, and work that a user's transaction left for after its commit.
 
-It waits for no lock. What a user's transaction has locked stays where it is and is looked at again a moment later.
+It waits for no lock. Rows locked by a user's transaction stay where they are until a later look.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from treadle.store.sql.scripts.moves import moved, pending_move, relocate
 from treadle.store.sql.scripts.steer import cancel
 from treadle.store.values import Advanced, Moved
 
-# When to look again at what somebody else has locked.
+# When to look again at locked rows.
 LOCKED_MS = 20
 
 
@@ -30,7 +30,7 @@ def advance(limit: int) -> Script[Advanced]:
 
 
 def _next(wait: int | None, stuck: bool) -> int | None:
-    # What is due by now and still there is locked: asking for it again at once would only spin.
+    # A due row that is still here is locked; looking again immediately would only spin.
     waits = [] if wait is None else [wait if wait > 0 else LOCKED_MS]
     return min([*waits, LOCKED_MS] if stuck else waits, default=None)
 

@@ -1,4 +1,4 @@
-"""Endings that are undone."""
+"""Undoing endings: for requeues and deletions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
     @classmethod
     def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> Ended:
-        """One that is deleted: only what the tally has to know."""
+        """An ending to delete, with only the fields that the tally needs."""
         return cls(n, status, 0, ended_at, started_at, None, None, None, topic, None)
 
     def undone(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 
 
 def erase(ns: Sequence[int]) -> Script[None]:
-    """A job that is in no place any more, and all that hangs on it."""
+    """Delete jobs that are in no place any more, with all their rows."""
     if ns:
         now: int = (yield "clock", [])[0][0]
         gone = [dict(zip(_TOLD, row, strict=True)) for row in (yield "departing", numbers(ns))]
@@ -51,5 +51,5 @@ def erase(ns: Sequence[int]) -> Script[None]:
         yield "add_events", [event_row(NOBODY, events.DELETED, None, None, "", gone, now)]
 
 
-# What whoever watches may need to know of a job that is gone: which it was, and whose.
+# The fields of a deleted job that listeners may need: its id and its owner.
 _TOLD = ("id", "topic", "scope", "scopeId", "createdBy")

@@ -27,7 +27,7 @@ def lane_of(job: NewJob) -> LaneKey:
 
 
 def lane_keys(wants: Wants) -> list[dict[str, str]]:
-    """The keys of the lanes that a worker serves; jobs that ask for nothing special go to any worker."""
+    """The keys of the lanes that a worker serves; jobs without special needs go to any worker."""
     return [
         {"topic": topic, "capability": capability, "worker_type": worker_type}
         for topic in dict.fromkeys(wants.topics)
@@ -45,12 +45,12 @@ class Turns(NamedTuple):
     lanes: list[int]
     """The lane of each job, in the order in which they are claimed."""
     cut: bool
-    """There may be more that nobody has looked at."""
+    """There may be more rows than this look covered."""
 
 
 def turns(peeked: Mapping[int, Sequence[Place]], limit: int, looked_at: int) -> Turns:
-    """Merge lanes by their places, as far as they are known: behind the last place of a lane of which only
-    `looked_at` were looked at, an older job of that lane may follow."""
+    """Merge lanes by their places, as far as they are known: after the last place of a lane of which only `looked_at`
+    were read, an older job of that lane may follow."""
     full = [places[-1] for places in peeked.values() if looked_at < limit and len(places) == looked_at]
     cut = min(full, default=None)
     known = sorted((place, lane) for lane, places in peeked.items() for place in places if cut is None or place <= cut)

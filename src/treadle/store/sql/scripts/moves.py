@@ -21,7 +21,7 @@ MOST_OF_A_STACK = 8192
 
 
 def relocate(moves: Sequence[Move], now: int) -> Script[None]:
-    """Put jobs that were taken out of their places where their transitions say, with all that hangs on it."""
+    """Put jobs that were taken out of their places where their transitions say, and update all dependent rows."""
     ended = [move for move in moves if move.transition.to in ENDED]
     pending = [move for move in moves if move.transition.to is Status.PENDING]
     if ended:
@@ -47,14 +47,14 @@ def relocate(moves: Sequence[Move], now: int) -> Script[None]:
 
 
 def _put_back(moves: Sequence[Move], now: int) -> Script[None]:
-    """To the queue at their old place, or set aside for a while."""
+    """Into the queue at their old place, or into `later`."""
     delayed = [move for move in moves if move.transition.delay_ms]
     if delayed:
         yield "set_run_at", [{"n": m.facts.n, "run_at": now + m.transition.delay_ms} for m in delayed]
         yield "place_later", _moved_positions(delayed)
     if ready := [move for move in moves if not move.transition.delay_ms]:
         yield "place_ready", _moved_positions(ready)
-    # A job that has been tried started in time: its deadline no longer concerns it.
+    # A job that was tried before started in time, so its deadline no longer counts.
     if started := [move for move in moves if move.facts.flags & EXPIRES and move.transition.attempt > 0]:
         yield "drop_deadlines", numbers(move.facts.n for move in started)
 
@@ -68,7 +68,7 @@ def _moved_positions(moves: Iterable[Move]) -> list[dict[str, int]]:
 
 
 def _untie(ended: Sequence[Move]) -> Script[None]:
-    """What a job held while it lived."""
+    """The keys and limits that a job held while it lived."""
     deduped = [move for move in ended if move.facts.flags & DEDUPE]
     done = [m for m in deduped if m.facts.flags & ONCE and m.transition.to is Status.COMPLETED]
     if done:
@@ -144,7 +144,7 @@ def moved_event_row(move: Move, now: int) -> dict[str, Any]:
 
 
 def completed_row(ns: Sequence[int], now: int) -> dict[str, Any]:
-    """One line for all jobs that have just completed: their own timestamps tell the rest."""
+    """One line for all jobs that have just completed: their own timestamps have the rest."""
     return event_row(NOBODY, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, "", ns, now)
 
 
@@ -165,13 +165,13 @@ def event_row(
 def attempts(query: str, rows: Sequence[Mapping[str, Any]]) -> Script[list[Attempt]]:
     """Take attempts out of `running`, on behalf of someone other than their owner.
 
-    Without their tokens: an outcome with its token tells an owner that it is the one it reported itself.
+    Their tokens are not stored: an outcome with its token tells an owner that it reported this itself.
     """
     return [Attempt(*row)._replace(token=None) for row in (yield query, rows)] if rows else []
 
 
 def end_attempts(taken: Sequence[Attempt], outcome: Callable[[Attempt], Outcome]) -> Script[list[Moved]]:
-    """Let `decide` say what becomes of attempts that were taken out of `running`."""
+    """Let `decide` choose the transition of attempts that were taken out of `running`."""
     if not taken:
         return []
     now: int = (yield "clock", [])[0][0]

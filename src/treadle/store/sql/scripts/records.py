@@ -1,4 +1,4 @@
-"""Jobs and records that commit together: a schedule's slots and the schedule itself."""
+"""Records, alone or together with jobs: a schedule and its slots commit together."""
 
 from __future__ import annotations
 
@@ -7,16 +7,36 @@ from collections.abc import Sequence
 from treadle.model.errors import Refused, VersionConflict
 from treadle.store.sql.scripts.common import Script
 from treadle.store.sql.scripts.insert import insert
-from treadle.store.values import Inserted, NewJob, RecordWrite
+from treadle.store.values import Inserted, NewJob, Record, RecordWrite
+
+
+def write_records(writes: Sequence[RecordWrite]) -> Script[list[Record | None]]:
+    names = [(one.kind, one.id) for one in writes]
+    keys = [(one.kind, one.key) for one in writes]
+    if len(set(names)) == len(names) and len(set(keys)) == len(keys):
+        written = yield from _write(writes)
+        return [written.get(name) for name in names]
+    answers: list[Record | None] = []
+    for one, name in zip(writes, names, strict=True):  # of two writes for one name or key, the first wins
+        answers.append((yield from _write([one])).get(name))
+    return answers
+
+
+def _write(writes: Sequence[RecordWrite]) -> Script[dict[tuple[str, str], Record]]:
+    written: list[Record] = []
+    for query, known in (("add_records", False), ("change_records", True)):
+        # Sorted, or two batches deadlock.
+        if rows := [one._asdict() for one in sorted(writes) if (one.version is not None) is known]:
+            written += [Record(*row) for row in (yield query, rows)]
+    return {(one.kind, one.id): one for one in written}
 
 
 def insert_with_records(
     jobs: Sequence[NewJob], atomic: bool, records: Sequence[RecordWrite]
 ) -> Script[list[Inserted | Refused]]:
     """The records come first: two schedulers with the same slots meet there, before they take any key."""
-    rows = [one._asdict() for one in sorted(records)]
-    changed = {(kind, id_) for kind, id_ in (yield "change_records", rows)}
-    for one in records:
-        if (one.kind, one.id) not in changed:
+    written = yield from write_records(records)
+    for one, record in zip(records, written, strict=True):
+        if record is None:
             raise VersionConflict(f"{one.kind} {one.id} was changed by another process", kind=one.kind, id=one.id)
     return (yield from insert(jobs, atomic)) if jobs else []

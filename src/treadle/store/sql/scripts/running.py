@@ -1,4 +1,4 @@
-"""What an owner reports: settle, renew, touch."""
+"""Reports of an owner: settle, renew, touch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         taken = {row[0]: Attempt(*row) for row in (yield "take_running", keys)}
     lost = [one for one in settlements if one.job.n not in taken]
     if lost:
-        # An ending with my token was written by me: the answer to its COMMIT was lost.
+        # An ending with this token is the caller's own: the answer to its COMMIT was lost.
         rows = [{"n": one.job.n, "token": one.job.token} for one in lost]
         mine = {row[0] for row in (yield "settled_by", rows)}
         lost = [one for one in lost if one.job.n not in mine]
@@ -38,8 +38,19 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         yield from relocate(moves, now)
         if times := times_of(done, now, lease):
             yield "add_times", times
+        yield from _pause_topics(moves, now)
         yield from _follow_up(done)
     return lost
+
+
+def _pause_topics(moves: Sequence[Move], now: int) -> Script[None]:
+    until: dict[str, int] = {}
+    for move in moves:
+        if move.transition.pauses_topic:
+            topic = move.facts.topic
+            until[topic] = max(until.get(topic, 0), now + move.transition.delay_ms)
+    if until:
+        yield "extend_pause", [{"topic": topic, "until": until[topic]} for topic in sorted(until)]
 
 
 def _tell(settlements: Sequence[Settlement], now: int) -> Script[None]:

@@ -1,4 +1,4 @@
-"""What people ask for (cancel, requeue, release, reschedule, delete): find the jobs, ask a judge, apply its answer."""
+"""Requests by people (cancel, requeue, release, reschedule, delete): find the jobs, ask a judge, apply its answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PENDING_PLACES = ("ready", "later", "held")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A job where it was found, locked, and what becomes of it."""
+    """A job that was found and locked, and what happens to it."""
 
     facts: Facts
     place: str
@@ -43,7 +43,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Steering:
-    """What a script of this kind has done so far."""
+    """The results of this script so far."""
 
     answers: dict[str, Refusal | None]
     """None: done as asked."""
@@ -72,19 +72,19 @@ def steer(ids: Sequence[str], judge: Judge, stale_after_ms: int, *, dry_run: boo
         found = yield from _look(facts, left)
         left -= {one.facts.n for one in found}
         yield from _apply(_judged(found, judge, stale_after_ms, now, steering), now, steering)
-        # What was found nowhere moved between two of the looks.
+        # Jobs that were found nowhere moved between two of the looks.
     if dry_run:
         raise Undone(steering)
     return steering
 
 
 def cancel(ids: Sequence[str], reason: str) -> Script[None]:
-    """Jobs that another one replaces."""
+    """Cancel jobs that a new one replaces."""
     yield from steer(ids, lambda _: CancelRequested(reason), 0)
 
 
 def _look(facts: Mapping[int, Facts], ns: Collection[int]) -> Script[list[Verdict]]:
-    """Lock the jobs where they are. One that moves from one place to another at this moment may be in none."""
+    """Lock the jobs where they are. One that is moving between two places at this moment may be in none."""
     found: list[Verdict] = []
     left = set(ns)
     for place in PENDING_PLACES:
@@ -128,7 +128,7 @@ def _apply(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[
 
 
 def _how(one: Verdict) -> Callable[[Sequence[Verdict], int, Steering], Script[None]] | None:
-    """None: it is as it should be."""
+    """None: nothing has to change."""
     to = one.to
     if to.deletes:
         return _delete
@@ -144,7 +144,7 @@ def _how(one: Verdict) -> Callable[[Sequence[Verdict], int, Steering], Script[No
 
 
 def _take(verdicts: Iterable[Verdict]) -> Script[None]:
-    """Pending jobs out of their places, which are locked."""
+    """Take pending jobs, which are locked, out of their places."""
     by_place: dict[str, list[int]] = defaultdict(list)
     for one in verdicts:
         by_place[one.place].append(one.facts.n)
@@ -165,7 +165,7 @@ def _ask_to_stop(verdicts: Sequence[Verdict], now: int, steering: Steering) -> S
 
 
 def _take_back(verdicts: Sequence[Verdict], _now: int, steering: Steering) -> Script[None]:
-    """From their workers, which are told at their next write."""
+    """Take jobs from their workers, which learn about it at their next write."""
     outcomes = {v.facts.n: v.outcome for v in verdicts}
     taken = yield from attempts("take_running_by_number", numbers(outcomes))
 
@@ -199,7 +199,7 @@ def _requeue(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Scrip
 
 
 def _admitted(moves: Sequence[Move], asked: Asked, steering: Steering) -> Script[list[Move]]:
-    """Those that may come back: their dedupe keys are free, and so is a place under their concurrency policy."""
+    """The jobs that may come back: their dedupe keys are free, and so is a place under their concurrency policy."""
     yield from apply(asked, cancel)
     admitted = []
     for move, decision in zip(moves, asked.decisions, strict=True):
@@ -234,7 +234,7 @@ def _history(one: Ended | None) -> dict[str, Any]:
 
 
 def _reschedule(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
-    """Only what is named changes: of two patches of other fields neither may undo the other."""
+    """Only named fields change: of two patches of different fields neither may undo the other."""
     yield from _take(verdicts)
     rows = [{"n": v.facts.n, "now": now, **(v.to.patch._asdict() if v.to.patch else {})} for v in verdicts]
     due = {n for n, run_at in (yield "patch_jobs", rows) if run_at <= now}

@@ -1,4 +1,4 @@
-"""What the worker does besides running jobs."""
+"""Maintenance: reaping, pruning, templates and the tally."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.store.values import Graces, Reaped
 
 
 def reap(graces: Graces, limit: int) -> Script[Reaped]:
-    """Attempts whose lease ran out, then those that were given time to stop and took too long."""
+    """End attempts under expired leases, then attempts that took too long to stop after a cancel request."""
     leases, more = yield from _expired_leases(limit)
     rows = [{"lease": lease} for lease in sorted(leases)]
     ended = yield from attempts("take_orphans", rows)
@@ -53,7 +53,7 @@ def _expired_leases(limit: int) -> Script[tuple[dict[int, str], bool]]:
 
 
 def prune(age_ms: int, limit: int) -> Script[int]:
-    """The number of jobs looked at; one that was requeued since is left alone."""
+    """Returns the number of jobs considered; one that was requeued since is left alone."""
     old = [row[0] for row in (yield "old_outcomes", [{"age": age_ms, "top": limit}])]
     if old:
         # The outcome first, with its age checked again: a job that was requeued and has ended since is not old.
@@ -85,15 +85,15 @@ def tidy() -> Script[None]:
 def save_templates(
     definitions: Mapping[str, tuple[str, int | None]], rates: Mapping[str, tuple[int | None, int | None]]
 ) -> Script[dict[str, int]]:
-    """Save definitions that were never seen, each with a number one higher (or the author's own), as the current ones.
+    """Save new definitions as the current ones, each with the next number or the author's own.
 
-    One that was seen before keeps its number and changes nothing, so two releases that run side by side during a
-    rolling deploy don't take turns.
+    A definition seen before keeps its number and changes nothing, so two releases that run together during a rolling
+    deploy don't take turns.
     """
     rows = [{"topic": topic} for topic in sorted(definitions)]
     found = yield "lock_templates", rows
     if len(found) < len(rows):
-        # A row must be there to be locked, or two first versions would be made at once.
+        # A row must exist to be locked, or two processes would both create a first version.
         yield "add_templates", rows
         found = yield "lock_templates", rows
     current = {topic: version for topic, _, version in found}

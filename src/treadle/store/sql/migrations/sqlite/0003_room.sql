@@ -68,7 +68,7 @@ UPDATE treadle_jobs SET limit_policy = json_extract(t.definition, '$.concurrency
 WHERE limit_key IS NOT NULL AND t.topic = treadle_jobs.topic
     AND json_extract(t.definition, '$.concurrencyPolicy') IN ('reject_same_scope', 'replace_same_scope');
 
--- rank = ~priority: the most urgent first. Whoever waited at a concurrency limit waits in `ready` for the next claim.
+-- rank = ~priority: the most urgent first. Jobs that waited at a concurrency limit wait in `ready` for the next claim.
 ALTER TABLE treadle_ready RENAME TO treadle_ready_before;
 CREATE TABLE treadle_ready (
     lane         INTEGER NOT NULL,
@@ -111,7 +111,7 @@ INSERT INTO treadle_limits (key, running)
 SELECT j.limit_key, count(*) FROM treadle_running r CROSS JOIN treadle_jobs j
 WHERE j.n = r.n AND j.limit_key IS NOT NULL GROUP BY 1;
 
--- Keys whose held jobs somebody has to look at, because one of them left `ready` without having run.
+-- Keys with held jobs that need a look, because one of their jobs left `ready` without having run.
 CREATE TABLE treadle_wakes (
     id  INTEGER PRIMARY KEY,
     key TEXT NOT NULL

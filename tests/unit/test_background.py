@@ -1,0 +1,62 @@
+"""Background tasks that go on after errors and end when they are cancelled."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from treadle.queue.background import end, forever
+from treadle.telemetry.outages import OutageLog
+
+
+async def _swallow_a_cancel() -> None:
+    """What `asyncio.wait_for` does before Python 3.12 when its future is done at the moment of the cancel."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(3600)
+
+
+async def test_a_step_that_swallows_its_cancel_is_not_repeated() -> None:
+    task = asyncio.create_task(forever("resting", _swallow_a_cancel, OutageLog.of("swallowed")))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await end([task])
+    assert task.done()
+
+
+async def test_a_step_that_fails_is_repeated() -> None:
+    tries = asyncio.Semaphore(0)
+
+    async def fails() -> None:
+        tries.release()
+        raise ValueError("no")
+
+    task = asyncio.create_task(forever("failing", fails, OutageLog.of("failed")))
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            await tries.acquire()
+        await end([task])
+    assert task.cancelled()
+
+
+async def test_a_task_that_will_not_end_is_waited_for_only_so_long() -> None:
+    let_go = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await end([task], 0.01)
+    assert not task.done()
+    let_go.set()
+    await task
+
+
+@pytest.mark.parametrize("tasks", [0, 2])
+async def test_errors_of_ended_tasks_are_ignored(tasks: int) -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    await end([asyncio.create_task(fails()) for _ in range(tasks)])
