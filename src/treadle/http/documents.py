@@ -529,6 +529,7 @@ class WorkerDocument(Document):
     slots: int
     running: int
     lockedUntil: Time
+    draining: bool
 
 
 class WorkerList(Document):

@@ -46,6 +46,7 @@ from treadle.store.values import (
     Stats,
     StepKey,
     StepPage,
+    Times,
     Topic,
     TopicRate,
     Touch,
@@ -196,6 +197,10 @@ class Store(Protocol):
     async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
 
+    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
+        """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have
+        minutes for two hours, half hours for a day and hours before that."""
+
     async def backlog(self) -> Sequence[Backlog]:
         """Pending jobs by topic and capability."""
 
@@ -203,6 +208,10 @@ class Store(Protocol):
         """The limits that keep this pending job from starting."""
 
     async def workers(self) -> Sequence[LiveWorker]: ...
+
+    async def drain(self, worker: str) -> bool:
+        """Ask a worker to drain; its next heartbeat tells it. False: no worker with slots has this name and a live
+        lease."""
 
     # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:

@@ -312,6 +312,9 @@ class Settlement(NamedTuple):
     """How long the handler has run; None: it never started."""
     effects: Effects | None = None
     """Not applied if a cancel, unknown to the owner, ends the attempt in another way."""
+    waited_ms: int | None = None
+    """From when it could have been claimed until its handler started, by two clocks, so it may be below 0; None: not
+    known."""
 
 
 class Touch(NamedTuple):
@@ -343,6 +346,8 @@ class Renewed(NamedTuple):
 
     until: int
     cancels: list[CancelRequest]
+    draining: bool = False
+    """The worker is asked to claim nothing more, to finish what it runs, and to stop."""
 
 
 class Graces(NamedTuple):
@@ -476,6 +481,7 @@ class LiveWorker:
     running: int
     renewed_at: int
     """Its last heartbeat."""
+    draining: bool = False
 
 
 class LimitReached(NamedTuple):
@@ -526,6 +532,21 @@ class EndedCount(NamedTuple):
     status: str
     jobs: int
     run_ms: int
+
+
+TIME_BUCKETS = 24
+
+
+class Times(NamedTuple):
+    """How many jobs of a topic waited or ran for a time between 2**(bucket-1) and 2**bucket ms, within one span."""
+
+    at: int
+    """Where the span begins."""
+    topic: str
+    kind: str
+    """`wait` or `run`."""
+    bucket: int
+    jobs: int
 
 
 class Backlog(NamedTuple):

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import asyncpg
@@ -54,6 +55,7 @@ MARK_SECONDS = 1.0
 LOOK_SHARE = 20
 # Results written by one statement. Finding one in an array takes as long as the array is.
 RESULTS_TOGETHER = 200
+_BY_NUMBER = attrgetter("job.n")
 # How long an enqueue waits for a locked row before it lets others pass, and in total.
 LOCK_MS = 50
 KEY_SECONDS = 5.0
@@ -373,7 +375,7 @@ class PostgresStore(SqlStore):
             self._marks[row[11]] = max(self._marks.get(row[11], place), place)
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        rising = sorted(settlements, key=lambda one: one.job.n)  # for the binary search in the statement
+        rising = sorted(settlements, key=_BY_NUMBER)  # for the binary search in the statement
         if len(rising) <= RESULTS_TOGETHER or not any(one.transition.result for one in rising):
             done = await self._settle_group(self.pools.fetch, lease, rising)
         else:
@@ -400,6 +402,7 @@ class PostgresStore(SqlStore):
             topics,
             None if len(topics) == 1 else _array([topics.index(one.job.topic) + 1 for one in group]),
             results if any(results) else None,
+            to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
 

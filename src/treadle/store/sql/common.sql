@@ -330,6 +330,26 @@ FROM {rows: minute bigint, writer bigint, topic text, status text, count bigint,
 WHERE true GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 ON CONFLICT (minute, writer, topic, status) DO UPDATE SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
 
+-- name: add_times
+-- Count how long jobs waited and ran.
+INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
+SELECT t.minute, t.writer, t.topic, t.kind, t.bucket, sum(t.count)
+FROM {rows: minute bigint, writer bigint, topic text, kind text, bucket integer, count bigint}
+WHERE true GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
+
+-- name: take_fine_times
+-- Histograms old enough to be kept in longer spans; a window, because what is older was joined before.
+DELETE FROM {tally_hist} WHERE minute < {now} / 60000 - (SELECT t.age FROM {rows: age bigint})
+    AND minute >= {now} / 60000 - (SELECT t.behind FROM {rows: behind bigint})
+    AND (writer <> 0 OR minute % (SELECT t.span FROM {rows: span bigint}) <> 0)
+RETURNING minute, topic, kind, bucket, count
+
+-- name: times_history
+-- Histograms of waits and runs in spans of so many minutes.
+SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.topic, y.kind, y.bucket, sum(y.count)
+FROM {tally_hist} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3, 4 ORDER BY 1
+
 -- name: take_old_tally
 -- Finished minutes that several writers counted.
 DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING minute, topic, status, count, run_ms

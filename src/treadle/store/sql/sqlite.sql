@@ -152,7 +152,13 @@ UPDATE {jobs} SET run_at = t.run_at FROM {rows: n bigint, run_at bigint} WHERE {
 UPDATE {leases} SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
 RETURNING until, (SELECT json_group_array(json_array(r.n, r.token, coalesce(r.cancel_reason, '')))
-    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id)
+    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id), json_extract(serves, '$.draining')
+
+-- name: drain_worker
+-- The worker is told with the next renewal of its lease.
+UPDATE {leases} SET serves = json_set(serves, '$.draining', json('true'))
+WHERE worker = (SELECT t.worker FROM {rows: worker text}) AND until > {now} AND json_extract(serves, '$.slots') > 0
+RETURNING id
 
 -- name: touch_running
 -- Start and progress of running jobs, each job once, under a lease that was not taken back.

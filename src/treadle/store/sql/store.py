@@ -51,6 +51,7 @@ from treadle.store.values import (
     Stats,
     StepKey,
     StepPage,
+    Times,
     Topic,
     TopicRate,
     Touch,
@@ -135,8 +136,8 @@ class SqlStore(ABC):
         rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
         if not rows:
             return None
-        until, cancels = rows[0]
-        return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")])
+        until, cancels, draining = rows[0]
+        return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")], bool(draining))
 
     async def close_lease(self, lease: int) -> None:
         await self._change("close_lease", [{"lease": lease}])
@@ -325,9 +326,13 @@ class SqlStore(ABC):
                     until,
                     running,
                     renewed_at,
+                    can.get("draining", False),
                 )
             )
         return found
+
+    async def drain(self, worker: str) -> bool:
+        return bool(await self._change("drain_worker", [{"worker": worker}], [wakeups.CANCEL]))
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         if not is_job_id(id):
@@ -369,6 +374,10 @@ class SqlStore(ABC):
         return [
             EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
         ]
+
+    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
+        rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])
+        return [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in rows]
 
     async def backlog(self) -> Sequence[Backlog]:
         rows = await self._ask("backlog")

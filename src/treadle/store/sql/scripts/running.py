@@ -19,6 +19,7 @@ from treadle.store.sql.scripts.common import (
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.moves import attempts, end_attempts, relocate
 from treadle.store.sql.scripts.steps import use_answers, write_steps
+from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Settlement
 
 
@@ -47,6 +48,8 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         yield from _tell(done, now)
         yield from _keep_steps(kept, now)
         yield from relocate(moves, now)
+        if times := times_of(done, now, lease):
+            yield "add_times", times
         yield from _pause_topics(moves, now)
         yield from _follow_up(done)
     return lost
