@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 TIDY_EVERY_S = 60.0
+VACUUM_EVERY_S = 4.0
 LEAST_TERM_MS = 500
 # How soon to look again after the term has ended and before the next election.
 NOT_LEADING_S = 0.1
@@ -50,6 +51,7 @@ class Maintenance:
             ("the reaper", while_leading(self._serve, self._reaper.sweep, self._reap_every_s)),
             ("retention", while_leading(self._serve, self._retention.prune, self._prune_every_s)),
             ("schedules", self._schedule),
+            ("vacuuming", while_leading(self._serve, self._store.vacuum, VACUUM_EVERY_S)),
             ("tidying", while_leading(self._serve, self._store.tidy, TIDY_EVERY_S)),
         ]
 
