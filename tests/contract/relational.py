@@ -138,6 +138,7 @@ PROBLEMS += [
 TIMES = {
     "jobs": ["created_at", "expires_at"],
     "later": ["run_at"],
+    "workers": ["seen_at"],
     "leases": ["until", "renewed_at"],
     "running": ["claimed_at", "started_at", "cancel_at"],
     "outcomes": ["ended_at", "claimed_at", "started_at", "cancel_at"],

@@ -17,6 +17,7 @@ from treadle.store import wakeups
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
+from treadle.store.postgres.vacuum import Vacuum
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
@@ -75,6 +76,7 @@ class PostgresStore(SqlStore):
         self.outage = OutageLog.of(url)
         self.pools = Pools(url)
         self.notifier = Notifier(self.pools, self.hub)
+        self._vacuum = Vacuum(self.pools)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[LaneKey, int] = {}
         self._marks: dict[int, LanePlace] = {}
@@ -373,6 +375,9 @@ class PostgresStore(SqlStore):
         for row in rows:
             place = (row[12], row[13], row[0])
             self._marks[row[11]] = max(self._marks.get(row[11], place), place)
+
+    async def vacuum(self) -> None:
+        await self._vacuum.run()
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
         rising = sorted(settlements, key=_BY_NUMBER)  # for the binary search in the statement

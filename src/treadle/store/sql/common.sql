@@ -394,12 +394,13 @@ DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 
 -- name: open_lease
 -- No worker_id in the answer means that the name is new.
 INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
-SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker), {now} + t.ms, {now}, {json: t.serves}
+SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), {now} + t.ms, {now}, {json: t.serves}
 FROM {rows: worker text, ms bigint, serves text} WHERE true RETURNING id, worker_id
 
 -- name: add_worker
 -- A name gets its number.
-INSERT INTO {workers} (name) SELECT t.worker FROM {rows: worker text} WHERE true ON CONFLICT (name) DO NOTHING
+INSERT INTO {workers} (name, seen_at) SELECT t.worker, {now} FROM {rows: worker text} WHERE true
+ON CONFLICT (name) DO NOTHING
 
 -- name: name_lease
 -- The number of a name that was new when the lease was opened.
@@ -422,6 +423,19 @@ ORDER BY l.until, l.id LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked
 -- name: jobs_under
 -- How many jobs run under each of these leases. One scan of `running`, which is small and has no index on the lease.
 SELECT r.lease, count(*) FROM {running} r WHERE (r.lease IN (SELECT t.lease FROM {rows: lease bigint})) IS TRUE GROUP BY 1
+
+-- name: see_workers
+-- The leases of these workers end now.
+UPDATE {workers} SET seen_at = {now} WHERE id {any_of} SELECT l.worker_id FROM {leases} l WHERE l.id {among: lease bigint} {end_any}
+
+-- name: drop_old_workers
+-- Names of workers that left before the time of retention and that no job mentions any more. One that opens a lease just
+-- now has its row locked.
+DELETE FROM {workers} WHERE id {any_of} SELECT w.id FROM {workers} w
+    WHERE w.seen_at <= {now} - (SELECT t.age FROM {rows: age bigint})
+    AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.ended_at <= w.seen_at)
+    AND w.id NOT IN (SELECT l.worker_id FROM {leases} l WHERE l.worker_id IS NOT NULL)
+    AND w.id NOT IN (SELECT x.worker FROM {notes} x WHERE x.worker IS NOT NULL) LIMIT 1000 {skip_locked} {end_any}
 
 -- name: drop_leases
 DELETE FROM {leases} WHERE id {among: lease bigint}

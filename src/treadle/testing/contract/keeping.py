@@ -12,7 +12,18 @@ from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue import steering
 from treadle.store.values import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import ENDED, HOUR, LEASES_ONLY, MINUTE, SECOND, STATES, TOPIC, Workbench, settlement
+from treadle.testing.workbench import (
+    DAY,
+    ENDED,
+    HOUR,
+    LEASES_ONLY,
+    MINUTE,
+    SECOND,
+    STATES,
+    TOPIC,
+    Workbench,
+    settlement,
+)
 
 
 class LeaderContract(ContractPart):
@@ -154,6 +165,39 @@ class PruneContract(ContractPart):
         if hasattr(database, "execute"):
             assert await database.execute("SELECT sum(count), count(*) FROM {tally}") == [(1, 1)]
         assert (await bench.store.stats()).counts["failed"] == 1
+
+    async def test_the_names_of_workers_go_with_the_last_job_that_mentions_them(self, bench: Workbench) -> None:
+        store = bench.store
+        leases = {name: await bench.lease(worker=name) for name in ("done", "retried", "here")}
+        ids = await bench.enqueue(2)
+        for name, id, outcome in (
+            ("done", ids[0], Completed()),
+            ("retried", ids[1], Failed("Boom", "Boom", retry_in_ms=100 * DAY)),
+        ):
+            job = await bench.claim_one(lease=leases[name])
+            assert job.id == id
+            await bench.settle(job, outcome)
+            await store.close_lease(leases[name])
+        await bench.reap()
+        await store.renew(leases["here"], 10 * HOUR)
+        await bench.pass_time(HOUR)
+        await store.prune(2 * HOUR)
+        assert [(await bench.job(id)).last_worker for id in ids] == ["done", "retried"]
+        await store.prune(MINUTE)
+        await store.prune(MINUTE)
+        assert (await bench.job(ids[1])).last_worker == "retried"
+        database = bench.database
+        if hasattr(database, "execute"):
+            assert await database.execute("SELECT name FROM {workers} ORDER BY name") == [("here",), ("retried",)]
+
+    async def test_a_worker_that_comes_back_has_its_name_again(self, bench: Workbench) -> None:
+        await bench.store.close_lease(await bench.lease(worker="again"))
+        await bench.reap()
+        await bench.pass_time(HOUR)
+        await bench.store.prune(MINUTE)
+        (id,) = await bench.enqueue(1)
+        await bench.settle(await bench.claim_one(lease=await bench.lease(worker="again")), Completed())
+        assert (await bench.job(id)).last_worker == "again"
 
     async def test_two_at_once_delete_each_job_once(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(2)]

@@ -27,6 +27,7 @@ def reap(graces: Graces, limit: int) -> Script[Reaped]:
     outcomes |= {one.n: GraceOver() for one in stopped}
     moved = yield from end_attempts([*ended, *stopped], lambda one: outcomes[one.n])
     if rows:
+        yield "see_workers", rows
         yield "drop_leases", rows
     return Reaped(moved, more or len(late) > room)
 
@@ -61,6 +62,7 @@ def prune(age_ms: int, limit: int) -> Script[int]:
             yield from erase([one.n for one in taken])
     if len(old) < limit:
         yield "drop_old_histograms", [{"age": age_ms}]
+        yield "drop_old_workers", [{"age": age_ms}]
     return len(old)
 
 

@@ -4,7 +4,9 @@ CREATE INDEX treadle_leases_until ON treadle_leases (until);
 -- Names of workers, so that an outcome can say who produced it in a few bytes.
 CREATE TABLE treadle_workers (
     id   INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE
+    name TEXT NOT NULL UNIQUE,
+    -- When its last lease ended; no outcome of it is younger.
+    seen_at INTEGER NOT NULL
 );
 ALTER TABLE treadle_leases ADD COLUMN worker_id INTEGER;
 ALTER TABLE treadle_notes ADD COLUMN worker INTEGER;
