@@ -47,7 +47,10 @@ Regions = Callable[[Page], Awaitable[dict[str, str]]]
 
 async def job_regions(page: Page) -> dict[str, str]:
     view, part = await job.job_view(page, page.query("id")), macros("job")
+    steps = macros("steps")
     return {
+        "steps": str(steps.waterfall(view, page.base, page.read_only)),
+        "answer": str(steps.answers(view, page.base, page.read_only)),
         "job-head": str(part.head(view, page.base, page.read_only)),
         "why": str(part.why(view)),
         "progress": str(part.progress(view)),
