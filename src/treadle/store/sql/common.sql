@@ -447,9 +447,10 @@ WHERE p.rate_limit IS NOT NULL AND p.topic IN (SELECT t.topic FROM {rows: topic 
 
 -- name: recent_starts
 -- Starts within the window, oldest first. The window is 200 ms longer than the rate says, because a handler may start
--- that much later than its job was claimed.
+-- that much later than its job was claimed. Starts far in the future are ignored: the clock was set back since.
 SELECT s.topic, s.at, s.count FROM {starts} s JOIN {topics} p ON p.topic = s.topic
-WHERE s.topic IN (SELECT t.topic FROM {rows: topic text}) AND s.at > {now} - p.rate_ms - 200 ORDER BY s.topic, s.at
+WHERE s.topic IN (SELECT t.topic FROM {rows: topic text})
+    AND s.at > {now} - p.rate_ms - 200 AND s.at <= {now} + p.rate_ms ORDER BY s.topic, s.at
 
 -- name: add_starts
 INSERT INTO {starts} (topic, at, token, count)
