@@ -25,6 +25,7 @@ from treadle.store.values import (
     Changes,
     Checkpoint,
     Claim,
+    Claimed,
     ClaimedSteps,
     EndedCount,
     Finding,
@@ -140,6 +141,10 @@ class Store(Protocol):
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
+
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        """Move these jobs, claimed under this lease, to one new lease each; for external workers, which report on every
+        job alone. LeaseLost if the lease was taken back."""
 
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         """Release jobs under this lease with any other token: claims that the worker never got an answer to."""

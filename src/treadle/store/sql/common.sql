@@ -407,6 +407,17 @@ ON CONFLICT (name) DO NOTHING
 UPDATE {leases} SET worker_id = (SELECT w.id FROM {workers} w WHERE w.name = {leases}.worker)
 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
 
+-- name: copy_leases
+-- A lease for each of these jobs, for the same worker.
+INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
+SELECT l.worker, l.worker_id, {now} + t.ms, {now}, l.serves
+FROM {rows: lease bigint, ms bigint} JOIN {leases} l ON l.id = t.lease WHERE true RETURNING id
+
+-- name: move_to_leases
+-- Running jobs from the lease under which they were claimed to one of their own.
+UPDATE {running} SET lease = t.lease FROM {rows: n bigint, token bigint, old bigint, lease bigint}
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.old
+
 -- name: lease_workers
 -- The workers of these leases.
 SELECT l.id, l.worker_id, l.worker FROM {leases} l WHERE l.id {among: lease bigint}

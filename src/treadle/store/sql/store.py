@@ -212,6 +212,9 @@ class SqlStore(ABC):
         held = {row[1]: Holding(Claimed(*row[:12]), row[12], row[13] is not None) for row in rows}
         return [held.get(id) for id in ids]
 
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        return await self.transact(lambda: scripts.split_lease(lease, jobs, lease_ms)) if jobs else []
+
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         return await self.transact(lambda: scripts.release_unknown(lease, tokens), [wakeups.READY])
 

@@ -30,7 +30,13 @@ from treadle.testing.contract.gates import (
 from treadle.testing.contract.inserting import DedupeContract, IdempotencyContract, InsertContract
 from treadle.testing.contract.invariants import InvariantContract, WalkContract
 from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract
-from treadle.testing.contract.leases import CancelRequestContract, LeaseContract, LostClaimContract, TouchContract
+from treadle.testing.contract.leases import (
+    CancelRequestContract,
+    LeaseContract,
+    LostClaimContract,
+    SplitLeaseContract,
+    TouchContract,
+)
 from treadle.testing.contract.looking import (
     AttemptsContract,
     EventsContract,
@@ -93,6 +99,8 @@ class StoreContract:
     class TestCancelRequest(CancelRequestContract): ...
 
     class TestLostClaim(LostClaimContract): ...
+
+    class TestSplitLease(SplitLeaseContract): ...
 
     class TestSettle(SettleContract): ...
 
@@ -237,6 +245,7 @@ __all__ = [
     "SettleContract",
     "SnapshotContract",
     "SortContract",
+    "SplitLeaseContract",
     "StatsContract",
     "StoreContract",
     "TopicsContract",
