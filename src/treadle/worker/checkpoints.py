@@ -39,6 +39,17 @@ class ProgressWriter:
         await asyncio.sleep(TICK_S)
         now = time.monotonic()
         await self._write([attempt for attempt in self.slots.running() if attempt.worth_a_touch(now)])
+        await self._write_steps([attempt for attempt in self.slots.running() if attempt.steps is not None])
+
+    async def _write_steps(self, attempts: list[Attempt]) -> None:
+        """Steps that are under way, so that people see where a job is."""
+        by_lease = defaultdict(list)
+        for attempt in attempts:
+            news = attempt.steps.news() if attempt.steps is not None and not attempt.lost else None
+            if news is not None:
+                by_lease[attempt.lease.id].append(news)
+        for lease, checkpoints in by_lease.items():
+            await self._store.checkpoint(lease, checkpoints)
 
     def renew_all(self) -> None:
         """At each renewal of the lease, check every job again, so that a job taken away is noticed."""

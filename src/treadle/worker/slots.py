@@ -221,7 +221,8 @@ class Slots:
         # Completing sets progress to 100: only a message is worth keeping.
         if attempt.news and (attempt.message or transition.to is not Status.COMPLETED):
             self._settler.add_touch(job.lease, attempt.touch(now))
-        self._settler.add(Settlement(job, transition, int((now - started) * 1000)))
+        effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
+        self._settler.add(Settlement(job, transition, int((now - started) * 1000), effects))
         if transition.pauses_topic:
             self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
 
