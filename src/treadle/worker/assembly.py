@@ -103,6 +103,7 @@ class Assembly:
         self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
         self.progress = ProgressWriter(store, self.job_lost)
         self.step_writer = StepWriter(store, self.metrics, self.job_lost)
+        self.progress.post_steps = self.step_writer.post
         self.step_services = StepServices(store, self.step_writer)
         services = LoopServices(self.queue, self.keeper, self.progress, self.step_services)
         self.services = services

@@ -37,10 +37,18 @@ class StepWriter:
         """Returns when it is stored; LeaseLost if the job belongs to another worker by now."""
         if attempt.lost:
             raise LeaseLost(attempt.lost_interrupt().reason)
-        written = asyncio.get_running_loop().create_future()
+        await self._add(attempt, checkpoint)
+
+    def post(self, attempt: Attempt, checkpoint: Checkpoint) -> None:
+        """News that nobody waits for. It goes the same way, or an older state could overtake a newer one."""
+        if not attempt.lost:
+            self._add(attempt, checkpoint).add_done_callback(_ignore)
+
+    def _add(self, attempt: Attempt, checkpoint: Checkpoint) -> asyncio.Future[None]:
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(attempt, checkpoint, written))
         self._wake.set()
-        await written
+        return written
 
     async def run(self) -> None:
         """One round of writing."""
@@ -87,3 +95,9 @@ class StepWriter:
                 self._backoff.reset()
                 self._outage.worked()
                 return set(lost)
+
+
+def _ignore(written: asyncio.Future[None]) -> None:
+    """A lost lease is reported by other writes, too."""
+    if not written.cancelled():
+        written.exception()
