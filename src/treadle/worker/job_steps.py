@@ -125,7 +125,7 @@ class JobSteps:
         )
 
     def abandon(self, step: StepKey) -> None:
-        """It was interrupted, and will begin anew."""
+        """It is no longer under way."""
         self._untold.pop(step, None)
 
     # -- writing ---------------------------------------------------------------------------------

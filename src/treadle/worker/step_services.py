@@ -56,8 +56,8 @@ class StepServices:
         attempt = call.attempt
         steps, step = steps_of(attempt), StepKey(name, key)
         try:
+            steps.abandon(step)  # from here on, nobody says that it is under way
             if record is None:
-                steps.abandon(step)
                 return
             write = StepWrite(
                 name,
