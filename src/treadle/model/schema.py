@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
 from pydantic_core import from_json, to_json
 
-from treadle.model.errors import InvalidInput, InvalidPayload
+from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
 from treadle.model.payload import dumps_object
 
 
@@ -26,6 +26,14 @@ def payload_writer(topic: str, schema: dict[str, Any]) -> Callable[[Any], str]:
         return text
 
     return write
+
+
+def check_answer(step: str, schema: Mapping[str, Any], text: str) -> None:
+    """Refuse an answer that its step's schema does not allow, with the path."""
+    error = next(_validator(to_json(schema)).iter_errors(from_json(text)), None)
+    if error is not None:
+        path = ".".join(str(part) for part in ("result", *error.instance_path))
+        raise InvalidAnswer(f"{step}: {path}: {error.message[:300]}", field=path[:200])
 
 
 @lru_cache(maxsize=256)

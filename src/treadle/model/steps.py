@@ -108,6 +108,25 @@ def check_count(names: int, rows: int) -> None:
         raise TooManySteps(f"a job has at most {MAX_ROWS:,} runs of steps; split the work into several jobs")
 
 
+def pending_step(name: str, title: str) -> dict[str, Any]:
+    """A declared step of a new job, as people see it."""
+    return {
+        "id": name,
+        "name": title,
+        "status": StepState.PENDING.value,
+        "progress": 0,
+        "message": None,
+        "attempt": 0,
+        "startedAt": None,
+        "completedAt": None,
+        "error": None,
+        "result": None,
+        "resultSize": None,
+        "key": None,
+        "items": None,
+    }
+
+
 def find(steps: Sequence[StepSpec], name: str) -> StepSpec | None:
     return next((one for one in steps if one.name == name), None)
 

@@ -225,7 +225,8 @@ class Slots:
             self._settler.add_touch(job.lease, attempt.touch(now))
         gap = self.clock_gap_s
         waited_ms = int((started - gap) * 1000) - job.due if gap else None
-        self._settler.add(Settlement(job, transition, int((now - started) * 1000), None, waited_ms))
+        effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
+        self._settler.add(Settlement(job, transition, int((now - started) * 1000), effects, waited_ms))
         if transition.pauses_topic:
             self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
 

@@ -716,9 +716,10 @@ DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind 
 -- name: claimed_steps
 -- What the steps of these jobs have done, small results included, and the answers that came early.
 SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
-    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type
-FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
-UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL
+    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type,
+    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version
+FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: steps s ON s.n = t.n}
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 
 -- name: add_steps
