@@ -67,8 +67,8 @@ async def test_templates_are_listed_with_what_they_take(visitor: Visitor) -> Non
     text = await visitor.text("/_/templates")
     for part in ("rag_index", "Index a corpus", "version 1", "one function", "corpus, channelId, share", "1 on, 0 off"):
         assert part in text
-    assert "3 tries, after 1m 00s, 4m 00s" in text
-    assert "6h 00m, 300 per 1m 00s" in text
+    assert "3 tries, after 1m, 4m" in text
+    assert "6h, 300 per 1m" in text
     assert "No template matches" in await visitor.text("/_/templates?q=nothing")
     assert "rag_index" in await visitor.text("/_/templates?q=channelid")
 
@@ -200,10 +200,26 @@ async def test_steps_are_listed(visitor: Visitor) -> None:
     handler.template = replace(handler.template, steps=steps)
     await visitor.queue.save_templates()
     text = await visitor.text("/_/templates/pipeline")
-    assert "prepare 準備資料 Python 1m 00s stops" in text
-    assert "approve a person 3d 0h" in text
-    assert "finalize 整理結果 external worker, go 30 s finishes first" in text
+    assert "prepare 準備資料 Python 1m stops" in text
+    assert "approve a person 3d" in text
+    assert "finalize 整理結果 external worker, go 30s finishes first" in text
     assert "3 steps" in await visitor.text("/_/templates")
+
+
+async def test_a_step_that_is_new_is_one_line_of_the_difference(visitor: Visitor) -> None:
+    from dataclasses import replace
+
+    first: dict[str, Any] = {"id": "prepare", "name": "", "workerType": "python", "timeoutSeconds": 60}
+    second: dict[str, Any] = {"id": "publish", "name": "Publish", "workerType": "go", "timeoutSeconds": 30}
+    visitor.queue.register("pipeline", lambda payload: None)
+    handler = visitor.queue.handlers["pipeline"]
+    for steps in ([first], [{**first, "timeoutSeconds": 90}, second]):
+        handler.template = replace(handler.template, steps=steps)
+        await visitor.queue.save_templates()
+    text = await visitor.text("/_/templates/pipeline")
+    assert "1 added, 1 changed" in text
+    assert "changed steps.prepare.timeoutSeconds 60 90" in text
+    assert "added steps.publish Publish, go, within 30s" in text
 
 
 async def test_an_unknown_template_is_not_found(visitor: Visitor) -> None:
