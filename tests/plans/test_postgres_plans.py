@@ -390,7 +390,7 @@ async def test_what_happened_lately_costs_the_same_with_a_million(worlds: dict[i
 
 def lately(job: int, event: int) -> Cursor:
     """Somebody looked a moment ago, and watches two gaps."""
-    return Cursor(Mark(job - 20, (Gap(5, 9, 2**60),)), Mark(event - 10, (Gap(3, 4, 2**60),)), {})
+    return Cursor(Mark(job - 20, (Gap(5, 9, 2**60),)), Mark(event - 10, (Gap(3, 4, 2**60),)), {}, {})
 
 
 def test_the_plan_of_a_page_names_its_indexes(worlds: dict[int, World]) -> None:

@@ -30,6 +30,7 @@ from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
 from treadle.queue.schedules import KIND, Schedules, body_of, schedule_from
 from treadle.queue.sync_parts import SyncSchedules
+from treadle.store.values import RecordWrite
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -42,11 +43,12 @@ async def jobs_of(queue: Queue) -> list[Job]:
 
 async def make_due(queue: Queue, schedule_id: str, ago_ms: int = 0) -> int:
     """As if its next slot had been so long ago; when that was."""
-    [record] = await queue.store.records([(KIND, schedule_id)])
+    [record] = await queue.store.get_records([(KIND, schedule_id)])
     assert record
     at = await queue.store.now() - ago_ms
     body = body_of(replace(schedule_from(record), next_ms=at))
-    assert await queue.store.put_record(KIND, schedule_id, schedule_id, body, record.version, at)
+    write = RecordWrite(KIND, schedule_id, schedule_id, body, at, record.version)
+    assert await queue.store.write_records([write]) != [None]
     return at
 
 
@@ -262,11 +264,11 @@ async def test_missed_slots_follow_the_policy(queue: Queue, missed: Any, count: 
     made = await queue.schedules.create("report", every="24h", missed=missed)
     await make_due(queue, made.id, 9 * DAY_MS + HOUR_MS)
     # Slots of an interval are counted from when it was made; make that a multiple of a day ago.
-    [record] = await queue.store.records([(KIND, made.id)])
+    [record] = await queue.store.get_records([(KIND, made.id)])
     assert record
     schedule = schedule_from(record)
     body = body_of(replace(schedule, created_ms=(schedule.next_ms or 0) - DAY_MS))
-    await queue.store.put_record(KIND, made.id, made.id, body, record.version, record.due)
+    await queue.store.write_records([RecordWrite(KIND, made.id, made.id, body, record.due, record.version)])
     await fire(queue)
     assert len(await jobs_of(queue)) == count
     events = await queue.schedules.events(made.id)
@@ -439,7 +441,7 @@ async def test_a_hundred_and_fifty_due_at_once_are_all_fired(queue: Queue) -> No
     now = await queue.store.now()
     for i in range(150):
         schedule = Schedule(id=f"s{i}", topic="report", cron="0 9 * * *", next_ms=now)
-        await queue.store.put_record(KIND, schedule.id, schedule.id, body_of(schedule), due=now)
+        await queue.store.write_records([RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), now)])
     await fire(queue)
     assert len(await jobs_of(queue)) == 150
 

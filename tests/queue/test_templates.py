@@ -24,6 +24,7 @@ from treadle import (
     TemplateNotFound,
     VersionConflict,
 )
+from treadle.store.values import RecordWrite
 
 
 async def saved(queue: Queue) -> dict[str, tuple[dict[str, Any], int]]:
@@ -451,7 +452,7 @@ async def test_a_definition_from_an_older_release_of_treadle_keeps_its_number(ur
         saved = await queue.templates.get("mail")
         old = {name: value for name, value in saved.definition.items() if name not in ("resultSchema", "schedulable")}
         body = json.dumps({"version": 1, "definition": old, "versions": [{"version": 1, "created_ms": 1}]})
-        await queue.store.put_record("template", "mail", "mail", body, 1)
+        await queue.store.write_records([RecordWrite("template", "mail", "mail", body, version=1)])
     async with release(url) as queue:
         saved = await queue.templates.get("mail")
         assert (saved.version, saved.as_json()["schedulable"]) == (1, True)

@@ -1,6 +1,8 @@
 """Cancels: of what waits, of what runs, and against a handler that is done first."""
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -166,3 +168,45 @@ async def test_a_handler_that_ignores_its_cancel_is_ended_by_the_reaper_and_its_
     await until(lambda: worker.metrics.lease_losses == 1)
     job = await job.refresh()
     assert (job.status, job.result_value) == ("cancelled", None)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_cancel_in_the_moment_of_the_start_is_told_after_the_start(
+    queue: Queue, start: Start, kind: str
+) -> None:
+    begun = threading.Event()
+
+    async def on_loop(ctx: Context) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    def in_thread(ctx: Context) -> None:
+        begun.set()
+        while True:
+            ctx.check_cancelled()
+            time.sleep(0.005)
+
+    queue.register("brief", on_loop if kind == "async" else in_thread)
+    expected = ["job:enqueued", "job:started", "job:cancelling", "job:cancelled"]
+    told: list[str] = []
+
+    async def collect() -> None:
+        async for event in queue.stream(topic="brief"):
+            told.append(event["event"])
+
+    collecting = asyncio.create_task(collect())
+    await until(lambda: queue.feed._listeners and queue.feed._follower is not None)
+    await start(queue)
+    for _ in range(5):
+        told.clear()
+        begun.clear()
+        job = await queue.enqueue("brief")
+        await until(begun.is_set, every=0)
+        await job.cancel()
+        await until(lambda: len(told) >= len(expected))
+        assert told == expected
+        timeline = await queue.events(job.id)
+        assert [event.type for event in timeline] == expected
+        assert [event.created_at for event in timeline] == sorted(event.created_at for event in timeline)
+    await queue.feed.stop()
+    await collecting

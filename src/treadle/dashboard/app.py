@@ -104,6 +104,8 @@ class Dashboard:
                 Route("/templates/{topic}/use/{version:int}", self._shown(templates.ask_use)),
                 Route("/templates/{topic}/use/{version:int}", self._changing(templates.use), methods=["POST"]),
                 Route("/workers", self._shown(workers.workers)),
+                Route("/workers/drain", self._shown(workers.ask_drain)),
+                Route("/workers/drain", self._changing(workers.drain), methods=["POST"]),
                 Route("/system", self._shown(system.system)),
                 Route("/system/retention", self._changing(system.save_retention), methods=["POST"]),
                 Route("/system/access", self._shown(system.save_access), methods=["POST"]),

@@ -37,7 +37,7 @@ class Server:
     def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
         store = queue.store
         self.queue = queue
-        self.accounts = Accounts(store, records=Gathered(store.records))
+        self.accounts = Accounts(store, records=Gathered(store.get_records))
         self.site = queue.site
         self.front = Front.of(queue.settings)
         self.access = Access(self.accounts, self.site, self.front)

@@ -14,7 +14,7 @@ MOST_TEMPLATES = 100_000
 
 
 async def saved_templates(store: Store) -> dict[str, SavedTemplate]:
-    return {record.id: template_from(record) for record in await store.list_records(KIND, MOST_TEMPLATES)}
+    return {record.id: template_from(record) for record in await store.find_records(KIND, limit=MOST_TEMPLATES)}
 
 
 def template_from(record: Record) -> SavedTemplate:
@@ -30,7 +30,7 @@ async def definitions(store: Store, templates: Mapping[str, SavedTemplate]) -> d
     from pydantic_core import from_json
 
     wanted = [(topic, one.version) for topic, saved in templates.items() for one in saved.versions]
-    records = await store.records([(VERSION_KIND, version_id(*one)) for one in wanted])
+    records = await store.get_records([(VERSION_KIND, version_id(*one)) for one in wanted])
     found: dict[str, dict[int, Definition]] = {topic: {} for topic in templates}
     for (topic, number), record in zip(wanted, records, strict=True):
         if record is not None:

@@ -15,7 +15,7 @@ from treadle.model.errors import InvalidInput, InvalidPayload
 from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
 from treadle.model.template import Template
 
-Kind = Literal["async", "thread", "process"]
+HandlerKind = Literal["async", "thread", "process"]
 
 
 class HandlerContext:
@@ -38,7 +38,7 @@ class Handler:
         self.template = template
         self.topic = template.topic
         signature = _signature(function)
-        self.kind: Kind = "process" if process else "async" if _is_async(function) else "thread"
+        self.kind: HandlerKind = "process" if process else "async" if _is_async(function) else "thread"
         self.wants_context, parameters = _parameters(function, signature)
         self._payload: TypeAdapter[Any] | None = None
         self._parameters: Sequence[inspect.Parameter] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from treadle.model.durations import INT32, Duration, Priority, checked_count, du
 from treadle.model.errors import InvalidInput
 from treadle.model.job import checked_topic
 from treadle.model.retry import Retry
+from treadle.model.steps import StepSpec
 
 # The idempotency key of `idempotent=True`.
 WHOLE_PAYLOAD = "*"
@@ -88,8 +89,8 @@ class Template:
     schedulable: bool = True
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None
-    steps: Sequence[Mapping[str, Any]] = ()
-    """The declared steps of a flow, as in JSON; empty for a plain job."""
+    steps: tuple[StepSpec, ...] = ()
+    """The declared steps of a flow; empty for a plain job."""
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
@@ -132,7 +133,7 @@ class Template:
                 "graceSeconds": seconds(self.cancel.grace),
             },
             "retryPolicy": self.retry.as_json(),
-            "steps": [dict(step) for step in self.steps],
+            "steps": [step.as_json() for step in self.steps],
             "payloadSchema": self.payload_schema,
             "resultSchema": self.result_schema,
             "schedulable": self.schedulable,
@@ -164,7 +165,7 @@ class Template:
             schedulable=data.get("schedulable", True),
             payload_schema=data["payloadSchema"],
             result_schema=data.get("resultSchema"),
-            steps=data.get("steps", ()),
+            steps=tuple(StepSpec.from_json(step) for step in data.get("steps") or ()),
         )
 
 

@@ -12,7 +12,7 @@ from uuid_utils import uuid7
 
 from treadle.model.job import from_ms
 from treadle.store.protocol import Store
-from treadle.store.values import Record
+from treadle.store.values import Record, RecordWrite
 
 KIND = "audit"
 MAX_TEXT = 500
@@ -21,7 +21,7 @@ SEARCHED = 5000
 """How many of the newest entries a search reads."""
 
 
-class Opened(Protocol):
+class HasStore(Protocol):
     @property
     def store(self) -> Store: ...
 
@@ -55,7 +55,7 @@ class AuditEntry:
 
 
 class AuditLog:
-    def __init__(self, queue: Opened) -> None:
+    def __init__(self, queue: HasStore) -> None:
         self._store = queue.store
 
     async def add(
@@ -83,10 +83,10 @@ class AuditLog:
         }
         id = id or str(uuid7())
         due = await self._store.now() + KEPT_MS
-        await self._store.put_record(KIND, id, id, to_json(body).decode(), due=due)
+        await self._store.write_records([RecordWrite(KIND, id, id, to_json(body).decode(), due)])
 
     async def newest(self, limit: int = 50) -> Sequence[AuditEntry]:
-        return [_entry(record) for record in await self._store.list_records(KIND, limit, newest=True)]
+        return [_entry(record) for record in await self._store.find_records(KIND, newest=True, limit=limit)]
 
     async def search(self, text: str, limit: int = 50) -> Sequence[AuditEntry]:
         """The newest entries with all words of the text: a person, an action, an id, a filter or a reason."""
@@ -95,8 +95,8 @@ class AuditLog:
         return [entry for entry in entries if all(word in entry.text for word in words)][:limit]
 
     async def forget_old(self) -> None:
-        for record in await self._store.find_records(KIND, due_before=await self._store.now()):
-            await self._store.delete_record(KIND, record.id)
+        old = await self._store.find_records(KIND, due_before=await self._store.now())
+        await self._store.delete_records([(KIND, record.id) for record in old])
 
 
 def _entry(record: Record) -> AuditEntry:

@@ -215,6 +215,11 @@ def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
+def option_named(name: str) -> str | None:
+    """The option with this name here or in another queue."""
+    return name if name in EnqueueOptions.__annotations__ else _OTHER_NAMES.get(name)
+
+
 def merged(first: EnqueueOptions, then: EnqueueOptions) -> EnqueueOptions:
     return cast(EnqueueOptions, {**first, **checked_options(then)}) if then else first
 

@@ -605,7 +605,14 @@ class Queue:
         await (await self._session()).store.pause(checked_topic(topic), when)
 
     async def resume(self, topic: str) -> None:
-        await (await self._session()).store.resume(checked_topic(topic))
+        await (await self._session()).store.pause(checked_topic(topic), 0)
+
+    async def drain(self, worker: str) -> bool:
+        """Ask a worker to claim nothing more, finish its jobs and stop; it learns this from its next heartbeat.
+
+        False if no live worker has this name.
+        """
+        return await (await self._session()).store.drain(worker)
 
     def _answer(self, answer: Job | Refusal | None) -> Job:
         if isinstance(answer, Refusal):

@@ -36,7 +36,7 @@ from treadle.policy.schedule import (
     Overlap,
     Schedule,
     ScheduleEvent,
-    Slot,
+    ScheduleSlot,
     checked_id,
     rendered_payload,
     slot,
@@ -97,7 +97,7 @@ class Stored(NamedTuple):
     version: int
 
     def write(self, changed: Schedule, due: int | None) -> RecordWrite:
-        return RecordWrite(KIND, changed.id, body_of(changed), due, self.version)
+        return RecordWrite(KIND, changed.id, changed.id, body_of(changed), due, self.version)
 
 
 class SchedulePage(NamedTuple):
@@ -130,13 +130,13 @@ class Schedules:
         )
         await self.check(schedule, now)
         schedule = _planned(schedule, now)
-        if not await store.put_record(KIND, schedule.id, schedule.id, body_of(schedule), due=due_of(schedule)):
+        if not (await store.write_records([_write(schedule)]))[0]:
             raise VersionConflict(f"there is a schedule {schedule.id} already", id=schedule.id)
         return schedule
 
     async def list(self, topic: str | None = None) -> Sequence[Schedule]:
         """All schedules, or a topic's, oldest first."""
-        found = await (await self._store()).list_records(KIND, MOST_SCHEDULES)
+        found = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
         return [one for one in map(schedule_from, found) if topic in (None, one.topic)]
 
     async def page(self, offset: int, limit: int, search: str = "") -> SchedulePage:
@@ -184,7 +184,7 @@ class Schedules:
         if schedule.code is not None:
             message = f"schedule {schedule.id} is defined in {schedule.source}; disable it, or delete it there"
             raise CodeDefined(message, id=schedule.id)
-        if not await store.delete_record(KIND, schedule_id):
+        if not await store.delete_records([(KIND, schedule_id)]):
             raise _not_found(schedule_id)
 
     async def run(self, schedule_id: str) -> Job:
@@ -224,7 +224,7 @@ class Schedules:
 
     # -- for the scheduler -------------------------------------------------------------------------
 
-    async def new_job(self, schedule: Schedule, one: Slot) -> NewJob:
+    async def new_job(self, schedule: Schedule, one: ScheduleSlot) -> NewJob:
         """The job of a slot. Refused if the topic's template is disabled, can't be scheduled or refuses the payload."""
         if not (await self._queue.template(schedule.topic)).schedulable:
             raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)
@@ -252,7 +252,7 @@ class Schedules:
         wanted = {one["id"]: (topic, one) for topic, all_ in definitions.items() for one in _numbered(topic, all_)}
         sources = {topic: _source(self._queue.handlers[topic].function) for topic in definitions}
         lists = _id_lists(wanted, sources)
-        known = await store.records([*((KIND, id_) for id_ in wanted), *((CODE, name) for name in lists)])
+        known = await store.get_records([*((KIND, id_) for id_ in wanted), *((CODE, name) for name in lists)])
         saved = {record.id: record for record in known if record}
         for id_, (topic, options) in wanted.items():
             old = schedule_from(saved[id_]) if id_ in saved else None
@@ -283,7 +283,7 @@ class Schedules:
         now = await store.now()
         made = _planned(replace(fresh, created_ms=now, updated_ms=now), now)
         # None: another process with the same code has just created it.
-        await store.put_record(KIND, made.id, made.id, body_of(made), due=due_of(made))
+        await store.write_records([_write(made)])
 
     # -- storage -----------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Schedules:
 
     async def _stored(self, store: Store, schedule_id: str) -> Stored:
         known = isinstance(schedule_id, str) and len(schedule_id) <= 100
-        record = (await store.records([(KIND, schedule_id)]))[0] if known else None
+        record = (await store.get_records([(KIND, schedule_id)]))[0] if known else None
         if record is None:
             raise _not_found(schedule_id)
         return Stored(schedule_from(record), record.version)
@@ -327,7 +327,7 @@ class Schedules:
             new = await change(old, await store.now())
             if new is old:
                 return old
-            if await store.put_record(KIND, new.id, new.id, body_of(new), version, due_of(new)):
+            if (await store.write_records([_write(new, version)]))[0]:
                 return new
         raise _busy(schedule_id)
 
@@ -460,6 +460,10 @@ def _numbered(topic: str, schedules: Iterable[CodeSchedule]) -> list[CodeSchedul
     return [{**one, "id": name} for one, name in zip(schedules, names, strict=True)]
 
 
+def _write(schedule: Schedule, version: int | None = None) -> RecordWrite:
+    return RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), due_of(schedule), version)
+
+
 def _id_lists(wanted: Mapping[str, tuple[str, Any]], sources: Mapping[str, str]) -> dict[str, list[str]]:
     """By topic and by file, for the schedules of this process."""
     lists: dict[str, list[str]] = {}
@@ -473,7 +477,7 @@ def _id_lists(wanted: Mapping[str, tuple[str, Any]], sources: Mapping[str, str])
 async def _save_list(store: Store, name: str, ids: Sequence[str], saved: Record | None) -> None:
     body = to_json(ids).decode()
     if (saved is None and ids) or (saved is not None and saved.body != body):
-        await store.put_record(CODE, name, name, body, saved.version if saved else None)
+        await store.write_records([RecordWrite(CODE, name, name, body, version=saved.version if saved else None)])
 
 
 def _fingerprint(topic: str, options: Mapping[str, Any]) -> str:

@@ -169,6 +169,7 @@ class SyncQueue:
     reschedule_many = blocking(Queue.reschedule_many)
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
+    drain = blocking(Queue.drain)
     pause = blocking(Queue.pause)
     resume = blocking(Queue.resume)
     work = blocking(Queue.work)

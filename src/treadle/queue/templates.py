@@ -95,7 +95,8 @@ class Templates:
                 changed = changed.with_switch(enabled, now)
             if changed is saved:
                 return saved
-            if await _write(store, [RecordWrite(KIND, topic, changed.body(), None, record.version)], [changed]):
+            write = RecordWrite(KIND, topic, topic, changed.body(), version=record.version)
+            if await _write(store, [write], [changed]):
                 self._queue._forget_templates()
                 return await self.get(topic)
         raise _busy(topic)
@@ -129,7 +130,7 @@ def choose(topic: str, handler: Handler | None, own_version: int | None, saved: 
 async def refresh(session: Session) -> None:
     """Read the saved templates. One that has not changed since keeps its parsed form, and its orders."""
     started = time.monotonic()
-    records = await session.store.list_records(KIND, MOST_TEMPLATES)
+    records = await session.store.find_records(KIND, limit=MOST_TEMPLATES)
     revisions = {record.id: record.version for record in records}
     if revisions != session.template_revisions:
         old = session.template_revisions
@@ -176,7 +177,7 @@ class _Saving:
     async def read(cls, store: Store, wanted: Mapping[str, Definition], fixed: Mapping[str, int | None]) -> _Saving:
         """The history is read only for definitions that differ from the current one."""
         chosen = [(VERSION_KIND, version_id(topic, number)) for topic, number in fixed.items() if number is not None]
-        found = await store.records([*((KIND, topic) for topic in wanted), *chosen])
+        found = await store.get_records([*((KIND, topic) for topic in wanted), *chosen])
         records = {(record.kind, record.id): record for record in found if record}
         saved = {id_: template_from(record) for (kind, id_), record in records.items() if kind == KIND}
         differ = {topic: one for topic, one in saved.items() if not is_same(one.definition, wanted[topic])}
@@ -203,7 +204,7 @@ class _Saving:
             (KIND, changed.topic, changed.body()),
         ):
             old = self._records.get((kind, id_))
-            self.writes.append(RecordWrite(kind, id_, body, None, old.version if old else None))
+            self.writes.append(RecordWrite(kind, id_, id_, body, version=old.version if old else None))
         self.changed.append(changed)
 
 
@@ -213,14 +214,14 @@ async def _write(store: Store, writes: Sequence[RecordWrite], changed: Sequence[
         return True
     rates = [TopicRate(one.topic, *(one.rate or (None, None))) for one in changed]
     try:
-        await store.write_records(writes, rates=rates)
+        await store.write_records(writes, atomic=True, rates=rates)
     except VersionConflict:
         return False
     return True
 
 
 async def _stored(store: Store, topic: str) -> tuple[SavedTemplate, Record]:
-    record = (await store.records([(KIND, checked_topic(topic))]))[0]
+    record = (await store.get_records([(KIND, checked_topic(topic))]))[0]
     if record is None:
         raise TemplateNotFound(f"no template is saved for the topic {topic}", topic=topic)
     return template_from(record), record

@@ -109,7 +109,7 @@ def _users_words(count: int, verified: int) -> str:
 
 async def _house(page: Page) -> list[tuple[str, str]]:
     now = await page.state.now.get()
-    waiting = await page.state.queue.store.pending_migrations()
+    waiting = await page.state.queue.store.migrate(dry_run=True)
     leaders = [
         ("Leader", f"{one.worker}, {one.name}, until {words.time_of_day(from_ms(one.until))} UTC")
         for one in now.leaders

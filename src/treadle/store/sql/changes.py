@@ -7,6 +7,7 @@ Almost nothing is written for it; it is read from data that is stored anyway:
   one for each batch (a row of job 0 with their numbers), and so do deletions;
 * starts and progress: the rows of `running`, compared with the last look. A start that came and went between two
   looks is derived from the line or the outcome that ended its attempt; progress is only sampled.
+  A cancel may be stored before the start of the attempt that it stops, so it waits a moment for that start.
 
 All of it is read on one snapshot of the database, so a job is never seen to move before it was made. Two moves of
 one job have rising numbers, because the second waits for the first one's commit; so the order within a job is right.
@@ -50,8 +51,11 @@ MOST_GAPS = 10_000
 ENDS_ATTEMPT = frozenset(
     f"job:{name}" for name in "completed failed cancelled expired retrying snoozed released reclaimed waiting".split()
 )
+# A worker writes the start of a job that goes on running within a quarter of a second.
+START_WITHIN_MS = 2_000
+
 # These give the attempt back.
-UNSPENT = frozenset(("job:snoozed", "job:released"))
+UNSPENT = frozenset(("job:snoozed", "job:released", events.WAITING))
 
 
 class Snapshot(NamedTuple):
@@ -105,7 +109,7 @@ def _without(gaps: Sequence[Gap], found: Iterable[int]) -> list[Gap]:
     return left
 
 
-class Running(NamedTuple):
+class StartedAttempt(NamedTuple):
     """A started attempt, as it was last reported."""
 
     token: int | None
@@ -113,12 +117,6 @@ class Running(NamedTuple):
     started_at: int
     progress: int | None = None
     message: str | None = None
-
-
-class Cursor(NamedTuple):
-    jobs: Mark
-    events: Mark
-    running: Mapping[int, Running]
 
 
 class _Line(NamedTuple):
@@ -135,6 +133,20 @@ class _Line(NamedTuple):
     started_at: int | None = None
     """When that was started, where it was and is known."""
     gone: Mapping[str, Any] | None = None
+
+
+class EarlyCancel(NamedTuple):
+    """A cancel of an attempt of which no start has been told."""
+
+    line: _Line | None
+    """Still to be told; None: it was told, so a start that comes now is too late to be told."""
+
+
+class Cursor(NamedTuple):
+    jobs: Mark
+    events: Mark
+    running: Mapping[int, StartedAttempt]
+    early_cancels: Mapping[int, EarlyCancel]
 
 
 class Reader:
@@ -169,6 +181,7 @@ class Reader:
             (yield from self._first_mark("jobs_after", job or 0, snapshot)),
             (yield from self._first_mark("events_after", event or 0, snapshot)),
             (yield from self._running()),
+            {n: EarlyCancel(None) for (n,) in (yield from self._ask("cancelled_before_start"))},
         )
 
     def _first_mark(self, query: str, last: int, snapshot: Snapshot) -> Reading[Mark]:
@@ -202,13 +215,14 @@ class Reader:
             lines = [*made, *moved]
         if not more:
             current = yield from self._running()
-        story = _Story(cursor.running, current)
-        found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.changed)
+        story = _Starts(cursor, current)
+        found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.concerned)
         told = story.tell(lines, found, snapshot.now)
         lost = jobs.too_many or mark.too_many
         if lost:
             jobs, mark = Mark(jobs.last), Mark(mark.last)
-        return Changes(told, Cursor(jobs, mark, story.known), snapshot.now, more, lost, busy=bool(story.known))
+        after = Cursor(jobs, mark, story.known, story.early_cancels)
+        return Changes(told, after, snapshot.now, more, lost, busy=bool(story.known or story.early_cancels))
 
     def _made(self, mark: Mark, limit: int, snapshot: Snapshot) -> Reading[tuple[list[_Line], Mark, bool]]:
         late = yield from self._late("late_jobs", mark, limit)
@@ -238,8 +252,8 @@ class Reader:
         gaps = [{"first": gap.first, "last": gap.last, "top": limit} for gap in mark.gaps]
         return (yield from self._ask(query, gaps))
 
-    def _running(self) -> Reading[dict[int, Running]]:
-        return {n: Running(*row) for n, *row in (yield from self._ask("started_attempts"))}
+    def _running(self) -> Reading[dict[int, StartedAttempt]]:
+        return {n: StartedAttempt(*row) for n, *row in (yield from self._ask("started_attempts"))}
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -278,31 +292,64 @@ def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
     return attempt - 1 if attempt and event in UNSPENT else attempt
 
 
-class _Story:
+class _Starts:
     """Puts starts where they belong: before everything else in their attempts."""
 
-    def __init__(self, before: Mapping[int, Running], current: Mapping[int, Running] | None) -> None:
-        self.known = dict(before)
+    def __init__(self, before: Cursor, current: Mapping[int, StartedAttempt] | None) -> None:
+        self.known = dict(before.running)
         """The attempts with a reported start, as they were last reported."""
+        self.early_cancels = dict(before.early_cancels)
         self._current = current
         """What runs now; None while there are unread lines, because they may end those attempts."""
-        self.changed = {n for n, seen in (current or {}).items() if before.get(n) != seen}
+        self._changed = {n for n, seen in (current or {}).items() if before.running.get(n) != seen}
+        self.concerned = self._changed | self.early_cancels.keys()
+        self._told: list[Change] = []
 
     def tell(self, lines: Sequence[_Line], jobs: Mapping[int, Job], now: int) -> list[Change]:
-        told: list[Change] = []
         for line, started_at in zip(lines, self._starts(lines, jobs), strict=True):
             job = jobs.get(line.n)
-            if job is None:
-                if line.gone is not None:
-                    told.append(Change(line.event, line.at, None, gone=line.gone))
-                continue  # otherwise it was deleted since, which is reported later
-            if started_at is not None and line.n not in self.known:
-                told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
-                self.known[line.n] = Running(None, line.ran or 0, started_at)
-            if line.event in ENDS_ATTEMPT:
-                self.known.pop(line.n, None)
-            told.append(Change(line.event, line.at, job, line.to, line.attempt))
-        return told + self._of_those_that_run(jobs, now)
+            if job is not None:
+                self._tell_line(line, job, started_at)
+            elif line.gone is not None:
+                self._told.append(Change(line.event, line.at, None, gone=line.gone))
+            # Otherwise it was deleted since, which is reported later.
+        if self._current is not None:
+            self._tell_those_that_run(jobs, now, self._current)
+            self._tell_cancels_without_a_start(jobs, now)
+            self.known = dict(self._current)
+        return self._told
+
+    def _tell_line(self, line: _Line, job: Job, started_at: int | None) -> None:
+        n = line.n
+        if started_at is not None and n not in self.known and self._may_start(n):
+            self._told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
+            self.known[n] = StartedAttempt(None, line.ran or 0, started_at)
+        if line.event == events.CANCELLING and n not in self.known:
+            self.early_cancels[n] = EarlyCancel(line)
+            return
+        self._tell_early_cancel(n, job)
+        if line.event in ENDS_ATTEMPT:
+            self.known.pop(n, None)
+            self.early_cancels.pop(n, None)
+        self._told.append(Change(line.event, line.at, job, line.to, line.attempt))
+
+    def _may_start(self, n: int) -> bool:
+        early = self.early_cancels.get(n)
+        return early is None or early.line is not None
+
+    def _tell_early_cancel(self, n: int, job: Job) -> None:
+        """Its start has been told, or is not waited for any longer."""
+        early = self.early_cancels.get(n)
+        if early and early.line:
+            self._told.append(Change(early.line.event, early.line.at, job, early.line.to, early.line.attempt))
+            self.early_cancels[n] = EarlyCancel(None)
+
+    def _tell_cancels_without_a_start(self, jobs: Mapping[int, Job], now: int) -> None:
+        for n, early in list(self.early_cancels.items()):
+            if n not in jobs:
+                del self.early_cancels[n]
+            elif early.line and early.line.at + START_WITHIN_MS <= now:
+                self._tell_early_cancel(n, jobs[n])
 
     def _starts(self, lines: Sequence[_Line], jobs: Mapping[int, Job]) -> list[int | None]:
         """For each line, the start time of its attempt."""
@@ -314,23 +361,29 @@ class _Story:
                 following.pop(line.n, None)
                 if started_at is not None:
                     following[line.n] = started_at
-            found.append(following.get(line.n) if line.event in ENDS_ATTEMPT | {events.CANCELLING} else None)
+            found.append(following.get(line.n) if _of_an_attempt(line) else None)
         return found[::-1]
 
-    def _of_those_that_run(self, jobs: Mapping[int, Job], now: int) -> list[Change]:
-        told: list[Change] = []
-        if self._current is None:
-            return told
-        for n in sorted(self.changed & jobs.keys()):
-            seen, known = self._current[n], self.known.get(n)
+    def _tell_those_that_run(self, jobs: Mapping[int, Job], now: int, current: Mapping[int, StartedAttempt]) -> None:
+        for n in sorted(self._changed & jobs.keys()):
+            seen, known = current[n], self.known.get(n)
             if known is None or known.token not in (None, seen.token):
-                told.append(Change(events.STARTED, seen.started_at, jobs[n], Status.PROCESSING, seen.attempt))
+                if self._may_start(n):
+                    start = Change(events.STARTED, seen.started_at, jobs[n], Status.PROCESSING, seen.attempt)
+                    self._told.append(start)
                 known = None
+            self._tell_early_cancel(n, jobs[n])
+            self.early_cancels.pop(n, None)
             news = (seen.progress, seen.message)
             if news != ((known.progress, known.message) if known else (None, None)):
-                told.append(Change(events.PROGRESS, now, jobs[n], None, seen.attempt, *news))
-        self.known = dict(self._current)
-        return told
+                self._told.append(Change(events.PROGRESS, now, jobs[n], None, seen.attempt, *news))
+
+
+def _of_an_attempt(line: _Line) -> bool:
+    """Whether it happened while an attempt was under way. An answer that ends a step, and a wait, does not."""
+    if line.event == events.STEP_COMPLETED:
+        return line.to is None
+    return line.event in ENDS_ATTEMPT or line.event == events.CANCELLING
 
 
 def _start_of_outcome(line: _Line, jobs: Mapping[int, Job]) -> int | None:

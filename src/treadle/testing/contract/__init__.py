@@ -61,6 +61,7 @@ from treadle.testing.contract.settling import (
     GuardContract,
     SettleContract,
 )
+from treadle.testing.contract.steps import CheckpointContract, RequeueStepsContract, WaitContract
 from treadle.testing.contract.suite import ContractPart
 
 
@@ -102,6 +103,12 @@ class StoreContract:
     class TestBadData(BadDataContract): ...
 
     class TestEffects(EffectsContract): ...
+
+    class TestCheckpoint(CheckpointContract): ...
+
+    class TestWait(WaitContract): ...
+
+    class TestRequeueSteps(RequeueStepsContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -184,6 +191,7 @@ __all__ = [
     "CancelRequestContract",
     "CancelledWhileRunningContract",
     "ChangesContract",
+    "CheckpointContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -223,6 +231,7 @@ __all__ = [
     "ReleaseContract",
     "ReplacePolicyContract",
     "RequeueContract",
+    "RequeueStepsContract",
     "RescheduleContract",
     "SearchContract",
     "SettleContract",
@@ -232,5 +241,6 @@ __all__ = [
     "StoreContract",
     "TopicsContract",
     "TouchContract",
+    "WaitContract",
     "WalkContract",
 ]

@@ -44,6 +44,10 @@ class Watcher:
     async def news(self) -> list[str]:
         return names(await self.look())
 
+    async def has_told(self, name: str, times: int = 1) -> bool:
+        await self.look()
+        return names(self.seen).count(name) == times
+
     def stories(self) -> dict[str, list[str]]:
         """The event names seen for each job."""
         told: dict[str, list[str]] = defaultdict(list)
@@ -203,6 +207,54 @@ class ChangesContract(Watched):
         await bench.settle(job, CancelAcknowledged("stopped"))
         assert await watcher.news() == ["enqueued", "started", "cancelling", "cancelled"]
 
+    async def test_a_cancel_that_is_stored_before_the_start_waits_for_it(
+        self, bench: Workbench, watcher: Watcher
+    ) -> None:
+        (id,) = await bench.enqueue(1)
+        job = await bench.claim_one()
+        await steering.cancel(bench.store, [id], "")
+        assert await watcher.news() == ["enqueued"]
+        await self.touch(bench, job, 10)
+        assert await watcher.news() == ["started", "cancelling", "progress"]
+        await bench.settle(job, CancelAcknowledged("stopped"))
+        assert await watcher.news() == ["cancelled"]
+
+    async def test_a_cancel_that_is_stored_before_a_start_that_only_the_ending_tells(
+        self, bench: Workbench, watcher: Watcher
+    ) -> None:
+        (id,) = await bench.enqueue(1)
+        job = await bench.claim_one()
+        await steering.cancel(bench.store, [id], "")
+        assert await watcher.news() == ["enqueued"]
+        await bench.settle(job, Completed())
+        assert await watcher.news() == ["started", "cancelling", "completed"]
+
+    async def test_a_cancel_of_an_attempt_that_never_started(self, bench: Workbench, watcher: Watcher) -> None:
+        (id,) = await bench.enqueue(1)
+        job = await bench.claim_one()
+        await steering.cancel(bench.store, [id], "")
+        assert await watcher.news() == ["enqueued"]
+        await bench.store.settle([settlement(job, CancelAcknowledged("stopped"), None)])
+        assert await watcher.news() == ["cancelling", "cancelled"]
+
+    async def test_a_start_that_is_stored_long_after_the_cancel_is_not_told(
+        self, bench: Workbench, watcher: Watcher
+    ) -> None:
+        (id,) = await bench.enqueue(1)
+        job = await bench.claim_one()
+        await steering.cancel(bench.store, [id], "")
+        late = Watcher(bench.store)
+        await late.look()
+        await eventually(lambda: watcher.has_told("cancelling"))
+        await self.touch(bench, job, 10)
+        assert await watcher.news() == ["progress"]
+        assert await late.news() == ["progress"], "the cancel was stored before it began to watch"
+        await bench.settle(job, CancelAcknowledged("stopped"))
+        assert await watcher.news() == ["cancelled"]
+        await steering.requeue(bench.store, [id])
+        await self.started(bench)
+        assert await watcher.news() == ["requeued", "started"]
+
     async def test_progress_is_told_when_it_changed(self, bench: Workbench, watcher: Watcher) -> None:
         await bench.enqueue(1)
         job = await bench.claim_one()
@@ -235,6 +287,7 @@ class ChangesContract(Watched):
         await bench.store.settle([settlement(job, Completed()) for job in jobs[:20]])
         await steering.cancel(bench.store, ids, "")
         await watcher.look()
+        await eventually(lambda: watcher.has_told("cancelling", 10))
         stories = watcher.stories()
         assert list(stories) == ids, "in the order in which they were made"
         done = [job.id for job in jobs[:20]]
@@ -391,7 +444,7 @@ class BusyChangesContract(Watched):
         "retrying": {"started", "released", "cancelled", "cancelling"},
         "snoozed": {"started", "released", "cancelled", "cancelling"},
         "released": {"started", "released", "cancelled", "cancelling"},
-        "cancelling": {"cancelled", "started", "completed"},
+        "cancelling": {"cancelled", "completed"},
         "completed": {"requeued"},
         "failed": {"requeued"},
         "cancelled": {"requeued"},

@@ -8,10 +8,22 @@ import pytest
 
 from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue import steering
 from treadle.store.values import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import ENDED, HOUR, LEASES_ONLY, MINUTE, SECOND, STATES, TOPIC, Workbench
+from treadle.testing.workbench import (
+    DAY,
+    ENDED,
+    HOUR,
+    LEASES_ONLY,
+    MINUTE,
+    SECOND,
+    STATES,
+    TOPIC,
+    Workbench,
+    settlement,
+)
 
 
 class LeaderContract(ContractPart):
@@ -32,13 +44,13 @@ class LeaderContract(ContractPart):
 
     async def test_a_resignation_frees_the_office(self, bench: Workbench) -> None:
         await bench.store.elect("maintenance", "a", MINUTE)
-        await bench.store.resign("maintenance", "a")
+        assert await bench.store.elect("maintenance", "a", 0)
         assert await bench.store.elect("maintenance", "b", MINUTE)
 
     async def test_nobody_resigns_for_another(self, bench: Workbench) -> None:
         await bench.store.elect("maintenance", "a", MINUTE)
-        await bench.store.resign("maintenance", "b")
-        await bench.store.resign("unknown", "b")
+        assert not await bench.store.elect("maintenance", "b", 0)
+        assert not await bench.store.elect("unknown", "b", 0)
         assert not await bench.store.elect("maintenance", "b", MINUTE)
 
     async def test_of_many_candidates_one_is_elected(self, bench: Workbench) -> None:
@@ -95,6 +107,54 @@ class PruneContract(ContractPart):
         now = await bench.store.now()
         assert all(job.ended_at and job.ended_at.timestamp() * 1000 > now - MINUTE for job in left)
 
+    async def test_waits_and_runs_are_counted_in_powers_of_two(self, bench: Workbench) -> None:
+        store = bench.store
+        waits = (-3, 5, 1000, 2**40)
+        await bench.enqueue(4)
+        settled = [settlement(job, Completed(), ran_ms=7) for job in await bench.claim(limit=4)]
+        settled = [one._replace(waited_ms=wait) for one, wait in zip(settled, waits, strict=True)]
+        assert await store.settle(settled) == []
+        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        assert found == {("wait", 0): 1, ("wait", 3): 1, ("wait", 10): 1, ("wait", 23): 1, ("run", 3): 4}
+
+    async def test_failed_attempts_have_waited_and_completed_ones_have_run(self, bench: Workbench) -> None:
+        """Also those that don't take the short way, because they have a key or an error."""
+        store = bench.store
+        await bench.enqueue(1)
+        await bench.enqueue(1, dedupe_key="one")
+        outcomes: tuple[Outcome, ...] = (Failed("broken", "Error"), Completed())
+        settled = [
+            settlement(job, outcome, ran_ms=100)._replace(waited_ms=3)
+            for job, outcome in zip(await bench.claim(limit=2), outcomes, strict=True)
+        ]
+        assert await store.settle(settled) == []
+        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        assert found == {("wait", 2): 2, ("run", 7): 1}
+        await bench.enqueue(1)
+        await store.settle([settlement(job, Released("given back"), ran_ms=None) for job in await bench.claim()])
+        assert {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)} == found
+
+    async def test_old_times_are_kept_in_longer_spans_and_none_is_lost(self, bench: Workbench) -> None:
+        store = bench.store
+
+        async def complete() -> None:
+            await bench.enqueue(1)
+            (job,) = await bench.claim()
+            assert await store.settle([settlement(job, Completed(), ran_ms=7)._replace(waited_ms=3)]) == []
+
+        for _ in range(3):
+            await complete()
+            await bench.pass_time(7 * MINUTE)
+        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        for age in (2 * HOUR, 23 * HOUR, 24 * HOUR):
+            await bench.pass_time(age)
+            await store.tidy()
+            assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        await store.prune(96 * HOUR)
+        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        await store.prune(MINUTE)
+        assert list(await store.times(0, 1)) == []
+
     async def test_the_tally_goes_with_the_jobs(self, bench: Workbench) -> None:
         await bench.make("failed")
         await bench.pass_time(HOUR)
@@ -105,6 +165,39 @@ class PruneContract(ContractPart):
         if hasattr(database, "execute"):
             assert await database.execute("SELECT sum(count), count(*) FROM {tally}") == [(1, 1)]
         assert (await bench.store.stats()).counts["failed"] == 1
+
+    async def test_the_names_of_workers_go_with_the_last_job_that_mentions_them(self, bench: Workbench) -> None:
+        store = bench.store
+        leases = {name: await bench.lease(worker=name) for name in ("done", "retried", "here")}
+        ids = await bench.enqueue(2)
+        for name, id, outcome in (
+            ("done", ids[0], Completed()),
+            ("retried", ids[1], Failed("Boom", "Boom", retry_in_ms=100 * DAY)),
+        ):
+            job = await bench.claim_one(lease=leases[name])
+            assert job.id == id
+            await bench.settle(job, outcome)
+            await store.close_lease(leases[name])
+        await bench.reap()
+        await store.renew(leases["here"], 10 * HOUR)
+        await bench.pass_time(HOUR)
+        await store.prune(2 * HOUR)
+        assert [(await bench.job(id)).last_worker for id in ids] == ["done", "retried"]
+        await store.prune(MINUTE)
+        await store.prune(MINUTE)
+        assert (await bench.job(ids[1])).last_worker == "retried"
+        database = bench.database
+        if hasattr(database, "execute"):
+            assert await database.execute("SELECT name FROM {workers} ORDER BY name") == [("here",), ("retried",)]
+
+    async def test_a_worker_that_comes_back_has_its_name_again(self, bench: Workbench) -> None:
+        await bench.store.close_lease(await bench.lease(worker="again"))
+        await bench.reap()
+        await bench.pass_time(HOUR)
+        await bench.store.prune(MINUTE)
+        (id,) = await bench.enqueue(1)
+        await bench.settle(await bench.claim_one(lease=await bench.lease(worker="again")), Completed())
+        assert (await bench.job(id)).last_worker == "again"
 
     async def test_two_at_once_delete_each_job_once(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(2)]
@@ -119,10 +212,10 @@ class PruneContract(ContractPart):
 
 class OpenContract(ContractPart):
     async def test_opening_again_has_nothing_to_do(self, bench: Workbench) -> None:
-        assert await bench.store.pending_migrations() == []
+        assert await bench.store.migrate(dry_run=True) == []
         assert await bench.store.migrate() == []
         other = await bench.another()
-        assert await other.pending_migrations() == []
+        assert await other.migrate(dry_run=True) == []
 
     async def test_a_closed_store_says_so(self, bench: Workbench) -> None:
         other = await bench.another()

@@ -18,6 +18,8 @@ from treadle.store.sql.scripts.limits import take_wakes
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.running import release_unknown, settle
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
+from treadle.store.sql.scripts.steps import Answering, answer, checkpoint
+from treadle.store.sql.scripts.times import times_of
 from treadle.store.sql.scripts.upkeep import (
     prune,
     reap,
@@ -25,10 +27,13 @@ from treadle.store.sql.scripts.upkeep import (
 )
 
 __all__ = [
+    "Answering",
     "Script",
     "Steering",
     "Undone",
     "advance",
+    "answer",
+    "checkpoint",
     "claim",
     "insert",
     "insert_with_records",
@@ -41,5 +46,6 @@ __all__ = [
     "steer",
     "take_wakes",
     "tidy",
+    "times_of",
     "write_records",
 ]

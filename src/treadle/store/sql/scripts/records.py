@@ -9,26 +9,46 @@ from collections.abc import Sequence
 from treadle.model.errors import Refused, VersionConflict
 from treadle.store.sql.scripts.common import Script
 from treadle.store.sql.scripts.insert import insert
-from treadle.store.values import Inserted, NewJob, RecordWrite, TopicRate
+from treadle.store.values import Inserted, NewJob, Record, RecordWrite, TopicRate
+
+
+def write_records(
+    writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+) -> Script[list[Record | None]]:
+    answers = yield from _write_each(writes)
+    if atomic:
+        for one, record in zip(writes, answers, strict=True):
+            if record is None:
+                raise VersionConflict(f"{one.kind} {one.id} was changed by another process", kind=one.kind, id=one.id)
+    if rates:
+        yield "set_rates", [one._asdict() for one in sorted(rates, key=lambda one: one.topic)]
+    return answers
+
+
+def _write_each(writes: Sequence[RecordWrite]) -> Script[list[Record | None]]:
+    names = [(one.kind, one.id) for one in writes]
+    keys = [(one.kind, one.key) for one in writes]
+    if len(set(names)) == len(names) and len(set(keys)) == len(keys):
+        written = yield from _write(writes)
+        return [written.get(name) for name in names]
+    answers: list[Record | None] = []
+    for one, name in zip(writes, names, strict=True):  # of two writes for one name or key, the first wins
+        answers.append((yield from _write([one])).get(name))
+    return answers
+
+
+def _write(writes: Sequence[RecordWrite]) -> Script[dict[tuple[str, str], Record]]:
+    written: list[Record] = []
+    for query, known in (("add_records", False), ("change_records", True)):
+        # Sorted, or two batches deadlock.
+        if rows := [one._asdict() for one in sorted(writes) if (one.version is not None) is known]:
+            written += [Record(*row) for row in (yield query, rows)]
+    return {(one.kind, one.id): one for one in written}
 
 
 def insert_with_records(
     jobs: Sequence[NewJob], atomic: bool, records: Sequence[RecordWrite]
 ) -> Script[list[Inserted | Refused]]:
     """The records come first: two schedulers with the same slots meet there, before they take any key."""
-    yield from write_records(records)
+    yield from write_records(records, atomic=True)
     return (yield from insert(jobs, atomic)) if jobs else []
-
-
-def write_records(records: Sequence[RecordWrite], rates: Sequence[TopicRate] = ()) -> Script[None]:
-    """New records before changes and each in their order, so that two writers of the same records don't deadlock."""
-    ordered = sorted(records, key=lambda one: (one.kind, one.id))
-    new = [{**one._asdict(), "key": one.id} for one in ordered if one.version is None]
-    old = [one._asdict() for one in ordered if one.version is not None]
-    written = {(row[0], row[1]) for row in (yield "add_record", new)} if new else set()
-    written |= {(row[0], row[1]) for row in (yield "change_records", old)} if old else set()
-    for one in records:
-        if (one.kind, one.id) not in written:
-            raise VersionConflict(f"{one.kind} {one.id} was changed by another process", kind=one.kind, id=one.id)
-    if rates:
-        yield "set_rates", [one._asdict() for one in sorted(rates, key=lambda one: one.topic)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from treadle.policy.lifecycle import GraceOver, LeaseExpired, Outcome
 from treadle.store.sql.scripts.common import Script
-from treadle.store.sql.scripts.ended import Ended, erase
+from treadle.store.sql.scripts.ended import EndedRow, erase
 from treadle.store.sql.scripts.limits import recount
 from treadle.store.sql.scripts.moves import attempts, end_attempts
+from treadle.store.sql.scripts.times import join_old_times
 from treadle.store.values import Graces, Reaped
 
 
@@ -26,6 +27,7 @@ def reap(graces: Graces, limit: int) -> Script[Reaped]:
     outcomes |= {one.n: GraceOver() for one in stopped}
     moved = yield from end_attempts([*ended, *stopped], lambda one: outcomes[one.n])
     if rows:
+        yield "see_workers", rows
         yield "drop_leases", rows
     return Reaped(moved, more or len(late) > room)
 
@@ -53,13 +55,14 @@ def prune(age_ms: int, limit: int) -> Script[int]:
     if old:
         # The outcome first, with its age checked again: a job that was requeued and has ended since is not old.
         taken = [
-            Ended.taken(*row) for row in (yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)])
+            EndedRow.taken(*row) for row in (yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)])
         ]
         if taken:
             yield "add_tally", [one.undone() for one in taken]
             yield from erase([one.n for one in taken])
     if len(old) < limit:
         yield "drop_old_histograms", [{"age": age_ms}]
+        yield "drop_old_workers", [{"age": age_ms}]
     return len(old)
 
 
@@ -71,6 +74,7 @@ def tidy() -> Script[None]:
     if folded:
         yield "add_tally", folded
     yield "drop_empty_tally", []
+    yield from join_old_times()
     yield from recount()
     yield "drop_old_starts", []
     yield "drop_old_news", []
