@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from treadle.dashboard.page import Page, macros
-from treadle.dashboard.pages import bulk, errors, job, jobs, overview, topics, workers
+from treadle.dashboard.pages import bulk, errors, job, jobs, overview, schedules, topics, workers
 from treadle.dashboard.rows import job_row
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse, frame
@@ -69,6 +69,7 @@ PAGES: Mapping[str, Regions] = {
     "errors": errors.errors_regions,
     "topics": topics.topics_regions,
     "workers": workers.workers_regions,
+    "schedules": schedules.schedules_regions,
     "operation": operation_regions,
 }
 
