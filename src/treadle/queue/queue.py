@@ -339,6 +339,17 @@ class Queue:
         order = await self._order(await self._session(), topic, options)
         return order.jobs([payload])[0]
 
+    async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
+        """A validated job for a later transaction of the worker, and the job as it will be."""
+        if options.pop("connection", None) is not None:
+            raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
+        session = await self._session()
+        order = await self._order(session, topic, options)
+        with tracing.sending(topic) as sending:
+            (new,) = _traced(order.jobs([payload]), sending.traceparent)
+            sending.job(new.id)
+        return new, order.made_alone(new, await session.store.now(), self)
+
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 

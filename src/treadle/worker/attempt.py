@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treadle.policy.judgement import Cause, Interrupt
-from treadle.store.values import Claimed, Touch
+from treadle.store.values import Claimed, NewJob, Touch
 from treadle.worker.call import Call
 from treadle.worker.lease_keeper import Lease
 
@@ -28,6 +28,10 @@ class Attempt:
     percent: int | None = None
     message: str | None = None
     beaten_at = 0.0
+    follow_ups: tuple[NewJob, ...] = ()
+    """Jobs to store together with its completion."""
+    ended = False
+    """Its outcome is on its way to the store; nothing can be added to it."""
 
     def __init__(self, job: Claimed, lease: Lease, started: float) -> None:
         self.job = job

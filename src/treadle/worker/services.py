@@ -7,9 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle.model.errors import StoreUnavailable
+from treadle.model.errors import InvalidInput, StoreUnavailable
 
 if TYPE_CHECKING:
+    from treadle.model.job import Job
     from treadle.queue import Queue
     from treadle.worker.attempt import Attempt
     from treadle.worker.call import Call
@@ -45,6 +46,13 @@ class LoopServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
 
+    async def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Job:
+        new, job = await self._queue._prepare(topic, payload, **options)
+        if call.attempt.ended:
+            raise InvalidInput(f"job {call.job.id} has ended: enqueue without with_outcome", field="with_outcome")
+        call.attempt.follow_ups += (new,)
+        return job
+
 
 class ThreadServices:
     """For plain functions in threads: the loop does the work while the thread waits."""
@@ -58,6 +66,9 @@ class ThreadServices:
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return self._ask(self._services.enqueue, topic, payload, options)
+
+    def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options)
 
     def _ask(self, request: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         async def answer() -> Any:

@@ -26,7 +26,7 @@ from treadle.policy.lifecycle import (
     Transition,
     decide,
 )
-from treadle.store.values import Claimed, Settlement
+from treadle.store.values import Claimed, Effects, Settlement
 from treadle.telemetry.log_context import facts_of, running_job
 from treadle.worker.attempt import Attempt
 from treadle.worker.errors import error_text, type_name
@@ -207,13 +207,17 @@ class Slots:
 
     def _report(self, attempt: Attempt, recipe: Recipe, outcome: Outcome | None, now: float) -> None:
         self.finished += 1
+        attempt.ended = True
         job, started = attempt.job, attempt.started
         recipe.note_start(started - job.due / 1000)
         recipe.note_run(now - started)
         if outcome is None or attempt.abandoned:
             return
+        effects = None
         if outcome.__class__ is Completed:
             transition = _completed(job, outcome.result)
+            if attempt.follow_ups:
+                effects = Effects(attempt.follow_ups)
         elif isinstance(outcome, CancelAcknowledged):
             transition = _cancelled(job, outcome.reason)
         else:
@@ -221,7 +225,7 @@ class Slots:
         # Completing sets progress to 100: only a message is worth keeping.
         if attempt.news and (attempt.message or transition.to is not Status.COMPLETED):
             self._settler.add_touch(job.lease, attempt.touch(now))
-        self._settler.add(Settlement(job, transition, int((now - started) * 1000)))
+        self._settler.add(Settlement(job, transition, int((now - started) * 1000), effects))
         if transition.pauses_topic:
             self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
 
