@@ -6,8 +6,8 @@ counts, and what goes into the history. Stores apply transitions; they never cre
 
 Two rules shape the whole table:
 
-* An attempt is used up when a job is claimed. A release or a snooze gives it back; a failure and a
-  lost lease don't. So "attempt == max_attempts" on a running job means that this is its last try.
+* An attempt is used up when a job is claimed. A release, a snooze or a wait gives it back; a failure
+  and a lost lease don't. So "attempt == max_attempts" on a running job means that this is its last try.
 * A cancel may be requested while the handler runs, and the worker that reports the outcome may
   not know about it yet. So the transition carries an alternative, `if_cancelling`. The store
   applies it if it finds the cancel mark in the statement that settles the job. A job that finished
@@ -78,6 +78,24 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """It waits for answers; nobody holds it meanwhile."""
+
+    waits: str
+    """The steps it waits for, for people; when a wait ends is on its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOver:
+    """The time of a wait is over: its worker decides what that means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The step it waited for has its answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelAcknowledged:
     reason: str = ""
 
@@ -106,6 +124,12 @@ class GraceOver:
 class Requeued:
     force: bool = False
     stale: bool = False
+    mode: str = ""
+    """How a job with steps goes on; empty: it has none."""
+    steps: tuple[str, ...] | None = None
+    """The steps that run again, with all their keys. None: every one."""
+    payload: str | None = None
+    """A new payload, as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +160,9 @@ Outcome = (
     | Failed
     | Snoozed
     | Released
+    | Parked
+    | WaitOver
+    | Answered
     | CancelAcknowledged
     | LeaseExpired
     | DeadlinePassed
@@ -152,6 +179,9 @@ VERBS: Mapping[type[Outcome], str] = {
     Failed: "fail",
     Snoozed: "snooze",
     Released: "release",
+    Parked: "park",
+    WaitOver: "ending its wait",
+    Answered: "answer",
     CancelAcknowledged: "ack-cancel",
     LeaseExpired: "reclaim",
     DeadlinePassed: "expire",
@@ -273,6 +303,17 @@ def _released(job: JobState, outcome: Released | ReleasedByHand) -> Transition:
     )
 
 
+def _parked(job: JobState, outcome: Parked) -> Transition:
+    message = f"waits for {outcome.waits}"
+    return _unless_cancelling(
+        job, Transition(Status.WAITING, max(job.attempt - 1, 0), event="job:waiting", message=message)
+    )
+
+
+def _woken(job: JobState, _: WaitOver | Answered) -> Transition:
+    return Transition(Status.PENDING, job.attempt)
+
+
 def _cancel_acknowledged(job: JobState, outcome: CancelAcknowledged) -> Transition:
     return Transition(Status.CANCELLED, job.attempt, event="job:cancelled", message=outcome.reason or "cancelled")
 
@@ -310,7 +351,8 @@ def _grace_over(job: JobState, _: GraceOver) -> Transition:
 def _requeued(job: JobState, outcome: Requeued) -> Transition:
     if job.status is Status.COMPLETED and not (outcome.force or outcome.stale):
         raise WrongState("the job is completed: requeue it with force to run it again", status=str(job.status))
-    return Transition(Status.PENDING, 0, event="job:requeued", message=f"was {job.status}")
+    how = "" if outcome.mode in ("", "unfinished") else f", mode {outcome.mode}"
+    return Transition(Status.PENDING, 0, event="job:requeued", message=f"was {job.status}{how}")
 
 
 def _rescheduled(job: JobState, outcome: Rescheduled) -> Transition:
@@ -329,12 +371,16 @@ def _deleted(job: JobState, outcome: Deleted) -> Transition:
 _OWNED = frozenset({Status.PROCESSING, Status.CANCELLING})
 _PENDING = frozenset({Status.PENDING})
 _CANCELLING = frozenset({Status.CANCELLING})
+_WAITING = frozenset({Status.WAITING})
 _RULES: Mapping[type[Outcome], tuple[frozenset[Status], Callable[[JobState, Any], Transition]]] = {
-    Completed: (_OWNED | {Status.WAITING}, _completed),
-    Failed: (_OWNED | {Status.WAITING}, _failed),
+    Completed: (_OWNED | _WAITING, _completed),
+    Failed: (_OWNED | _WAITING, _failed),
     Snoozed: (_OWNED, _snoozed),
     Released: (_OWNED, _released),
     ReleasedByHand: (_OWNED, _released),
+    Parked: (_OWNED, _parked),
+    WaitOver: (_WAITING, _woken),
+    Answered: (_WAITING, _woken),
     CancelAcknowledged: (_CANCELLING, _cancel_acknowledged),
     LeaseExpired: (_OWNED, _lease_expired),
     DeadlinePassed: (_PENDING, _deadline_passed),
@@ -365,5 +411,5 @@ def first_line(error: str) -> str:
 
 def retries(status: Status, attempt: int) -> int:
     """Attempts that ended without success."""
-    under_way = status in (Status.PROCESSING, Status.WAITING, Status.CANCELLING)
+    under_way = status in (Status.PROCESSING, Status.CANCELLING)
     return max(attempt - 1, 0) if under_way or status is Status.COMPLETED else attempt

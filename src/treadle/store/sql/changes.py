@@ -55,7 +55,7 @@ ENDS_ATTEMPT = frozenset(
 START_WITHIN_MS = 2_000
 
 # These give the attempt back.
-UNSPENT = frozenset(("job:snoozed", "job:released"))
+UNSPENT = frozenset(("job:snoozed", "job:released", events.WAITING))
 
 
 class Snapshot(NamedTuple):
@@ -361,7 +361,7 @@ class _Starts:
                 following.pop(line.n, None)
                 if started_at is not None:
                     following[line.n] = started_at
-            found.append(following.get(line.n) if line.event in ENDS_ATTEMPT | {events.CANCELLING} else None)
+            found.append(following.get(line.n) if _of_an_attempt(line) else None)
         return found[::-1]
 
     def _tell_those_that_run(self, jobs: Mapping[int, Job], now: int, current: Mapping[int, StartedAttempt]) -> None:
@@ -377,6 +377,13 @@ class _Starts:
             news = (seen.progress, seen.message)
             if news != ((known.progress, known.message) if known else (None, None)):
                 self._told.append(Change(events.PROGRESS, now, jobs[n], None, seen.attempt, *news))
+
+
+def _of_an_attempt(line: _Line) -> bool:
+    """Whether it happened while an attempt was under way. An answer that ends a step, and a wait, does not."""
+    if line.event == events.STEP_COMPLETED:
+        return line.to is None
+    return line.event in ENDS_ATTEMPT or line.event == events.CANCELLING
 
 
 def _start_of_outcome(line: _Line, jobs: Mapping[int, Job]) -> int | None:

@@ -15,20 +15,21 @@ from treadle.model.status import ENDED, Status
 from treadle.policy.rules import All, Comparison, Condition, Constant, JobField, JobPath, SortKey, by_cost
 from treadle.policy.rules.conditions import every
 from treadle.store.sql.dialect import DIALECTS, Lookup
-from treadle.store.sql.queries import Query, told_events
+from treadle.store.sql.queries import Query, step_columns, told_events
 from treadle.store.sql.where import COLUMNS, Conditions
 from treadle.store.values import Listing
 
 BoundValues = list[str | int | float]
 
 # The view's name for each table, and how it is joined to the job.
-PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h"}
+PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h", "parked": "k"}
 JOINS = {
     "o": "LEFT JOIN {outcomes} {o} ON {o}.n = {p}.n",
     "r": "LEFT JOIN {running} {r} ON {r}.n = {p}.n",
     "q": "LEFT JOIN {ready} {q} ON {q}.n = {p}.n",
     "a": "LEFT JOIN {later} {a} ON {a}.n = {p}.n",
     "h": "LEFT JOIN {held} {h} ON {h}.n = {p}.n",
+    "k": "LEFT JOIN {parked} {k} ON {k}.n = {p}.n",
     "s": "LEFT JOIN {leases} {s} ON {s}.id = {r}.lease",
     "x": "LEFT JOIN {notes} {x} ON {x}.n = {p}.n",
 }
@@ -221,9 +222,10 @@ class _Source:
         self.place = place
         self.index = ""
         own = PLACES[place]
-        self.aliases = {alias: alias for alias in "jloqrahsx"} | {own: "p", "p": "p"}
+        self.aliases = {alias: alias for alias in "jloqrahksx"} | {own: "p", "p": "p"}
         self.used: set[str] = set()
         self.dialect = dialect = DIALECTS[build.dialect](build.bind)
+        current_step, step_document = step_columns(build.dialect, "p.n")
         self.words = {
             "clock": build.clock,
             "stale_after": str(build.stale_after_ms),
@@ -232,6 +234,8 @@ class _Source:
             "told_events": told_events(build.dialect),
             "greatest": dialect.greatest,
             "empty_list": dialect.empty_list,
+            "current_step": current_step,
+            "step_document": step_document,
         }
         self.conditions = Conditions(dialect, self.column)
 
@@ -320,6 +324,8 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
             return [("running", ["p.cancel_at IS NULL"])]
         case Status.CANCELLING:
             return [("running", ["p.cancel_at IS NOT NULL"])]
+        case Status.WAITING:
+            return [("parked", [])]
         case status if status in ENDED:
             # Literals, so that the planner sees the partial index; SQLite needs its exact condition.
             conditions = [f"p.status = '{status.value}'"]
@@ -328,8 +334,8 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
             if listing.ended_since is not None:
                 conditions.append(f"p.ended_at >= {build.bind(listing.ended_since)}")
             return [("outcomes", conditions)]
-        case _:
-            return [("running", ["1 = 0"])]
+        case unknown:
+            raise AssertionError(f"{unknown} has no place")
 
 
 def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[str]:

@@ -28,15 +28,15 @@ from treadle.policy.rules.values import MAX_PATTERN, canonical_date, instant, is
 from treadle.store.sql.dialect import Dialect, Lookup, SqlValue
 
 # Where a job's fields are, in terms of the `view` query: {j} is the job, {l} its lane, {s} its lease, {x} its note, {p}
-# the first table, and {o} {r} {q} {a} {h} are the places. It is `job_from_row` in SQL.
-_ATTEMPT = "coalesce({o}.attempt, {r}.attempt, {q}.attempt, {a}.attempt, {h}.attempt, 0)"
+# the first table, and {o} {r} {q} {a} {h} {k} are the places. It is `job_from_row` in SQL.
+_ATTEMPT = "coalesce({o}.attempt, {r}.attempt, {q}.attempt, {a}.attempt, {h}.attempt, {k}.attempt, 0)"
 # For fields that no job has yet.
 _NO_TEXT = "CAST(NULL AS text)"
 COLUMNS: Mapping[str, str] = {
     "id": "{j}.id",
     "topic": "{j}.topic",
-    "status": "CASE WHEN {o}.n IS NOT NULL THEN {o}.status WHEN {r}.n IS NULL THEN 'pending' "
-    "WHEN {r}.cancel_at IS NULL THEN 'processing' ELSE 'cancelling' END",
+    "status": "CASE WHEN {o}.n IS NOT NULL THEN {o}.status WHEN {k}.n IS NOT NULL THEN 'waiting' "
+    "WHEN {r}.n IS NULL THEN 'pending' WHEN {r}.cancel_at IS NULL THEN 'processing' ELSE 'cancelling' END",
     "staleAt": "CASE WHEN {o}.ended_at + {stale_after} <= {clock} THEN {o}.ended_at + {stale_after} END",
     "priority": "{j}.priority",
     "payload": "{j}.payload",
@@ -45,8 +45,8 @@ COLUMNS: Mapping[str, str] = {
     "errorType": "coalesce({o}.error_type, {x}.error_type)",
     "progress": "CASE WHEN {o}.status = 'completed' THEN 100 ELSE coalesce({o}.progress, {r}.progress, 0) END",
     "progressMessage": "coalesce({o}.message, {r}.message)",
-    "step": _NO_TEXT,
-    "steps": "{empty_list}",
+    "step": "CASE WHEN ({j}.flags & 32) <> 0 THEN {current_step} END",
+    "steps": "coalesce(CASE WHEN ({j}.flags & 32) <> 0 THEN {step_document} END, {empty_list})",
     "attempt": _ATTEMPT,
     "maxAttempts": "{j}.max_attempts",
     "retries": "CASE WHEN ({r}.n IS NOT NULL OR {o}.status = 'completed') AND "

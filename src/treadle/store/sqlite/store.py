@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic_core import from_json
 
@@ -26,7 +27,7 @@ from treadle.store.sqlite.health import examine
 from treadle.store.sqlite.hot import document
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.writer import BUSY, Writer
-from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, Wants
+from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
@@ -87,6 +88,11 @@ class SqliteStore(SqlStore):
         there = await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'", ())
         rows = await self.engine.read("SELECT number FROM treadle_migrations", ()) if there else []
         return [one.name for one in missing("sqlite", {row[0] for row in rows})]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(
+            f"sqlite:///{quote(str(self.path.absolute()))}?synchronous={self.engine.synchronous.lower()}"
+        )
 
     async def examine(self) -> list[Finding]:
         return await examine(self)

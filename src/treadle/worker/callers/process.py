@@ -214,6 +214,8 @@ class Conversation:
                 options = wire.enqueue_options(request)
                 services = self._caller.services
                 return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options))
+            case {"for": "database"}:
+                return list(self._caller.services.resources.database)
         raise InvalidInput(f"the worker does not know what a child asks for: {request['for']}")
 
 

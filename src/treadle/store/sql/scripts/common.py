@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from pydantic_core import to_json
+
 from treadle.model.errors import JobNotFound
 from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, Limit
@@ -97,3 +99,17 @@ def as_facts(rows: Rows) -> list[JobFacts]:
 
 def not_found(id_: str) -> Refusal:
     return Refusal(id_, JobNotFound(f"no job has the id {id_}", id=id_))
+
+
+def event_row(
+    n: int, type_: str, source: str | None, to: str | None, message: str, metadata: object, now: int
+) -> dict[str, Any]:
+    return {
+        "n": n,
+        "type": type_,
+        "from_status": source,
+        "to_status": to,
+        "message": message,
+        "metadata": to_json(metadata).decode(),
+        "created_at": now,
+    }

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from treadle.model import events
 from treadle.store.sql.rows import NOBODY
-from treadle.store.sql.scripts.common import Script, numbers
-from treadle.store.sql.scripts.moves import event_row
+from treadle.store.sql.scripts.common import Script, event_row, numbers
 
 
 class EndedRow(NamedTuple):
@@ -46,10 +45,21 @@ def erase(ns: Sequence[int]) -> Script[None]:
     if ns:
         now: int = (yield "clock", [])[0][0]
         gone = [dict(zip(_TOLD, row, strict=True)) for row in (yield "departing", numbers(ns))]
-        for query in ("drop_all_keys", "drop_notes", "drop_events", "drop_deadlines", "drop_jobs"):
+        for query in _HANGING_ON_A_JOB:
             yield query, numbers(ns)
         yield "add_events", [event_row(NOBODY, events.DELETED, None, None, "", gone, now)]
 
+
+_HANGING_ON_A_JOB = (
+    "drop_all_keys",
+    "drop_notes",
+    "drop_events",
+    "drop_deadlines",
+    "drop_steps",
+    "drop_step_results",
+    "drop_all_answers",
+    "drop_jobs",
+)
 
 # The fields of a deleted job that listeners may need: its id and its owner.
 _TOLD = ("id", "topic", "scope", "scopeId", "createdBy")

@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from typing import Any
+
+from pydantic_core import from_json
 
 from treadle.model.errors import TreadleError
 from treadle.model.status import ENDED, Status
+from treadle.model.steps import DONE
 from treadle.policy.admission import DEDUPE, Admit, Refuse, Request, UniqueKey
-from treadle.policy.lifecycle import CancelRequested, Outcome, Transition, decide
+from treadle.policy.lifecycle import (
+    CancelAcknowledged,
+    CancelRequested,
+    Outcome,
+    Requeued,
+    RowState,
+    Transition,
+    decide,
+)
 from treadle.store import wakeups
-from treadle.store.sql.rows import EXPIRES, ONCE
+from treadle.store.sql.rows import EXPIRES, ONCE, STEPS
 from treadle.store.sql.scripts.admitting import Admission, apply, ask, replace
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, not_found, numbers
 from treadle.store.sql.scripts.ended import EndedRow, erase
 from treadle.store.sql.scripts.limits import leave_ready
 from treadle.store.sql.scripts.moves import attempts, end_attempts, moved_event_row, relocate
-from treadle.store.values import Judge, Refusal, SteeredJob
+from treadle.store.sql.scripts.steps import run_again, steps_of
+from treadle.store.values import ClaimedStep, Judge, Refusal, SteeredJob
 
 PENDING_PLACES = ("ready", "later", "held")
 
@@ -34,6 +47,7 @@ class JudgedJob:
     ended: EndedRow | None = None
     outcome: Outcome | None = None
     transition: Transition | None = None
+    steps: tuple[ClaimedStep, ...] = ()
 
     @property
     def to(self) -> Transition:
@@ -96,9 +110,13 @@ def _look(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[Jud
         status = Status.PROCESSING if cancel_at is None else Status.CANCELLING
         found.append(JudgedJob(facts[n], "running", status, attempt))
     left -= {row[0] for row in rows}
+    rows = (yield "lock_parked", numbers(left)) if left else []
+    found += [JudgedJob(facts[n], "parked", Status.WAITING, attempt) for n, attempt in rows]
+    left -= {row[0] for row in rows}
     for one in [EndedRow(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
         found.append(JudgedJob(facts[one.n], "ended", Status(one.status), one.attempt, one))
-    return found
+    steps = yield from steps_of({one.facts.n for one in found if one.ended and one.facts.flags & STEPS})
+    return [replace_fields(one, steps=steps.get(one.facts.n, ())) for one in found] if steps else found
 
 
 def _judged(
@@ -108,14 +126,14 @@ def _judged(
     for one in found:
         job = one.facts
         stale = one.ended is not None and one.ended.ended_at + stale_after_ms <= now
-        state = SteeredJob(job.id, job.topic, one.status, one.attempt, job.max_attempts, stale)
+        state = SteeredJob(job.id, job.topic, one.status, one.attempt, job.max_attempts, stale, one.steps)
         try:
             outcome = judge(state)
             transition = decide(state, outcome)
         except TreadleError as error:
             steering.refuse(job, error)
         else:
-            judged.append(JudgedJob(job, one.place, one.status, one.attempt, one.ended, outcome, transition))
+            judged.append(replace_fields(one, outcome=outcome, transition=transition))
             steering.answers[job.id] = None
     return judged
 
@@ -140,6 +158,8 @@ def _how(one: JudgedJob) -> Callable[[Sequence[JudgedJob], int, Steering], Scrip
         return _requeue
     if one.status is Status.PENDING:
         return _end_pending if to.to in ENDED else None
+    if one.status is Status.WAITING:
+        return _cancel_parked
     if to.to is Status.CANCELLING:
         return _ask_to_stop if to.event else None
     return _take_back
@@ -166,6 +186,18 @@ def _ask_to_stop(verdicts: Sequence[JudgedJob], now: int, steering: Steering) ->
     steering.hints.add(wakeups.CANCEL)
 
 
+def _cancel_parked(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
+    """Nobody holds them, so nobody has to be asked: both events in one transaction."""
+    yield "take_parked", numbers(v.facts.n for v in verdicts)
+    yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
+    moves = []
+    for one in verdicts:
+        state = RowState(Status.CANCELLING, one.attempt, one.facts.max_attempts)
+        moves.append(Move(one.facts, state.status, decide(state, CancelAcknowledged(one.to.message))))
+    yield from relocate(moves, now)
+    steering.hints |= {wakeups.ENDED, wakeups.READY}
+
+
 def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> Script[None]:
     """Take jobs from their workers, which learn about it at their next write."""
     outcomes = {v.facts.n: v.outcome for v in verdicts}
@@ -181,7 +213,12 @@ def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> 
 
 
 def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
-    moves = [Move(v.facts, v.status, v.to, metadata=_history(v.ended)) for v in verdicts if v.ended]
+    payloads = yield from _old_payloads(verdicts)
+    moves = [
+        Move(v.facts, v.status, v.to, metadata=_history(v.ended) | payloads.get(v.facts.n, {}))
+        for v in verdicts
+        if v.ended
+    ]
     asked = yield from ask([_returning(move.facts) for move in moves], [move.facts.n for move in moves])
     moves = yield from _admitted(moves, asked, steering)
     if not moves:
@@ -191,6 +228,7 @@ def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Scr
     yield "drop_notes", numbers(ns)  # the failures before this ending are history like the ending itself
     yield "add_tally", [v.ended.undone() for v in verdicts if v.ended and v.facts.n in ns]
     yield "set_run_at", [{"n": n, "run_at": now} for n in sorted(ns)]
+    yield from _start_again([v for v in verdicts if v.facts.n in ns])
     if expiring := [move.facts.n for move in moves if move.facts.flags & EXPIRES]:
         yield "clear_deadline", numbers(expiring)
     if limited := [move.facts for move in moves if move.facts.limit_key]:
@@ -198,6 +236,33 @@ def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Scr
     yield from relocate(moves, now)
     yield from replace(asked, cancel, within_batch=True)
     steering.hints.add(wakeups.READY)
+
+
+def _old_payloads(verdicts: Sequence[JudgedJob]) -> Script[dict[int, dict[str, Any]]]:
+    """Of jobs that get a new one: the old one stays in the history."""
+    edited = [v.facts.n for v in verdicts if isinstance(v.outcome, Requeued) and v.outcome.payload is not None]
+    rows = (yield "job_payloads", numbers(edited)) if edited else []
+    return {n: {"payload": from_json(text)} for n, text in rows}
+
+
+def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
+    """The steps that run again, and new payloads."""
+    again: dict[int, list[ClaimedStep]] = {}
+    payloads = []
+    for one in verdicts:
+        if isinstance(one.outcome, Requeued):
+            again[one.facts.n] = [step for step in one.steps if _runs_again(step, one.outcome)]
+            if one.outcome.payload is not None:
+                payloads.append({"n": one.facts.n, "payload": one.outcome.payload})
+    yield from run_again(again)
+    if payloads:
+        yield "set_payloads", payloads
+
+
+def _runs_again(step: ClaimedStep, outcome: Requeued) -> bool:
+    if outcome.steps is None:
+        return True
+    return step.name in outcome.steps and (outcome.mode != "unfinished" or step.state not in DONE)
 
 
 def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Script[list[Move]]:
