@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from treadle import Job, Queue
+from treadle.model.errors import StoreUnavailable
+
 
 async def until(
     condition: Callable[[], Any], seconds: float = 60.0, explain: Callable[[], str] = lambda: "", every: float = 0.01
@@ -22,3 +25,40 @@ async def until(
             return answer
         assert time.monotonic() < deadline, f"still not so after {seconds} s\n{explain()}"
         await asyncio.sleep(every)
+
+
+async def job_where(queue: Queue, job: Job, holds: Callable[[Job], bool], seconds: float = 60.0) -> Job:
+    """The job once this holds of it."""
+
+    async def look() -> Job | None:
+        now = await queue.get(job.id)
+        return now if holds(now) else None
+
+    found: Job = await until(look, seconds)
+    return found
+
+
+async def ended(queue: Queue, job: Job, seconds: float = 60.0) -> Job:
+    return await job_where(queue, job, lambda now: now.ended, seconds)
+
+
+async def in_status(queue: Queue, job: Job, status: str, seconds: float = 60.0) -> Job:
+    return await job_where(queue, job, lambda now: now.status == status, seconds)
+
+
+async def after_failures(queue: Queue, job: Job, failures: int) -> Job:
+    """The job once it waits after so many failures, or has failed for good."""
+    return await job_where(queue, job, lambda now: now.retries == failures and now.locked_by is None)
+
+
+async def nothing_live(queue: Queue) -> bool:
+    """Whether all jobs have ended; not so if the store can't say."""
+    try:
+        stats = await queue.stats()
+    except StoreUnavailable:
+        return False
+    return not (stats.pending or stats.processing or stats.cancelling)
+
+
+async def event_types(queue: Queue, job: Job) -> list[str]:
+    return [event.type for event in await queue.events(job.id)]

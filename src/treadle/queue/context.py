@@ -58,6 +58,7 @@ class HandlerServices(Protocol):
     def wait_step(self, call: Any, wait: Wait) -> Any: ...
     def heartbeat(self, call: Any) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
+    def enqueue_with_outcome(self, call: Any, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
     def database(self) -> Any: ...
     def close_database(self, database: Any, context: Context) -> None: ...
     def http(self) -> Any: ...
@@ -180,12 +181,16 @@ class Context(HandlerContext):
         return self._services.heartbeat(self._call)
 
     @overload
-    def enqueue(self, topic: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> AwaitableJob[Any]: ...
+    def enqueue(
+        self, topic: str, payload: Any = None, *, with_outcome: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> AwaitableJob[Any]: ...
     @overload
     def enqueue(
         self,
         topic: PayloadTask[..., PayloadT, Any, ResultT],
         payload: PayloadT | None = None,
+        *,
+        with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> AwaitableJob[ResultT]: ...
     @overload
@@ -193,13 +198,28 @@ class Context(HandlerContext):
         self,
         topic: ArgumentsTask[..., ..., Any, ResultT],
         payload: Mapping[str, Any] | None = None,
+        *,
+        with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> AwaitableJob[ResultT]: ...
-    def enqueue(self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Unpack[EnqueueOptions]) -> Any:
-        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine."""
+    def enqueue(
+        self,
+        topic: str | Task[..., Any, Any],
+        payload: Any = None,
+        *,
+        with_outcome: bool = False,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine.
+
+        `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
+        does not complete stores no follow-up jobs. If one of them is refused, this job fails with `FollowUpRefused`.
+        """
         job = self._call.job
-        inherited = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id}
-        return self._services.enqueue(topic_of(topic), payload, {**inherited, **options})
+        given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
+        if with_outcome:
+            return self._services.enqueue_with_outcome(self._call, topic_of(topic), payload, given)
+        return self._services.enqueue(topic_of(topic), payload, given)
 
     @overload
     def step(

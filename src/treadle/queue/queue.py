@@ -17,24 +17,15 @@ from treadle.insights import lists, stats, timeline, why
 from treadle.insights.lists import Count
 from treadle.insights.stats import QueueStats
 from treadle.model import settings
-from treadle.model.durations import Duration, Priority, duration_ms, priority_value
-from treadle.model.errors import (
-    InvalidInput,
-    JobFailed,
-    JobNotFound,
-    Refused,
-    ResultTimeout,
-    SchemaMismatch,
-    UnknownStep,
-)
+from treadle.model.durations import Duration, Priority, duration_ms
+from treadle.model.errors import InvalidInput, JobNotFound, Refused, SchemaMismatch, UnknownStep
 from treadle.model.events import Event
 from treadle.model.handler import Handler
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
-from treadle.model.payload import dumps
 from treadle.model.settings import Settings
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
-from treadle.queue import signals, steering, templates
+from treadle.queue import results, signals, steering, templates
 from treadle.queue.flows import Flow, FlowHandler
 from treadle.queue.hooks import AnyHook, Hooks
 from treadle.queue.new_jobs import (
@@ -42,7 +33,6 @@ from treadle.queue.new_jobs import (
     JobRequest,
     Order,
     ReadyOrder,
-    checked_attempts,
     checked_options,
     merged,
 )
@@ -66,7 +56,6 @@ from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, StepPage, Topic
-from treadle.store.wakeups import ENDED
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -365,6 +354,17 @@ class Queue:
         order = await self._order(await self._session(), topic, options)
         return order.jobs([payload])[0]
 
+    async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
+        """A validated job for a later transaction of the worker, and the job as it will be."""
+        if options.pop("connection", None) is not None:
+            raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
+        session = await self._session()
+        order = await self._order(session, topic, options)
+        with tracing.sending(topic) as sending:
+            (new,) = _traced(order.jobs([payload]), sending.traceparent)
+            sending.job(new.id)
+        return new, order.made_alone(new, await session.store.now(), self)
+
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 
@@ -508,41 +508,10 @@ class Queue:
     async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result; JobFailed if it did not complete."""
         limit = None if timeout is None else duration_ms(timeout, "timeout") / 1000
-        job = await self.get(job_id)
-        if not job.ended:
-            job = await self._wait_ended(job_id, limit)
-        if job.status is not Status.COMPLETED:
-            raise JobFailed(
-                f"job {job_id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""),
-                status=str(job.status),
-                id=job_id,
-            )
+        job = await results.ended(self, job_id, limit)
         handler = self.handlers.get(job.topic)
-        return handler.result(job.result_value) if handler else job.result_value
-
-    async def _wait_ended(self, job_id: str, limit: float | None) -> Job:
-        news = asyncio.Event()
-        store = (await self._session()).store
-        unsubscribe = store.subscribe(lambda hint: news.set() if hint == ENDED else None)
-        try:
-            async with asyncio.timeout(limit):
-                return await self._poll_ended(job_id, news)
-        except TimeoutError:
-            raise ResultTimeout(f"job {job_id} has not ended within {limit:g} s", id=job_id) from None
-        finally:
-            unsubscribe()
-
-    async def _poll_ended(self, job_id: str, news: asyncio.Event) -> Job:
-        """Wait for hints from this process, and poll for changes by other processes."""
-        pause = 0.02
-        while not (job := await self.get(job_id)).ended:
-            try:
-                async with asyncio.timeout(pause):
-                    await news.wait()
-            except TimeoutError:
-                pause = min(pause * 1.5, 0.5)
-            news.clear()
-        return job
+        value = results.completed(job).result_value
+        return handler.result(value) if handler else value
 
     async def template(self, topic: str) -> Template:
         """The template that a job of this topic gets now, from this process or from the last one that served it."""
@@ -559,7 +528,7 @@ class Queue:
         """Cancel a job: immediately if it is pending, at its next checkpoint if it is running."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return self._answer((await steering.cancel(session.store, [job_id], _checked_reason(reason), fixed))[0])
+        return self._answer((await steering.cancel(session.store, [job_id], steering.checked_reason(reason), fixed))[0])
 
     async def _topics_where(self, session: Session, holds: Callable[[Template], bool]) -> Sequence[str]:
         known = await self._known_templates(session)
@@ -617,22 +586,22 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Job:
         """Change a pending job."""
-        changes = _new_values(run_at, priority, max_attempts)
+        changes = steering.new_values(run_at, priority, max_attempts)
         return self._answer((await steering.reschedule((await self._session()).store, [job_id], **changes))[0])
 
     async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
         """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return _refusals(await steering.cancel(session.store, job_ids, _checked_reason(reason), fixed))
+        return steering.refusals(await steering.cancel(session.store, job_ids, steering.checked_reason(reason), fixed))
 
     async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
         session = await self._session()
         disabled = await self._topics_where(session, _is_disabled)
-        return _refusals(await steering.requeue(session.store, job_ids, force, disabled))
+        return steering.refusals(await steering.requeue(session.store, job_ids, force, disabled))
 
     async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
-        return _refusals(await steering.release((await self._session()).store, job_ids))
+        return steering.refusals(await steering.release((await self._session()).store, job_ids))
 
     async def reschedule_many(
         self,
@@ -643,11 +612,11 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Sequence[Exception | None]:
         """Change many pending jobs; the result has None for each success, or the reason for the refusal."""
-        changes = _new_values(run_at, priority, max_attempts)
-        return _refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
+        changes = steering.new_values(run_at, priority, max_attempts)
+        return steering.refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
 
     async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
-        return _refusals(await steering.delete((await self._session()).store, job_ids, force))
+        return steering.refusals(await steering.delete((await self._session()).store, job_ids, force))
 
     async def delete(self, job_id: str, *, force: bool = False) -> None:
         """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
@@ -731,27 +700,8 @@ def _is_disabled(template: Template) -> bool:
     return not template.enabled
 
 
-def _new_values(run_at: datetime | None, priority: Priority | None, max_attempts: int | None) -> dict[str, int | None]:
-    return {
-        "run_at": None if run_at is None else to_ms(run_at),
-        "priority": None if priority is None else priority_value(priority),
-        "max_attempts": None if max_attempts is None else checked_attempts(max_attempts),
-    }
-
-
-def _refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:
-    return [answer.error if isinstance(answer, Refusal) else None for answer in answers]
-
-
 def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
     return jobs if traceparent is None else [job._replace(trace=traceparent) for job in jobs]
-
-
-def _checked_reason(reason: str) -> str:
-    if not isinstance(reason, str) or len(reason) > 1000:
-        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
-    dumps(reason, "reason")  # raises for values that databases can't store
-    return reason
 
 
 __all__ = ["JobRequest", "Queue", "is_job_id"]

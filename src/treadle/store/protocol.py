@@ -122,9 +122,12 @@ class Store(Protocol):
         """Highest priority first, then oldest over all topics. Jobs on their last attempt only go into free slots.
         LeaseLost if the lease is not live."""
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
+    ) -> list[Settlement]:
         """Apply the endings, each with its effects. Returns the lost ones (wrong lease or token), which changed
-        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`)."""
+        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`), which is added to
+        `refused`."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""

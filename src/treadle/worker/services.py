@@ -7,12 +7,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle.model.errors import StoreUnavailable
+from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.worker.blocking import BlockingConnection, BlockingHttp, BlockingPool, found, on_loop
 from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
 
 if TYPE_CHECKING:
+    from treadle.model.job import Job
     from treadle.queue import Queue
     from treadle.queue.context import Context
     from treadle.queue.steps import StepRecord, Wait
@@ -58,6 +59,13 @@ class LoopServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
 
+    async def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Job:
+        new, job = await self._queue._prepare(topic, payload, **options)
+        if call.attempt.ended:
+            raise InvalidInput(f"job {call.job.id} has ended: enqueue without with_outcome", field="with_outcome")
+        call.attempt.follow_ups += (new,)
+        return job
+
     def database(self) -> Any:
         return self.resources.connection() or self.resources.pool()
 
@@ -86,6 +94,9 @@ class ThreadServices:
         if isinstance(connection, BlockingConnection):
             options["connection"] = connection.source
         return self._ask(self._services.enqueue, topic, payload, options)
+
+    def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options)
 
     def recall_step(self, call: Call, name: str, key: str, cancelable: bool) -> Any:
         return self._ask(self._services.recall_step, call, name, key, cancelable)

@@ -142,7 +142,9 @@ class SqlStore(ABC):
     async def close_lease(self, lease: int) -> None:
         await self._change("close_lease", [{"lease": lease}])
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
+    ) -> list[Settlement]:
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = _only_newest(settlements)
@@ -156,10 +158,10 @@ class SqlStore(ABC):
                 lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
             for one in mine:
                 if _may_be_refused(one):
-                    lost += await self._settle_with_effects(one)
+                    lost += await self._settle_with_effects(one, [] if refused is None else refused)
         return lost
 
-    async def _settle_with_effects(self, one: Settlement) -> list[Settlement]:
+    async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
         """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
             return await self.transact(lambda: scripts.settle([one]), _told([one]))
@@ -168,7 +170,10 @@ class SqlStore(ABC):
             effects = one.effects and one.effects._replace(jobs=(), events=())
             instead = one._replace(transition=decide(one.job, failed), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
-            return [one] if lost else []
+            if lost:
+                return [one]
+            refused.append(instead)
+            return []
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:

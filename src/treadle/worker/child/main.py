@@ -207,6 +207,10 @@ class ChildServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)).result())
 
+    def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+        return wire.job_from(self._ask(request).result())
+
     def database(self) -> Any:
         return self._call.line.resources.database()
 
@@ -260,6 +264,10 @@ class ChildLoopServices(ChildServices):
 
     async def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(await asyncio.wrap_future(self._ask(wire.enqueue_request(topic, payload, options))))
+
+    async def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+        return wire.job_from(await asyncio.wrap_future(self._ask(request)))
 
 
 def _work(call: ChildCall, message: wire.Message) -> CallResult:
