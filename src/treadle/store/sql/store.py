@@ -29,6 +29,7 @@ from treadle.store.values import (
     Changes,
     Claimed,
     Ended,
+    FailedGroup,
     Graces,
     Holding,
     Inserted,
@@ -335,6 +336,10 @@ class SqlStore(ABC):
     async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
         return [Ended(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows]
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        rows = await self._ask("failed_groups", [{"top": newest}])
+        return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
 
     async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
         rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])

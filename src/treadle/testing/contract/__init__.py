@@ -34,12 +34,14 @@ from treadle.testing.contract.leases import CancelRequestContract, LeaseContract
 from treadle.testing.contract.looking import (
     AttemptsContract,
     EventsContract,
+    FailedGroupsContract,
     GetContract,
     HintsContract,
     ListContract,
     ObstaclesContract,
     OverviewContract,
     SearchContract,
+    SelectContract,
     StatsContract,
     TopicsContract,
 )
@@ -145,6 +147,10 @@ class StoreContract:
 
     class TestOverview(OverviewContract): ...
 
+    class TestFailedGroups(FailedGroupsContract): ...
+
+    class TestSelect(SelectContract): ...
+
     class TestTopics(TopicsContract): ...
 
     class TestObstacles(ObstaclesContract): ...
@@ -195,6 +201,7 @@ __all__ = [
     "DryRunContract",
     "EffectsContract",
     "EventsContract",
+    "FailedGroupsContract",
     "FilterContract",
     "GateRaceContract",
     "GetContract",
@@ -227,6 +234,7 @@ __all__ = [
     "RequeueContract",
     "RescheduleContract",
     "SearchContract",
+    "SelectContract",
     "SettleContract",
     "SnapshotContract",
     "SortContract",
