@@ -28,13 +28,13 @@ def _error(job: Job) -> str:
 
 
 COLUMNS = (
-    Column("error", "Error", "c-200", _error),
+    Column("error", "Error", "c-176", _error),
     Column("priority", "Priority", "c-80", lambda job: str(job.priority)),
     Column("attempt", "Attempt", "c-80", lambda job: f"{job.attempt} / {job.max_attempts}"),
     Column("createdAt", "Created", "c-88", lambda job: job.created_at),
     Column("startedAt", "Started", "c-88", lambda job: job.started_at),
     Column("endedAt", "Ended", "c-88", lambda job: job.ended_at),
-    Column("worker", "Worker", "c-144", lambda job: job.locked_by or job.last_worker),
+    Column("worker", "Worker", "c-128", lambda job: job.locked_by or job.last_worker),
     Column("capability", "Capability", "c-112", lambda job: job.capability),
     Column("scopeId", "Scope", "c-144", lambda job: " ".join(filter(None, (job.scope, job.scope_id)))),
     Column("createdBy", "Created by", "c-144", lambda job: job.created_by),
