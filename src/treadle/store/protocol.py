@@ -28,6 +28,7 @@ from treadle.store.values import (
     Claimed,
     ClaimedSteps,
     EndedCount,
+    FailedGroup,
     Finding,
     Graces,
     Holding,
@@ -204,6 +205,9 @@ class Store(Protocol):
 
     async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        """The newest so many failed jobs, by error group."""
 
     async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
         """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have

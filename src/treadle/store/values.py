@@ -540,6 +540,16 @@ class EndedCount(NamedTuple):
     run_ms: int
 
 
+class FailedGroup(NamedTuple):
+    """Failed jobs with one error group, of the newest that were looked at."""
+
+    group: str
+    """Empty: failures without one."""
+    newest_id: str
+    ended: Sequence[int]
+    """When they failed, in any order."""
+
+
 TIME_BUCKETS = 24
 
 

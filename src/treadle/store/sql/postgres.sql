@@ -242,6 +242,15 @@ WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
 RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
     FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id), (l.serves ->> 'draining')::boolean
 
+-- name: failed_groups
+-- The newest failures by error group, with the newest job of each and the times of all.
+SELECT g.error_group, CAST(j.id AS text), CAST(g.ended AS text) FROM (
+    SELECT f.error_group, max(f.n) AS n, json_agg(f.ended_at) AS ended
+    FROM (SELECT o.n, o.ended_at, coalesce(o.error_group, '') AS error_group FROM {outcomes} o
+        WHERE o.status = 'failed' AND o.status <> 'completed'
+        ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
+) g {seek: jobs j ON j.n = g.n}
+
 -- name: drain_worker
 -- The worker is told with the next renewal of its lease.
 UPDATE {leases} l SET serves = (l.serves::jsonb || '{"draining": true}')::json

@@ -154,6 +154,15 @@ WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
 RETURNING until, (SELECT json_group_array(json_array(r.n, r.token, coalesce(r.cancel_reason, '')))
     FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id), json_extract(serves, '$.draining')
 
+-- name: failed_groups
+-- The newest failures by error group, with the newest job of each and the times of all.
+SELECT g.error_group, j.id, g.ended FROM (
+    SELECT f.error_group, max(f.n) AS n, json_group_array(f.ended_at) AS ended
+    FROM (SELECT o.n, o.ended_at, coalesce(o.error_group, '') AS error_group FROM {outcomes} o
+        WHERE o.status = 'failed' AND o.status <> 'completed'
+        ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
+) g CROSS JOIN {jobs} j ON j.n = g.n
+
 -- name: drain_worker
 -- The worker is told with the next renewal of its lease.
 UPDATE {leases} SET serves = json_set(serves, '$.draining', json('true'))

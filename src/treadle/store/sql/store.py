@@ -31,6 +31,7 @@ from treadle.store.values import (
     Claimed,
     ClaimedSteps,
     EndedCount,
+    FailedGroup,
     Graces,
     Holding,
     Inserted,
@@ -382,6 +383,10 @@ class SqlStore(ABC):
         return [
             EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
         ]
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        rows = await self._ask("failed_groups", [{"top": newest}])
+        return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
 
     async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
         rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])

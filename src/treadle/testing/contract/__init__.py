@@ -40,12 +40,14 @@ from treadle.testing.contract.leases import (
 from treadle.testing.contract.looking import (
     AttemptsContract,
     EventsContract,
+    FailedGroupsContract,
     GetContract,
     HintsContract,
     ListContract,
     ObstaclesContract,
     OverviewContract,
     SearchContract,
+    SelectContract,
     StatsContract,
     TopicsContract,
 )
@@ -160,6 +162,10 @@ class StoreContract:
 
     class TestOverview(OverviewContract): ...
 
+    class TestFailedGroups(FailedGroupsContract): ...
+
+    class TestSelect(SelectContract): ...
+
     class TestTopics(TopicsContract): ...
 
     class TestObstacles(ObstaclesContract): ...
@@ -209,6 +215,7 @@ __all__ = [
     "DryRunContract",
     "EffectsContract",
     "EventsContract",
+    "FailedGroupsContract",
     "FilterContract",
     "GateRaceContract",
     "GetContract",
@@ -242,6 +249,7 @@ __all__ = [
     "RequeueStepsContract",
     "RescheduleContract",
     "SearchContract",
+    "SelectContract",
     "SettleContract",
     "SnapshotContract",
     "SortContract",
