@@ -72,11 +72,27 @@ def test_after_a_live_patch_delete_still_asks(person: Person, served: Site) -> N
     person.live()
     claimed = served.start("slow")
     served.run(served.hands.fail(claimed, "Boom: no"))
-    expect(person.row(job.id)).to_contain_text("pending")
+    expect(person.row(job.id)).to_contain_text("failed")
     person.row(job.id).hover()
     person.row(job.id).get_by_role("link", name=re.compile("Delete")).click()
     expect(person.dialog).to_contain_text("Delete this job?")
     assert served.get(job.id).id == job.id
+
+
+def test_buttons_under_the_pointer_stay_until_it_leaves(person: Person, served: Site) -> None:
+    other = served.enqueue("other")
+    job = served.enqueue("slow")  # above the other, which gets taller
+    person.open("/jobs")
+    person.live()
+    person.row(job.id).hover()
+    person.row(job.id).get_by_role("link", name=re.compile("Delete")).hover()
+    claimed, beside = served.start("slow"), served.start("other")
+    served.run(served.hands.fail(claimed, "Boom: no"))
+    served.run(served.hands.fail(beside, "Boom: no"))
+    expect(person.row(other.id)).to_contain_text("failed")
+    expect(person.row(job.id)).to_contain_text("pending")
+    person.row(other.id).hover()
+    expect(person.row(job.id)).to_contain_text("failed")
 
 
 def test_typing_boxes_and_selected_text_survive_a_hundred_patches(person: Person, served: Site) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
+from treadle import Queue
 
 APP = """
 import asyncio
@@ -43,8 +44,10 @@ def alone(tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-def treadle(alone: Command, url: str) -> Command:
-    """The command with an empty database, once on each store."""
+def treadle(request: pytest.FixtureRequest, alone: Command, url: str) -> Command:
+    """The command with an empty database, once on each store; `empty_database`: without Treadle's tables."""
+    if url.startswith("sqlite") and not request.node.get_closest_marker("empty_database"):
+        Queue(url).sync.migrate()
     return Command(alone.folder, url)
 
 

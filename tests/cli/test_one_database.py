@@ -13,7 +13,7 @@ def app(alone: Command) -> Command:
 
 
 def test_commands_take_the_queue_in_the_code(app: Command) -> None:
-    made = app.bare("enqueue", "app:queue", "greet", '{"name": "Ada"}').done()
+    made = app.bare("enqueue", "app:queue", "greet", '{"name": "Ada"}', "--create").done()
     assert made.out.endswith(" in sqlite:///in-code.db\n")
     job_id = made.out.split()[2]
     assert not (app.folder / "jobs.db").exists()
@@ -30,16 +30,53 @@ def test_commands_take_the_queue_in_the_code(app: Command) -> None:
 
 def test_a_payload_is_checked_by_the_handler_in_the_code(app: Command) -> None:
     app.module("typed", "from treadle import Queue\nqueue = Queue()\n@queue.job\ndef add(a: int): ...\n")
-    refusal = app.bare("enqueue", "typed:queue", "add", '{"a": "x"}', "--db", "sqlite:///typed.db")
+    refusal = app.bare("enqueue", "typed:queue", "add", '{"a": "x"}', "--create", "--db", "sqlite:///typed.db")
     assert refusal.code == 2
     assert "add: payload.a: Input should be a valid integer" in refusal.err
 
 
-@pytest.mark.parametrize("words", ["enqueue mail", "jobs list", "stats", "reclaim", "jobs why x"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "enqueue mail",
+        "jobs list",
+        "stats",
+        "reclaim",
+        "jobs why x",
+        "schedules list",
+        "schedules create mail --cron @daily",
+    ],
+)
 def test_no_command_makes_a_database_by_accident(alone: Command, words: str) -> None:
     told = alone.bare(*words.split()).refused(1)
     assert told.startswith("sqlite:///jobs.db does not exist; name another with --db or MODULE:QUEUE, or make it with ")
     assert list(alone.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["enqueue greet", "jobs list", "stats", "schedules create greet --cron @daily"])
+@pytest.mark.parametrize("named", ["--db", "TREADLE_DB", "app:queue", "treadle.toml"])
+def test_a_named_database_is_not_made_by_accident_either(app: Command, words: str, named: str) -> None:
+    command, environment = words.split(), {}
+    if named == "--db":
+        command += ["--db", "sqlite:///in-code.db"]
+    elif named == "TREADLE_DB":
+        environment = {"TREADLE_DB": "sqlite:///in-code.db"}
+    elif named == "app:queue":
+        command.insert(2 if command[0] in ("jobs", "schedules") else 1, named)
+    else:
+        (app.folder / "treadle.toml").write_text('db = "sqlite:///in-code.db"')
+    told = app.bare(*command, **environment).refused(1)
+    assert told.startswith("sqlite:///in-code.db does not exist; ")
+    assert list(app.folder.glob("*.db*")) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["superuser upsert ann@example.com -", "user create ann@example.com -", "api-key create ci --scope enqueue"],
+)
+def test_what_sets_up_an_installation_makes_its_database(alone: Command, words: str) -> None:
+    alone.bare(*words.split(), "--db", "sqlite:///new.db", stdin="correct horse battery").done()
+    assert (alone.folder / "new.db").exists()
 
 
 def test_a_database_is_made_on_request(alone: Command) -> None:
@@ -57,7 +94,7 @@ def test_at_a_terminal_every_command_says_what_it_uses(alone: Command) -> None:
 def test_worker_and_enqueue_agree_that_the_url_in_the_code_wins(app: Command) -> None:
     outside = {"TREADLE_DB": "sqlite:///outside.db"}
     told = "app:queue names its own database, sqlite:///in-code.db; TREADLE_DB does not count, --db would"
-    made = app.bare("enqueue", "app:queue", "greet", '{"name": "Ada"}', **outside)
+    made = app.bare("enqueue", "app:queue", "greet", '{"name": "Ada"}', "--create", **outside)
     assert told in made.err
     worked = app.from_shell("worker", "app:queue", "--burst", **outside)
     assert worked.code == 0
@@ -69,7 +106,7 @@ def test_worker_and_enqueue_agree_that_the_url_in_the_code_wins(app: Command) ->
 
 
 def test_without_a_queue_in_the_code_the_environment_counts(alone: Command) -> None:
-    made = alone.bare("enqueue", "mail", TREADLE_DB="sqlite:///outside.db").done()
+    made = alone.bare("enqueue", "mail", "--create", TREADLE_DB="sqlite:///outside.db").done()
     assert made.out.endswith(" in sqlite:///outside.db\n")
     assert (alone.folder / "outside.db").exists()
 

@@ -124,7 +124,7 @@ def forbidden_folder(parent: Path) -> Path:
 
 def test_no_permission_for_the_file(alone: Command) -> None:
     url = f"sqlite:///{forbidden_folder(alone.folder)}/jobs.db"
-    for words in (["enqueue", "mail"], ["migrate"]):
+    for words in (["enqueue", "mail", "--create"], ["migrate"]):
         assert "unable to open database file" in alone.bare(*words, "--db", url).refused(1)
 
 
@@ -208,9 +208,10 @@ def test_who_only_looks_changes_no_schema(treadle: Command, words: list[str]) ->
 
 def test_flags_come_before_the_environment_and_that_before_the_file(alone: Command) -> None:
     (alone.folder / "treadle.toml").write_text('db = "sqlite:///from-file.db"\n')
-    alone.bare("enqueue", "mail").done()
-    alone.bare("enqueue", "mail", TREADLE_DB="sqlite:///from-environment.db").done()
-    alone.bare("enqueue", "mail", "--db", "sqlite:///from-flag.db", TREADLE_DB="sqlite:///from-environment.db").done()
+    enqueue = ["enqueue", "mail", "--create"]
+    alone.bare(*enqueue).done()
+    alone.bare(*enqueue, TREADLE_DB="sqlite:///from-environment.db").done()
+    alone.bare(*enqueue, "--db", "sqlite:///from-flag.db", TREADLE_DB="sqlite:///from-environment.db").done()
     names = {file.name for file in alone.folder.glob("*.db")}
     assert names == {"from-file.db", "from-environment.db", "from-flag.db"}
     for source in names:
@@ -274,7 +275,7 @@ def test_a_bug_is_one_line_too_and_a_trace_in_dev_mode(alone: Command) -> None:
 
 
 def test_no_colour_in_a_pipe_and_unicode_survives(alone: Command, sqlite_url: str) -> None:
-    alone.bare("enqueue", "mail", '{"to": "Zoë"}', "--db", sqlite_url).done()
+    alone.bare("enqueue", "mail", '{"to": "Zoë"}', "--create", "--db", sqlite_url).done()
     for environment in ({}, {"PYTHONIOENCODING": "ascii"}):
         listed = alone.bare("jobs", "list", "--json", "--db", sqlite_url, **environment).done()
         assert listed.json["items"][0]["payload"] == {"to": "Zoë"}
@@ -282,7 +283,7 @@ def test_no_colour_in_a_pipe_and_unicode_survives(alone: Command, sqlite_url: st
 
 
 def test_colour_on_a_terminal_unless_told_otherwise(alone: Command, sqlite_url: str) -> None:
-    alone.bare("enqueue", "mail", "--db", sqlite_url).done()
+    alone.bare("enqueue", "mail", "--create", "--db", sqlite_url).done()
     words = ["jobs", "list", "--db", sqlite_url]
     coloured = alone.on_terminal(*words)
     assert coloured.code == 0
@@ -295,7 +296,7 @@ def test_colour_on_a_terminal_unless_told_otherwise(alone: Command, sqlite_url: 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams_are_no_error(alone: Command, sqlite_url: str, closed: str) -> None:
-    alone.bare("enqueue", "mail", "--db", sqlite_url).done()
+    alone.bare("enqueue", "mail", "--create", "--db", sqlite_url).done()
     script = (
         f"{TREADLE} jobs list --db {sqlite_url} {closed}; echo $?; {TREADLE} jobs show x --db {sqlite_url} {closed}"
     )

@@ -279,7 +279,3 @@ def test_the_log_level_says_what_is_logged(app: Command) -> None:
     done = app.from_shell("worker", "app:queue", "--burst", "--log-level", "warning", "--db", str(app.database))
     assert (done.code, done.err) == (0, "")
     assert "--log-level" in app("worker", "app:queue", "--log-level", "loud").refused(2)
-
-
-def test_a_shell_can_complete_commands(alone: Command) -> None:
-    assert "_TREADLE_COMPLETE" in alone.from_shell("--show-completion", "bash").out

@@ -74,7 +74,7 @@ async def test_an_empty_database_is_migrated_at_the_first_opening(database: Rela
         await store.open(migrate=False)
     store = database.make_store()
     await store.open()
-    assert await store.pending_migrations() == []
+    assert await store.migrate(dry_run=True) == []
     await store.close()
     store = database.make_store()
     await store.open(migrate=False)

@@ -26,7 +26,7 @@ from treadle.store.sqlite import lock, writer
 from treadle.store.sqlite.lock import WriteLock
 from treadle.store.sqlite.store import SqliteStore
 from treadle.store.sqlite.writer import Writer
-from treadle.store.values import Claim, Listing, Wants
+from treadle.store.values import Claim, Listing, RecordWrite, Wants
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import Workbench, eventually, new_job
 
@@ -348,6 +348,20 @@ asyncio.run(main())
 """
 
 
+class TestClosing(SqlitePart):
+    async def test_a_closed_database_is_one_file(self, tmp_path: Path) -> None:
+        """So that it can be copied. Which connection closes last is left to the threads, hence several rounds."""
+        for _ in range(10):
+            store = SqliteStore(tmp_path / "jobs.db", stale_after_ms=1)
+            await store.open()
+            job = new_job()
+            await store.insert([job])
+            await store.get([job.id])
+            await store.topics()
+            await store.close()
+            assert {path.name for path in tmp_path.iterdir()} == {"jobs.db", "jobs.db.lock"}
+
+
 class TestModes(SqlitePart):
     """The file has the key that signs tokens: it is its owner's alone."""
 
@@ -451,15 +465,15 @@ class TestErrors(SqlitePart):
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """On the loop nobody waits for a lock."""
-        saved = await bench.store.put_record("settings", "a", "a", "{}")
-        assert await bench.store.records([("settings", "a")]) == [saved]
+        (saved,) = await bench.store.write_records([RecordWrite("settings", "a", "a", "{}")])
+        assert await bench.store.get_records([("settings", "a")]) == [saved]
         engine = self.store(bench).engine
         assert engine._small_reads
         assert engine._small_reads.execute("PRAGMA busy_timeout").fetchone() == (0,)
         shaky = Shaky(engine._small_reads, failures=1)
         shaky.execute("SELECT 1")
         monkeypatch.setattr(engine, "_small_reads", shaky)
-        assert await bench.store.records([("settings", "a")]) == [saved]
+        assert await bench.store.get_records([("settings", "a")]) == [saved]
         assert shaky.failures == 0
 
     async def test_the_watch_goes_on_after_an_error(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

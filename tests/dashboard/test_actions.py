@@ -122,13 +122,14 @@ async def test_everything_that_matches_is_changed_as_it_was_at_the_dry_run(visit
 
 
 async def test_jobs_are_rescheduled_together(visitor: Visitor) -> None:
-    await visitor.queue.enqueue_many("mail", [{}] * 600)
-    answer = await visitor.confirm("/_/bulk?action=patch&all=1&topic=mail", priority="high")
+    await visitor.queue.enqueue_many("mail", [{}] * 1200)
+    answer = await visitor.confirm("/_/bulk?action=patch&all=1&topic=mail", priority="high", typed="1200")
     assert answer.status_code == 303, answer.text[-500:]
     if "/operations/" in answer.headers["location"]:
         await finished(visitor, answer.headers["location"])
-    jobs = await visitor.queue.list(topic="mail", limit=1000)
-    assert {job.priority for job in jobs} == {75}
+    jobs = [job for offset in (0, 600) for job in await visitor.queue.list(topic="mail", limit=600, offset=offset)]
+    assert [job.priority for job in jobs] == [75] * 1200
+    assert "Rescheduled 1,200 jobs: topic:mail 1,200 changed" in await audited(visitor)
 
 
 async def finished(visitor: Visitor, path: str) -> None:

@@ -23,7 +23,7 @@ POINTS = {
     "claim": re.compile(r"INSERT INTO treadle[._]running"),
     "settle": re.compile(r"INSERT INTO treadle[._](outcomes|later)"),
     "heartbeat": re.compile(r"UPDATE treadle[._]leases (l )?SET until = (?!0)"),
-    "fire": re.compile(r"UPDATE treadle[._]records SET body = t\.body"),
+    "fire": re.compile(r"UPDATE treadle[._]records SET key = t\.key"),
     "prune": re.compile(r"DELETE FROM treadle[._]jobs"),
     "migrate": re.compile(r"CREATE TABLE treadle[._]jobs"),
 }

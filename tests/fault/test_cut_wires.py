@@ -116,9 +116,12 @@ async def test_a_claim_that_commits_after_its_worker_gave_it_up_is_not_stuck(pos
             done.set()
 
         async with queue:
-            worker = Worker(queue, lease="2s", poll_interval="100ms", maintenance=False)
+            # Long enough to outlive the blocker, which also stops its renewal: the claim needs a lease in time.
+            worker = Worker(queue, lease="20s", poll_interval="100ms", maintenance=False)
             working = asyncio.create_task(worker.run())
-            await until(sober.store.workers)
+            await sober.enqueue("touching")
+            await until(done.is_set)  # from now on it claims; before, it may wait for other locks
+            done.clear()
             with psycopg.connect(postgres_url) as blocker, psycopg.connect(postgres_url, autocommit=True) as look:
                 blocker.execute("SELECT 1 FROM treadle.leases FOR UPDATE")
                 await sober.enqueue("touching")
@@ -127,7 +130,7 @@ async def test_a_claim_that_commits_after_its_worker_gave_it_up_is_not_stuck(pos
                 await until(lambda: worker.metrics.store_errors)
                 await asyncio.sleep(0.3)  # time enough to ask
                 assert _waits(look, "treadle.token")
-            await until(done.is_set, 10)
+            await until(done.is_set)
             worker.stop()
             await working
 

@@ -20,7 +20,6 @@ from tests.fault.journal import Pen
 from tests.fault.waiting import nothing_live, until
 from treadle import Job, Queue
 from treadle.model.errors import TreadleError
-from treadle.queue import steering
 
 
 @pytest.fixture
@@ -88,12 +87,14 @@ async def test_a_second_sigterm_leaves_at_once_and_gives_the_jobs_back(crew: Cre
     hand.send(signal.SIGTERM)
     await hand.gone(10)
     hand.killed_at = time.time()
-    assert (await jobs[0].refresh()).status == "pending", "the store answers, so the job was given back"
-    await steering.cancel(queue.store, [jobs[1].id], "it would take a minute again")
+    given_back = await jobs[0].refresh()
+    assert (given_back.status, given_back.attempt) == ("pending", 0), "the store answers, so the job was given back"
+    await queue.cancel(jobs[1].id)
     crew.hire(lease="1s")
+    await until(lambda: _processing(jobs[0]))
+    await queue.cancel(jobs[0].id)
     ledger = await all_ended(crew, queue)
-    assert ledger.jobs[jobs[0].id].status == "completed"
-    assert [line.type for line in ledger.events[jobs[0].id]] == ["job:released"]
+    assert [line.type for line in ledger.events[jobs[0].id]] == ["job:released", "job:cancelling", "job:cancelled"]
 
 
 def _hears(pid: int) -> bool:

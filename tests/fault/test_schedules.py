@@ -14,6 +14,7 @@ from treadle import Job, Queue
 from treadle.model.job import to_ms
 from treadle.policy.schedule import Schedule
 from treadle.queue.schedules import KIND, body_of
+from treadle.store.values import RecordWrite
 
 EVERY_MS = 1_000
 TRIALS = scaled(1, 100)
@@ -31,7 +32,8 @@ async def _due_now(queue: Queue, schedule_id: str) -> Schedule:
     """A daily schedule whose slot is this very moment."""
     now = await queue.store.now()
     schedule = Schedule(id=schedule_id, topic="quick", every_ms=86_400_000, created_ms=now - 86_400_000, next_ms=now)
-    assert await queue.store.put_record(KIND, schedule.id, schedule.id, body_of(schedule), due=now)
+    write = RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), now)
+    assert await queue.store.write_records([write]) != [None]
     return schedule
 
 

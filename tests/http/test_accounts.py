@@ -91,7 +91,7 @@ async def test_set_up_makes_the_first_superuser_once(url: str) -> None:
 
     async with Queue(url) as queue:
         for account in await Accounts(queue.store).list(SUPERUSERS):
-            await queue.store.delete_record(SUPERUSERS, account.id)  # as on the first day
+            await queue.store.delete_records([(SUPERUSERS, account.id)])  # as on the first day
         token = await Accounts(queue.store).setup_token()
         app = create_app(queue)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://queue.test") as client:

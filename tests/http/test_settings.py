@@ -13,6 +13,7 @@ from treadle import Queue, Worker
 from treadle.maintenance import Retention
 from treadle.model.settings import DAY_MS
 from treadle.queue.runtime_settings import RuntimeSettings
+from treadle.store.values import RecordWrite
 from treadle.worker import assembly
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -270,8 +271,9 @@ async def test_a_pass_of_retention_stops_when_its_setting_is_raised(api: Api, mo
 
 
 async def test_what_a_newer_server_has_saved_is_kept_and_passed_over(api: Api) -> None:
-    await api.queue.store.put_record("settings", "jobs", "jobs", '{"manage_rule": "true", "colour": "red"}')
+    body = '{"manage_rule": "true", "colour": "red"}'
+    await api.queue.store.write_records([RecordWrite("settings", "jobs", "jobs", body)])
     assert (await change(api, jobs={"enqueue_rule": "true"}))["jobs"]["manage_rule"] == "true"
-    (record,) = await api.queue.store.records([("settings", "jobs")])
+    (record,) = await api.queue.store.get_records([("settings", "jobs")])
     assert record is not None
     assert '"colour":"red"' in record.body

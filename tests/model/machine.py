@@ -468,7 +468,7 @@ class Lockstep(RuleBasedStateMachine):
         topic = next(iter(self.model.paused))
         note(f"resume {topic}")
         del self.model.paused[topic]
-        self.pair.each(lambda side: side.store.resume(topic))
+        self.pair.each(lambda side: side.store.pause(topic, 0))
 
     # -- comparing -----------------------------------------------------------------------------
 

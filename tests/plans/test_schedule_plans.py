@@ -24,7 +24,7 @@ async def fill(queue: Queue, count: int) -> None:
         for i in range(count)
     ]
     store = queue.store
-    await store._change("add_record", rows)  # type: ignore[attr-defined]
+    await store._change("add_records", rows)  # type: ignore[attr-defined]
 
 
 async def test_on_sqlite(sqlite_url: str) -> None:

@@ -29,7 +29,8 @@ from treadle import (
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
 from treadle.queue.schedules import KIND, Schedules, body_of, schedule_from
-from treadle.queue.sync_schedules import SyncSchedules
+from treadle.queue.sync_parts import SyncSchedules
+from treadle.store.values import RecordWrite
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -42,11 +43,12 @@ async def jobs_of(queue: Queue) -> list[Job]:
 
 async def make_due(queue: Queue, schedule_id: str, ago_ms: int = 0) -> int:
     """As if its next slot had been so long ago; when that was."""
-    [record] = await queue.store.records([(KIND, schedule_id)])
+    [record] = await queue.store.get_records([(KIND, schedule_id)])
     assert record
     at = await queue.store.now() - ago_ms
     body = body_of(replace(schedule_from(record), next_ms=at))
-    assert await queue.store.put_record(KIND, schedule_id, schedule_id, body, record.version, at)
+    write = RecordWrite(KIND, schedule_id, schedule_id, body, at, record.version)
+    assert await queue.store.write_records([write]) != [None]
     return at
 
 
@@ -262,11 +264,11 @@ async def test_missed_slots_follow_the_policy(queue: Queue, missed: Any, count: 
     made = await queue.schedules.create("report", every="24h", missed=missed)
     await make_due(queue, made.id, 9 * DAY_MS + HOUR_MS)
     # Slots of an interval are counted from when it was made; make that a multiple of a day ago.
-    [record] = await queue.store.records([(KIND, made.id)])
+    [record] = await queue.store.get_records([(KIND, made.id)])
     assert record
     schedule = schedule_from(record)
     body = body_of(replace(schedule, created_ms=(schedule.next_ms or 0) - DAY_MS))
-    await queue.store.put_record(KIND, made.id, made.id, body, record.version, record.due)
+    await queue.store.write_records([RecordWrite(KIND, made.id, made.id, body, record.due, record.version)])
     await fire(queue)
     assert len(await jobs_of(queue)) == count
     events = await queue.schedules.events(made.id)
@@ -306,6 +308,54 @@ async def test_overlap_queue_holds_the_slot_until_the_job_before_has_ended(queue
     assert second.scheduled_at is not None
     assert to_ms(second.scheduled_at) == at
     assert not (await queue.schedules.get(made.id)).held
+
+
+async def test_an_operator_who_switches_the_template_off_stops_its_slots_until_it_is_on_again(queue: Queue) -> None:
+    queue.register("report", lambda: None)
+    await queue.save_templates()
+    made = await queue.schedules.create("report", "0 9 * * *")
+    await queue.templates.disable("report")
+    await make_due(queue, made.id)
+    await fire(queue)
+    after = await queue.schedules.get(made.id)
+    assert await jobs_of(queue) == []
+    assert after.problem == "the template of report is disabled"
+    assert [one.type for one in after.events] == ["schedule:skipped"]
+    await queue.templates.enable("report")
+    await make_due(queue, made.id)
+    await fire(queue)
+    assert len(await jobs_of(queue)) == 1
+    assert (await queue.schedules.get(made.id)).problem is None
+
+
+async def test_a_template_that_is_no_longer_schedulable_skips_the_slot(url: str) -> None:
+    async with Queue(url) as queue:
+        made = await queue.schedules.create("report", "0 9 * * *")
+        queue.register("report", lambda: None, schedulable=False)
+        await queue.save_templates()
+        await make_due(queue, made.id)
+        await fire(queue)
+        assert await jobs_of(queue) == []
+        assert "can't be scheduled" in ((await queue.schedules.get(made.id)).problem or "")
+        with pytest.raises(NotSchedulable):
+            await queue.schedules.run(made.id)
+
+
+class Pages(BaseModel):
+    pages: int
+
+
+def test_a_schedule_in_code_that_could_never_make_a_job_is_refused_where_it_is_written(tmp_path: Any) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+
+    def report(pages: Pages) -> None: ...
+
+    with pytest.raises(InvalidPayload, match=r"report: payload\.pages: Field required"):
+        queue.register("report", report, schedule="@daily")
+    with pytest.raises(InvalidInput, match="give schedule= or schedulable=False, not both"):
+        queue.register("other", lambda: None, schedule="@daily", schedulable=False)
+    assert queue.handlers == {}
+    queue.register("report", report, schedule={"cron": "@daily", "payload": {"pages": 3}})
 
 
 async def test_a_disabled_template_skips_the_slot_with_an_event(queue: Queue) -> None:
@@ -391,7 +441,7 @@ async def test_a_hundred_and_fifty_due_at_once_are_all_fired(queue: Queue) -> No
     now = await queue.store.now()
     for i in range(150):
         schedule = Schedule(id=f"s{i}", topic="report", cron="0 9 * * *", next_ms=now)
-        await queue.store.put_record(KIND, schedule.id, schedule.id, body_of(schedule), due=now)
+        await queue.store.write_records([RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), now)])
     await fire(queue)
     assert len(await jobs_of(queue)) == 150
 

@@ -172,7 +172,7 @@ def test_a_thread_that_waits_when_the_queue_closes_is_told(queue: Queue) -> None
         while queue.sync._run(tasks()) < 2:
             pass
         queue.sync.close()
-        with pytest.raises(StoreUnavailable, match="closed meanwhile"):
+        with pytest.raises(StoreUnavailable, match="closed during the call"):
             waiting.result(timeout=20)
 
 
@@ -183,7 +183,7 @@ def test_work_runs_a_worker_until_the_queue_is_closed(queue: Queue) -> None:
         job = queue.sync.enqueue("mail")
         assert queue.sync.result(job.id, timeout="20s") == "sent"
         queue.sync.close()
-        with pytest.raises(StoreUnavailable, match="closed meanwhile"):
+        with pytest.raises(StoreUnavailable, match="closed during the call"):
             working.result(timeout=20)
     assert queue.sync.stats().processing == 0
 

@@ -128,6 +128,21 @@ async def test_a_function_without_parameters_may_have_any_payload(queue: Queue) 
 
     assert (await ping.enqueue()).payload == {}
     assert (await queue.enqueue(ping, {"n": 1})).payload == {"n": 1}
+    assert (await ping.enqueue({"n": 2}, priority="low")).priority == 25
+
+
+async def test_an_option_among_the_arguments_is_refused_with_its_place(queue: Queue) -> None:
+    @queue.job
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    told = r"got an unexpected keyword argument 'delay'; options go before: \.options\(delay=…\)\.enqueue\(…\)"
+    with pytest.raises(InvalidPayload, match=told):
+        await add.enqueue(1, delay="15m")  # type: ignore[call-arg]
+    with pytest.raises(InvalidPayload, match=told):
+        add.sync.enqueue(1, delay="15m")  # type: ignore[call-arg]
+    with pytest.raises(InvalidPayload, match=r"add: got an unexpected keyword argument 'c'$"):
+        await add.enqueue(1, c=3)  # type: ignore[call-arg]
 
 
 # -- by the task itself --------------------------------------------------------------------------------------------

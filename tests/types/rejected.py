@@ -34,6 +34,10 @@ def add(a: int, b: int = 2) -> int:
 def send(mail: Mail) -> None: ...
 
 
+@queue.job
+def tick() -> None: ...
+
+
 @queue.job(prioritty="high")  # reject
 def misspelled(mail: Mail) -> None: ...
 
@@ -60,11 +64,16 @@ async def enqueued_with_arguments() -> None:
     await add.enqueue(1, c=3)  # reject
     await add.enqueue(1, delay="15m")  # reject
     await add.options(delay=object()).enqueue(1)  # reject
+    await tick.enqueue(5)  # reject
+    await tick.enqueue(prioritty="high")  # reject
+    await tick.enqueue(delay=object())  # reject
 
 
 def blocking() -> None:
     add.sync.enqueue("x")  # reject
     send.sync.enqueue(5)  # reject
+    tick.sync.enqueue(5)  # reject
+    tick.sync.enqueue(prioritty="high")  # reject
     send.sync.enqueue(Mail("ann"), prioritty="high")  # reject
     text: str = add.sync.enqueue(1).result()  # reject
     print(text)

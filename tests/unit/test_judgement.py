@@ -19,6 +19,7 @@ STOP = Raised("stop", "JobCancelled", "JobCancelled")
 REFUSED = Raised("refused", "InvalidPayload: no", "InvalidPayload")
 FATAL = Raised("fatal", "Fail: never", "Fail")
 LATER = Raised("retry", "RetryAfter", "RetryAfter", 5)
+LIMITED = Raised("pause", "429", "RetryAfter", 90_000)
 SLEEPY = Raised("snooze", "not yet", "Snooze", 9)
 
 
@@ -34,6 +35,8 @@ SLEEPY = Raised("snooze", "not yet", "Snooze", 9)
         (FATAL, None, Failed("Fail: never", "Fail")),
         (LATER, None, Failed("RetryAfter", "RetryAfter", 5)),
         (SLEEPY, None, Snoozed(9, "not yet")),
+        (LIMITED, None, Snoozed(90_000, "429; its topic is paused for 90s", pauses_topic=True)),
+        (LIMITED, SHUTDOWN, Released("the worker stopped")),
         (STOP, None, Failed("JobCancelled", "JobCancelled", 7000)),  # a handler that cancels itself
         (STOP, CANCEL, CancelAcknowledged("enough")),
         (BROKEN, CANCEL, Failed("ValueError: broken", "ValueError", 7000)),

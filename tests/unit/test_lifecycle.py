@@ -10,6 +10,7 @@ from treadle.model.status import ENDED, LIVE, Status
 from treadle.policy.lifecycle import (
     LEAVES_TO,
     VERBS,
+    Answered,
     CancelAcknowledged,
     CancelRequested,
     Completed,
@@ -19,6 +20,7 @@ from treadle.policy.lifecycle import (
     GraceOver,
     LeaseExpired,
     Outcome,
+    Parked,
     Patch,
     Released,
     ReleasedByHand,
@@ -26,6 +28,7 @@ from treadle.policy.lifecycle import (
     Rescheduled,
     Snoozed,
     Transition,
+    WaitOver,
     decide,
     first_line,
     retries,
@@ -86,6 +89,9 @@ EVERYTHING: list[tuple[Outcome, dict[Status, Status]]] = [
     (Failed(TRACEBACK, "Fail"), {PROCESSING: FAILED, WAITING: FAILED, CANCELLING: CANCELLED}),
     (Snoozed(5_000, "not yet"), {PROCESSING: PENDING, CANCELLING: CANCELLED}),
     (Released("the worker stopped"), {PROCESSING: PENDING, CANCELLING: CANCELLED}),
+    (Parked("approve"), {PROCESSING: WAITING, CANCELLING: CANCELLED}),
+    (WaitOver(), {WAITING: PENDING}),
+    (Answered(), {WAITING: PENDING}),
     (CancelAcknowledged("by hand"), {CANCELLING: CANCELLED}),
     (LeaseExpired("worker-1"), {PROCESSING: PENDING, CANCELLING: CANCELLED}),
     (DeadlinePassed(), {PENDING: EXPIRED}),
@@ -134,6 +140,9 @@ def test_a_refusal_speaks_as_people_do() -> None:
         "Failed": "fail",
         "Snoozed": "snooze",
         "Released": "release",
+        "Parked": "park",
+        "WaitOver": "ending its wait",
+        "Answered": "answer",
         "CancelAcknowledged": "ack-cancel",
         "LeaseExpired": "reclaim",
         "DeadlinePassed": "expire",
@@ -144,6 +153,22 @@ def test_a_refusal_speaks_as_people_do() -> None:
         "Rescheduled": "reschedule",
         "Deleted": "delete",
     }
+
+
+def test_a_job_that_waits_has_its_attempt_back_and_says_for_what() -> None:
+    parked = decide(State(PROCESSING, 2), Parked("approve"))
+    assert (parked.to, parked.attempt, parked.event, parked.message) == (WAITING, 1, "job:waiting", "waits for approve")
+    assert parked.if_cancelling is not None
+    assert (parked.if_cancelling.to, parked.if_cancelling.attempt) == (CANCELLED, 2)
+    assert decide(State(PROCESSING, 0), Parked("approve")).attempt == 0
+    for outcome in (WaitOver(), Answered()):
+        assert decide(State(WAITING, 1), outcome) == Transition(PENDING, 1)
+
+
+def test_a_requeue_says_how_its_steps_go_on() -> None:
+    messages = [decide(State(FAILED), Requeued(mode=mode)).message for mode in ("", "unfinished", "all", "from")]
+    assert messages == ["was failed", "was failed", "was failed, mode all", "was failed, mode from"]
+    assert (Requeued().steps, Requeued().payload) == (None, None)
 
 
 def test_a_completed_job_says_how_it_can_be_requeued() -> None:
@@ -236,6 +261,15 @@ def test_a_snooze_gives_the_attempt_back() -> None:
         "not yet",
         if_cancelling=Transition(CANCELLED, 2, event="job:cancelled", message="not yet"),
     )
+
+
+def test_a_snooze_of_the_whole_topic_pauses_it_unless_the_job_is_cancelled() -> None:
+    paused = decide(State(PROCESSING, 2), Snoozed(5_000, "429", pauses_topic=True))
+    assert (paused.to, paused.attempt, paused.delay_ms, paused.pauses_topic) == (PENDING, 1, 5_000, True)
+    assert paused.if_cancelling
+    assert not paused.if_cancelling.pauses_topic
+    assert not decide(State(CANCELLING, 2), Snoozed(5_000, "429", pauses_topic=True)).pauses_topic
+    assert not decide(State(PROCESSING, 2), Snoozed(5_000)).pauses_topic
 
 
 def test_a_release_gives_the_attempt_back_and_the_job_keeps_its_place() -> None:
@@ -345,7 +379,7 @@ def test_a_requeued_job_starts_with_all_its_attempts(status: Status) -> None:
 
 
 def test_the_plain_transition_has_no_event_no_delay_and_no_second_answer() -> None:
-    assert tuple(Transition(COMPLETED, 1)) == (COMPLETED, 1, 0, None, "", None, None, None, None, None, False)
+    assert tuple(Transition(COMPLETED, 1)) == (COMPLETED, 1, 0, None, "", None, None, None, None, None, False, False)
 
 
 def test_a_job_taken_from_its_worker_by_hand_gets_its_attempt_back() -> None:
@@ -396,8 +430,9 @@ def test_the_history_shows_the_line_that_names_the_exception(error: str, line: s
         # Every attempt of these has ended without success.
         *((status, attempt, attempt) for status in (PENDING, FAILED, CANCELLED, EXPIRED) for attempt in range(4)),
         # One of these is still under way or was the success.
-        *((status, n, n - 1) for status in (PROCESSING, WAITING, CANCELLING, COMPLETED) for n in (1, 2, 3)),
+        *((status, n, n - 1) for status in (PROCESSING, CANCELLING, COMPLETED) for n in (1, 2, 3)),
         *((status, 0, 0) for status in (PROCESSING, WAITING, CANCELLING, COMPLETED)),
+        *((WAITING, n, n) for n in (1, 2, 3)),
     ],
 )
 def test_retries_counts_attempts_that_ended_without_success(status: Status, attempt: int, expected: int) -> None:
@@ -409,7 +444,7 @@ def test_retries_counts_attempts_that_ended_without_success(status: Status, atte
     [
         (Completed(), {"result": None}),
         (Failed("e", "E"), {"error": "e", "error_type": "E", "retry_in_ms": None}),
-        (Snoozed(1), {"delay_ms": 1, "reason": ""}),
+        (Snoozed(1), {"delay_ms": 1, "reason": "", "pauses_topic": False}),
         (Released(), {"reason": ""}),
         (CancelAcknowledged(), {"reason": ""}),
         (LeaseExpired(), {"worker": None}),

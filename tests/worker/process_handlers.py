@@ -36,6 +36,20 @@ def decorated(ctx: Context, picture: Picture) -> dict[str, Any]:
     return {"pid": os.getpid(), "area": picture.width * picture.height, "topic": ctx.topic}
 
 
+def limited(payload: dict[str, Any]) -> int:
+    """Notes its call and hears 429 until the gate is open."""
+    with Path(payload["calls"]).open("a") as calls:
+        calls.write("x")
+    if not Path(payload["gate"]).exists():
+        raise RetryAfter("1h", "429 Too Many Requests", topic=True)
+    return 1
+
+
+async def limited_async(payload: dict[str, Any]) -> int:
+    await asyncio.sleep(0)
+    return limited(payload)
+
+
 def plain(payload: dict[str, Any]) -> dict[str, Any]:
     return {"pid": os.getpid(), **payload}
 

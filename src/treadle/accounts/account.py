@@ -105,6 +105,8 @@ class Caller:
     """The id of the account or of the API key."""
     account: Account | None = field(default=None, repr=False)
     """The account when the token was checked; new tokens are made from it."""
+    name: str = "anonymous"
+    """For the audit log: an e-mail address or the name of an API key."""
 
     anonymous: ClassVar[Caller]
 
@@ -119,11 +121,12 @@ class Caller:
     @classmethod
     def of_account(cls, account: Account) -> Caller:
         kind: Literal["user", "superuser"] = "superuser" if account.collection == SUPERUSERS else "user"
-        return cls(kind, MappingProxyType(account.as_json()), account_id=account.id, account=account)
+        record = MappingProxyType(account.as_json())
+        return cls(kind, record, account_id=account.id, account=account, name=account.email)
 
     @classmethod
     def of_key(cls, key: ApiKey) -> Caller:
-        return cls("api_key", scopes=key.scopes, account_id=key.id)
+        return cls("api_key", scopes=key.scopes, account_id=key.id, name=key.name)
 
 
 Caller.anonymous = Caller("anonymous")

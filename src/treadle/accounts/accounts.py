@@ -37,17 +37,17 @@ from treadle.accounts.account import (
 from treadle.accounts.api_keys import PREFIX, ApiKeys
 from treadle.accounts.errors import AccountExists, AccountNotFound, LastSuperuser, SetupRefused, SignInFailed
 from treadle.accounts.passwords import Passwords
-from treadle.accounts.throttle import Attempts
+from treadle.accounts.throttle import SignInThrottle
 from treadle.model.errors import StoreUnavailable
 from treadle.store.protocol import Store
-from treadle.store.values import Record
+from treadle.store.values import Record, RecordWrite
 
 INSTALL = "install"
 SIGNING = "signing"
 # How often to retry when other writers keep changing the same record.
 TRIES = 10
 
-Change = Callable[[Account], Account]
+AccountEdit = Callable[[Account], Account]
 ReadRecords = Callable[[Sequence[tuple[str, str]]], Awaitable[Sequence[Record | None]]]
 
 
@@ -59,22 +59,22 @@ class Accounts:
         store: Store,
         *,
         passwords: Passwords | None = None,
-        attempts: Attempts | None = None,
+        attempts: SignInThrottle | None = None,
         clock: Callable[[], float] = time.time,
         records: ReadRecords | None = None,
     ) -> None:
         """`records` reads the records of callers; by default, the store's method of that name."""
         self._store = store
-        self._records = records or store.records
+        self._records = records or store.get_records
         self._passwords = passwords or Passwords()
-        self._attempts = attempts or Attempts()
+        self._attempts = attempts or SignInThrottle()
         self._clock = clock
         self.api_keys = ApiKeys(store, clock)
 
     # -- accounts ------------------------------------------------------------------------------
 
     async def superuser_exists(self) -> bool:
-        return bool(await self._store.list_records(SUPERUSERS, 1))
+        return bool(await self._store.find_records(SUPERUSERS, limit=1))
 
     async def upsert_superuser(self, email: str, password: str) -> Account:
         """Create a superuser, or set a new password for an existing one."""
@@ -82,9 +82,9 @@ class Accounts:
         hashed = await self._passwords.hash(checked_password(password))
         body = account_body(email, hashed, new_token_key(), verified=True, data={})
         for _ in range(TRIES):
-            found = await self._store.find_record(SUPERUSERS, email_key(email))
+            found = await self._by_key(SUPERUSERS, email_key(email))
             id, version = (new_id(), None) if found is None else (found.id, found.version)
-            record = await self._store.put_record(SUPERUSERS, id, email_key(email), body, version)
+            record = await self._write(RecordWrite(SUPERUSERS, id, email_key(email), body, version=version))
             if record is not None:
                 return account_from(record)
         raise _busy(email)
@@ -96,7 +96,7 @@ class Accounts:
         email, fields = checked_email(email), checked_data(data or {})
         hashed = await self._passwords.hash(checked_password(password))
         body = account_body(email, hashed, new_token_key(), verified, fields)
-        record = await self._store.put_record(USERS, new_id(), email_key(email), body)
+        record = await self._write(RecordWrite(USERS, new_id(), email_key(email), body))
         if record is None:
             raise _taken(email)
         return account_from(record)
@@ -138,9 +138,9 @@ class Accounts:
     async def delete(self, collection: str, account: str) -> Account:
         """Delete the account with this id or address, and with it its tokens; returns the deleted account."""
         found = await self.get(collection, account)
-        if found.collection == SUPERUSERS and len(await self._store.list_records(SUPERUSERS, 2)) == 1:
+        if found.collection == SUPERUSERS and len(await self._store.find_records(SUPERUSERS, limit=2)) == 1:
             raise LastSuperuser(f"{found.email} is the only superuser; make another one first")
-        if not await self._store.delete_record(found.collection, found.id):
+        if not await self._store.delete_records([(found.collection, found.id)]):
             raise _unknown(account)
         return found
 
@@ -153,24 +153,31 @@ class Accounts:
 
     async def list(self, collection: str, limit: int = 1000) -> Sequence[Account]:
         """Oldest first."""
-        return [account_from(one) for one in await self._store.list_records(checked_collection(collection), limit)]
+        found = await self._store.find_records(checked_collection(collection), limit=limit)
+        return [account_from(one) for one in found]
 
     async def _find(self, collection: Collection, account: str) -> Record | None:
         if "@" in account:
-            return await self._store.find_record(collection, email_key(account))
-        return (await self._store.records([(collection, account)]))[0]
+            return await self._by_key(collection, email_key(account))
+        return (await self._store.get_records([(collection, account)]))[0]
 
-    async def _change(self, collection: Collection, name: str, change: Change) -> Account:
+    async def _by_key(self, collection: Collection, key: str) -> Record | None:
+        return next(iter(await self._store.find_records(collection, key=key)), None)
+
+    async def _write(self, write: RecordWrite) -> Record | None:
+        return (await self._store.write_records([write]))[0]
+
+    async def _change(self, collection: Collection, name: str, change: AccountEdit) -> Account:
         for _ in range(TRIES):
             account = await self.get(collection, name)
             wanted = change(account)
             checked_data(wanted.data)
             key = email_key(wanted.email)
             body = account_body(wanted.email, wanted.password_hash, wanted.token_key, wanted.verified, wanted.data)
-            record = await self._store.put_record(collection, account.id, key, body, account.version)
+            record = await self._write(RecordWrite(collection, account.id, key, body, version=account.version))
             if record is not None:
                 return account_from(record)
-            other = await self._store.find_record(collection, key)
+            other = await self._by_key(collection, key)
             if other is not None and other.id != account.id:
                 raise _taken(wanted.email)
         raise _busy(name)
@@ -185,7 +192,7 @@ class Accounts:
         found = checked_collection(collection)
         key = email_key(identity)[: MAX_EMAIL + 1]
         async with self._attempts.attempt(client, f"{found}/{key}"):
-            record = await self._store.find_record(found, key)
+            record = await self._by_key(found, key)
             account = None if record is None else account_from(record)
             hashed = account.password_hash if account and len(password) <= MAX_PASSWORD else None
             if not await self._passwords.matches(hashed, password[:MAX_PASSWORD]) or account is None:
@@ -209,13 +216,13 @@ class Accounts:
 
     async def _install_key(self) -> str:
         """The random signing key of this installation, created at its first use."""
-        (record,) = await self._store.records([(INSTALL, SIGNING)])
+        (record,) = await self._store.get_records([(INSTALL, SIGNING)])
         if record is None:
             body = to_json({"secret": secrets.token_urlsafe(48)}).decode()
-            record = await self._store.put_record(INSTALL, SIGNING, SIGNING, body)
+            record = await self._write(RecordWrite(INSTALL, SIGNING, SIGNING, body))
         if record is None:
-            (record,) = await self._store.records([(INSTALL, SIGNING)])
-        assert record is not None, "nobody deletes it"
+            (record,) = await self._store.get_records([(INSTALL, SIGNING)])
+        assert record is not None, "it is never deleted"
         return _secret(record)
 
     # -- setting up ----------------------------------------------------------------------------
@@ -233,7 +240,7 @@ class Accounts:
         hashed = await self._passwords.hash(checked_password(password))
         body = account_body(email, hashed, new_token_key(), verified=True, data={})
         # All links insert the same id, so only one of several concurrent requests succeeds.
-        record = await self._store.put_record(SUPERUSERS, setup.FIRST_SUPERUSER, email_key(email), body)
+        record = await self._write(RecordWrite(SUPERUSERS, setup.FIRST_SUPERUSER, email_key(email), body))
         if record is None:
             raise SetupRefused
         await setup.use_up(self._store)

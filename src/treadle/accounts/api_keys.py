@@ -14,6 +14,7 @@ from treadle.accounts.errors import ApiKeyNotFound
 from treadle.model.errors import InvalidInput
 from treadle.model.job import to_ms
 from treadle.store.protocol import Store
+from treadle.store.values import RecordWrite
 
 KIND = "api_keys"
 PREFIX = "trdl_"
@@ -33,25 +34,26 @@ class ApiKeys:
             "expiresAt": self._checked_expiry(expires_at),
         }
         secret = PREFIX + secrets.token_urlsafe(32)
-        record = await self._store.put_record(KIND, new_id(), digest(secret), to_json(body).decode())
+        write = RecordWrite(KIND, new_id(), digest(secret), to_json(body).decode())
+        (record,) = await self._store.write_records([write])
         assert record is not None, "two random keys can't be the same"
         return api_key_from(record), secret
 
     async def list(self) -> Sequence[ApiKey]:
         """Oldest first, expired ones too."""
-        return [api_key_from(record) for record in await self._store.list_records(KIND)]
+        return [api_key_from(record) for record in await self._store.find_records(KIND)]
 
     async def revoke(self, id: str) -> None:
         """Delete the key; requests with it fail from now on."""
-        if not await self._store.delete_record(KIND, id):
+        if not await self._store.delete_records([(KIND, id)]):
             raise ApiKeyNotFound(f"there is no API key {id[:40]}", id=id[:40])
 
     async def find(self, secret: str) -> ApiKey | None:
         """The key with this secret, if it is still valid."""
         if len(secret) > MAX_SECRET:
             return None
-        record = await self._store.find_record(KIND, digest(secret))
-        key = None if record is None else api_key_from(record)
+        found = await self._store.find_records(KIND, key=digest(secret))
+        key = api_key_from(found[0]) if found else None
         return None if key is None or self._expired(key) else key
 
     def _expired(self, key: ApiKey) -> bool:

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 from treadle.accounts.account import digest, new_id
 from treadle.accounts.errors import SetupRefused
 from treadle.store.protocol import Store
-from treadle.store.values import Record
+from treadle.store.values import Record, RecordWrite
 
 KIND = "setup"
 LIFETIME_MS = 86_400_000
@@ -24,22 +24,21 @@ async def issue(store: Store, now_ms: int) -> str:
     await use_up(store)
     secret = secrets.token_urlsafe(32)
     body = to_json({"expiresAt": now_ms + LIFETIME_MS}).decode()
-    await store.put_record(KIND, new_id(), digest(secret), body)
+    await store.write_records([RecordWrite(KIND, new_id(), digest(secret), body)])
     return secret
 
 
 async def find(store: Store, secret: str, now_ms: int) -> Record:
     """The link's record; SetupRefused if it is not valid."""
-    record = await store.find_record(KIND, digest(secret))
-    if record is None or _expired(record, now_ms):
+    found = await store.find_records(KIND, key=digest(secret))
+    if not found or _expired(found[0], now_ms):
         raise SetupRefused
-    return record
+    return found[0]
 
 
 async def use_up(store: Store) -> None:
     """Invalidate all links."""
-    for record in await store.list_records(KIND):
-        await store.delete_record(KIND, record.id)
+    await store.delete_records([(KIND, record.id) for record in await store.find_records(KIND)])
 
 
 def _expired(record: Record, now_ms: int) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 from treadle.cli import (
     api_key,
+    completion,
     demo,
     doctor,
     enqueue,
@@ -22,6 +23,7 @@ from treadle.cli import (
     stats,
     superuser,
     target,
+    templates,
     user,
     worker,
 )
@@ -41,6 +43,7 @@ app = typer.Typer(
     epilog="Every command may name the queue in your code right after its name, as worker does: "
     "treadle jobs list app:queue. The database is --db, or else that queue's own, TREADLE_DB, db in treadle.toml, "
     "or sqlite:///jobs.db.",
+    add_completion=False,  # ours takes the shell's name
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -50,6 +53,7 @@ app.command("worker")(worker.worker)
 app.command("enqueue")(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
+app.add_typer(templates.app, name="templates")
 app.command("stats")(stats.stats)
 app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")
@@ -74,6 +78,8 @@ def treadle(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    install_completion: completion.Install = None,
+    show_completion: completion.Show = None,
 ) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -85,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
     _open_closed_streams()
     try:
         be_quiet("--json" in argv)
-        words = target.take(argv, {str(group.name) for group in app.registered_groups})
+        words = target.take(completion.with_shell(argv), {str(group.name) for group in app.registered_groups})
         code = app(words, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

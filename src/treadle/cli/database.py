@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from treadle.cli import target
 from treadle.cli.output import note
@@ -15,22 +16,20 @@ from treadle.model.errors import SchemaMismatch
 if TYPE_CHECKING:
     from treadle.queue import Queue
 
+T = TypeVar("T")
+
 
 @contextlib.asynccontextmanager
 async def writable(db: str | None, *, create: bool = True) -> AsyncIterator[Queue]:
-    """The queue with an up-to-date schema. `create=False` does not create a database that was not named explicitly."""
+    """The queue with an up-to-date schema. `create=False` makes no database file, because a job in a mistyped one would
+    never run.
+    """
     queue = chosen(db)
-    if not create and not _is_named(db):
+    if not create:
         require_database(queue, "make it with --create")
     say_which(queue, db)
     async with queue:
         yield queue
-
-
-def _is_named(db: str | None) -> bool:
-    from treadle.model import settings
-
-    return bool(db or target.named()) or settings.load().db != settings.Settings().db
 
 
 @contextlib.asynccontextmanager
@@ -41,6 +40,16 @@ async def existing(db: str | None) -> AsyncIterator[Queue]:
     say_which(queue, db)
     async with queue:
         yield queue
+
+
+def ask(db: str | None, action: Callable[[Queue], Awaitable[T]]) -> T:
+    """What `action` answers about the command's queue."""
+
+    async def answer() -> T:
+        async with existing(db) as queue:
+            return await action(queue)
+
+    return asyncio.run(answer())
 
 
 def chosen(db: str | None, *, migrate: bool = True) -> Queue:

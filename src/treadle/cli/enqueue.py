@@ -42,7 +42,7 @@ def enqueue(
         typer.Option("--key", metavar="KEY", help="Idempotency key: the same key makes no second job."),
     ] = None,
     scope: Annotated[
-        str | None, typer.Option("--scope", metavar="SCOPE", help="Whose job it is, such as user.")
+        str | None, typer.Option("--scope", metavar="SCOPE", help="The kind of owner, such as user.")
     ] = None,
     scope_id: Annotated[str | None, typer.Option("--scope-id", metavar="ID", help="Which one, such as 42.")] = None,
     capability: Annotated[
@@ -55,7 +55,7 @@ def enqueue(
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="How long --wait waits. The job stays where it is.")
     ] = "10m",
-    create: Annotated[bool, typer.Option("--create", help="Make sqlite:///jobs.db if no database is named.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Make the SQLite file if it does not exist.")] = False,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -20,9 +20,9 @@ def migrate(
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make the database, or bring its schema up to date.
+    """Create the database, or bring its schema up to date.
 
-    Safe to run from many processes at once. Queues and workers do the same when they open.
+    Safe to run from many processes. Queues and workers do the same when they open.
     """
     if check:
         missing = asyncio.run(_missing(db))

@@ -10,7 +10,7 @@ from treadle.cli.output import print_json, say
 
 
 def reclaim(db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Take back the jobs of workers whose lease ran out.
+    """Take back the jobs of dead workers, after their lease has expired.
 
     Workers do this every few seconds. Jobs with attempts left are pending again, the others expired.
     """

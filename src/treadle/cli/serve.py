@@ -47,7 +47,7 @@ def serve(
     ] = None,
     port: Annotated[int | None, typer.Option("--port", metavar="PORT", help="Default: 8090.")] = None,
     slots: Annotated[
-        int | None, typer.Option("--slots", metavar="N", help="Run so many jobs at once. Default: 10.")
+        int | None, typer.Option("--slots", metavar="N", help="Run up to this many jobs concurrently. Default: 10.")
     ] = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run the queue's jobs in this process too.")
@@ -152,12 +152,12 @@ def _server(app: Any) -> uvicorn.Server:
         proxy_headers=False,
     )
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield  # the worker has to receive them too
 
-    return Server(config)
+    return UvicornServer(config)
 
 
 async def _together(server: uvicorn.Server, worker: Worker, listener: socket.socket) -> None:

@@ -44,7 +44,9 @@ def worker(
     ] = 1,
     slots: Annotated[
         int | None,
-        typer.Option("--slots", metavar="N", help="Run so many jobs at once in each process. Default: 10."),
+        typer.Option(
+            "--slots", metavar="N", help="Run up to this many jobs concurrently in each process. Default: 10."
+        ),
     ] = None,
     topics: Annotated[
         str | None,
@@ -92,8 +94,8 @@ def worker(
 ) -> None:
     """Run the jobs of a queue in your code.
 
-    SIGTERM or Ctrl-C stops it: no new jobs, those that run may finish until --drain is over, the rest is
-    given back. A second signal gives them back without waiting.
+    SIGTERM or Ctrl-C stops it: it takes no new jobs, running ones may finish until --drain is over, and the
+    rest are released. A second signal releases them without waiting.
     """
     limits = Limits(max_jobs, options.size(max_memory, "--max-memory"))
     if not member and (processes > 1 or any(limits)):

@@ -104,9 +104,7 @@ class Dashboard:
 
     def begin(self, server: Server) -> None:
         """Called when the server is created: set up what its pages share."""
-        state = self._states[server] = State(server)
-        state.begin()
-        server.on_close.append(state.close)
+        self._states[server] = State(server)
 
     # -- around every page -------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ WHAT = {
     "enqueue": "Enqueued",
     "pause": "Paused",
     "resume": "Resumed",
+    "stop_operation": "Stopped the operation",
+    "drain": "Asked to drain: worker",
     "settings": "Changed the settings",
     "api_key": "Made the API key",
     "revoke_api_key": "Revoked the API key",

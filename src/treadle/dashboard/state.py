@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from treadle.http.server import Server
 from treadle.insights import failures, overview
 from treadle.insights.failures import FailureGroup
-from treadle.insights.overview import Now, Recent, Timing
+from treadle.insights.overview import CachedAnswer, Now, Timing
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
-from treadle.queue.audit import AuditLog
-from treadle.queue.operations import Operations
 from treadle.store.values import Finding
-
-log = logging.getLogger("treadle.dashboard")
-
-TAKE_OVER_EVERY_S = 15.0
 
 
 class State:
@@ -27,33 +19,14 @@ class State:
         self.server = server
         self.queue = queue = server.queue
         store = queue.store
-        self.audit = AuditLog(queue)
-        self.operations = Operations(queue)
-        self.now: Recent[Now] = Recent(2.0, lambda: overview.now(store))
-        self.counts: Recent[dict[str, int | None]] = Recent(2.0, lambda: count_jobs(store, JobSearch()))
-        self.stats: Recent[QueueStats] = Recent(2.0, queue.stats)
-        self.timings: Recent[list[Timing]] = Recent(5.0, lambda: overview.timings(store))
-        self.failures: Recent[list[FailureGroup]] = Recent(5.0, lambda: failures.failure_groups(store))
-        self.findings: Recent[list[Finding]] = Recent(20.0, store.examine)
+        self.audit, self.operations = server.audit, server.operations
+        self.now: CachedAnswer[Now] = CachedAnswer(2.0, lambda: overview.now(store))
+        self.counts: CachedAnswer[dict[str, int | None]] = CachedAnswer(2.0, lambda: count_jobs(store, JobSearch()))
+        self.stats: CachedAnswer[QueueStats] = CachedAnswer(2.0, queue.stats)
+        self.timings: CachedAnswer[list[Timing]] = CachedAnswer(5.0, lambda: overview.timings(store))
+        self.failures: CachedAnswer[list[FailureGroup]] = CachedAnswer(5.0, lambda: failures.failure_groups(store))
+        self.findings: CachedAnswer[list[Finding]] = CachedAnswer(20.0, store.examine)
         self.database = _database_words(queue.url)
-        self._keeping: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        self._keeping = asyncio.create_task(self._take_over(), name="treadle-dashboard")
-
-    async def close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
-        await self.operations.close()
-
-    async def _take_over(self) -> None:
-        while True:
-            await asyncio.sleep(TAKE_OVER_EVERY_S)
-            try:
-                await self.operations.take_over()
-            except Exception as error:
-                log.warning("operations could not be looked at: %s", error)
 
     def forget(self) -> None:
         """Drop cached answers after a change, so that the next page shows it."""

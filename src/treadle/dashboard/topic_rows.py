@@ -15,7 +15,7 @@ from treadle.insights import overview
 from treadle.insights.overview import HOUR_MS, Now, Timing, percentile
 from treadle.model.job import from_ms
 from treadle.model.status import Status
-from treadle.store.values import FOREVER, Ended, Topic
+from treadle.store.values import FOREVER, EndedCount, Topic
 
 HOURS = 24
 # A due job that has not started after this long is late.
@@ -56,7 +56,12 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
 
 
 def _row(
-    topic: Topic, now: Now, timings: Sequence[Timing], hours: Sequence[Ended], ended: Sequence[Ended], range_: Range
+    topic: Topic,
+    now: Now,
+    timings: Sequence[Timing],
+    hours: Sequence[EndedCount],
+    ended: Sequence[EndedCount],
+    range_: Range,
 ) -> TopicRow:
     name = topic.topic
     first = now.oldest_due(name)
@@ -71,7 +76,7 @@ def _row(
     saved = now.templates.get(name)
     return TopicRow(
         name,
-        f"version {saved[1]}" if saved else "no template",
+        f"version {saved.version}" if saved else "no template",
         state,
         note,
         icon,
@@ -103,7 +108,7 @@ def _state(topic: Topic, now: Now) -> tuple[str, str, str, str]:
     unserved = [one for one in now.unserved() if one.topic == topic.topic]
     if unserved:
         needs = unserved[0].capability
-        return "no worker", f"needs {needs}" if needs else "nobody serves it", "errors", "failed"
+        return "no worker", f"needs {needs}" if needs else "none serves it", "errors", "failed"
     if topic.processing:
         return "running", f"{topic.processing:,} running", "play", "pending"
     return (
@@ -118,7 +123,7 @@ def _state(topic: Topic, now: Now) -> tuple[str, str, str, str]:
     )
 
 
-def _spark(hours: Sequence[Ended], at: int) -> Spark:
+def _spark(hours: Sequence[EndedCount], at: int) -> Spark:
     last = at - at % HOUR_MS
     counts = [[0, 0] for _ in range(HOURS)]
     for one in hours:

@@ -21,7 +21,19 @@ from starlette.types import Receive, Scope, Send
 from treadle.http import openapi
 from treadle.http.errors import MOST_FIELDS, NOT_FOUND, ApiError, from_treadle, wrong_method
 from treadle.http.fast_routes import FastRoutes, path_here
-from treadle.http.routes import accounts, jobs, schedules, service, settings, setup, steering, topics, workers
+from treadle.http.routes import (
+    accounts,
+    jobs,
+    operations,
+    schedules,
+    service,
+    settings,
+    setup,
+    steering,
+    templates,
+    topics,
+    workers,
+)
 from treadle.http.security_headers import SecurityHeaders
 from treadle.http.server import Server, Servers
 from treadle.http.streams import sse
@@ -34,7 +46,20 @@ if TYPE_CHECKING:
 # Fixed paths come before paths with a job id or a topic.
 ROUTES: list[BaseRoute] = [
     route
-    for module in (sse, jobs, steering, topics, schedules, workers, accounts, settings, setup, service)
+    for module in (
+        sse,
+        jobs,
+        steering,
+        operations,
+        topics,
+        schedules,
+        templates,
+        workers,
+        accounts,
+        settings,
+        setup,
+        service,
+    )
     for route in module.router.routes
 ]
 

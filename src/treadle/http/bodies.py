@@ -173,7 +173,7 @@ async def _bytes(request: Request, bounds: Bounds) -> bytes:
     if encoding == "gzip" and bounds.gzip:
         return _unzipped(body, bounds.most)
     allowed = ", or with Content-Encoding: gzip" if bounds.gzip else ""
-    raise ApiError(415, "unsupported_encoding", f"Send the body as it is{allowed}.")
+    raise ApiError(415, "unsupported_encoding", f"Send the body unencoded{allowed}.")
 
 
 def _unzipped(body: bytes, most: int) -> bytes:

@@ -96,7 +96,7 @@ def _of_workers(workers: Sequence[WorkerMetrics]) -> Iterator[Metric]:
         worker.fold()
     yield _put_back(workers)
     yield _by_topic("treadle_job_wait_seconds", "From when a job was due until its handler started.", workers, "waits")
-    yield _by_topic("treadle_job_run_seconds", "How long handlers ran, whatever came of it.", workers, "runs")
+    yield _by_topic("treadle_job_run_seconds", "How long handlers ran, for all outcomes.", workers, "runs")
     yield _calls("treadle_claim_seconds", "How long the store took for a claim.", [one.claims for one in workers])
     yield _calls("treadle_settle_seconds", "How long the store took for a batch of endings.", _settles(workers))
     yield _slots(workers)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import logging
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import Depends
@@ -17,12 +18,17 @@ from treadle.http.access import Access, Permit
 from treadle.http.front import Front
 from treadle.http.gathering import Gathered
 from treadle.http.turns import Turns
+from treadle.model.errors import StoreUnavailable
 from treadle.policy.rules import Condition
+from treadle.queue.audit import Actor, AuditLog
 from treadle.queue.external import ExternalWorkers
+from treadle.queue.operations import Operations
 from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
+
+log = logging.getLogger("treadle.http")
 
 
 class Server:
@@ -31,7 +37,7 @@ class Server:
     def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
         store = queue.store
         self.queue = queue
-        self.accounts = Accounts(store, records=Gathered(store.records))
+        self.accounts = Accounts(store, records=Gathered(store.get_records))
         self.site = queue.site
         self.front = Front.of(queue.settings)
         self.access = Access(self.accounts, self.site, self.front)
@@ -39,13 +45,22 @@ class Server:
         self.feed = queue.feed
         self.jobs = Gathered(store.get)
         self._turns = Turns()
-        self.on_close: list[Callable[[], Awaitable[None]]] = []
+        self.audit = AuditLog(queue)
+        self.operations = Operations(queue)
 
     @contextlib.asynccontextmanager
     async def searching(self, request: Request, kind: str = "look") -> AsyncIterator[None]:
         """One search of a kind at a time per caller, so a caller with many searches only delays itself."""
         async with self._turns.turn(f"{kind} {await self.access.who(request)}"):
             yield
+
+    async def note(self, request: Request, action: str, target: str = "", **facts: Any) -> None:
+        """Write an operator's action that was just done into the audit log."""
+        caller = await self.access.caller(request)
+        try:
+            await self.audit.add(Actor(caller.name, caller.kind), action, target, **facts)
+        except StoreUnavailable as error:  # the action is done, and the caller must learn that
+            log.error("the audit log misses %s %s by %s: %s", action, target, caller.name, error)
 
 
 class Servers:
@@ -72,8 +87,7 @@ class Servers:
     async def close(self) -> None:
         server = self._made.pop(asyncio.get_running_loop(), None)
         if server is not None:
-            for close in server.on_close:
-                await close()
+            await server.operations.close()
             await server.feed.stop()
 
 

@@ -53,9 +53,14 @@ class JobSearch:
     def listing(self, limit: int, offset: int) -> Listing:
         return self._listing(limit, offset, self.condition())
 
-    def frozen(self, limit: int, offset: int, as_of: datetime) -> Listing:
-        """Every matching job that has not moved since then, with no age limit."""
-        return replace(self._listing(limit, offset, self.condition(as_of)), newest=None)
+    def frozen(self, status: Status, as_of: datetime) -> Listing:
+        """Every matching job with this status that has not moved since then, with no age limit."""
+        condition, search = self.condition(as_of), replace(self, sort="")
+        if self.status == STALE:
+            condition = rules.both(condition, rules.parse_filter(f'status = "{status}"'))
+        else:
+            search = replace(search, status=status)
+        return replace(search._listing(1, 0, condition), newest=None)
 
     def _listing(self, limit: int, offset: int, condition: Condition) -> Listing:
         sort = rules.parse_sort(self.sort)
@@ -73,18 +78,18 @@ def _without(name: str, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class JobPage:
+class FoundJobs:
     jobs: Sequence[Job]
     counts: Mapping[str, int | None]
     """By status, and the total under ""; each at most one more than the cap."""
     cap: int = COUNT_CAP
 
 
-async def find_jobs(store: Store, search: JobSearch, limit: int, offset: int) -> JobPage:
+async def find_jobs(store: Store, search: JobSearch, limit: int, offset: int) -> FoundJobs:
     """One page, and the number of matches per status."""
     found = search.narrowed
     jobs, counts = await asyncio.gather(store.list(found.listing(limit, offset)), count_jobs(store, found))
-    return JobPage(jobs, counts)
+    return FoundJobs(jobs, counts)
 
 
 async def count_jobs(store: Store, search: JobSearch, statuses: Sequence[str] = ("", *Status)) -> dict[str, int | None]:

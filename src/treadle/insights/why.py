@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from treadle.model.durations import format_ms
 from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER
+from treadle.store.values import FOREVER, LimitReached, Obstacle
 
 
 async def why(store: Store, id: str) -> list[str]:
@@ -23,8 +24,15 @@ async def why(store: Store, id: str) -> list[str]:
     return [
         *_by_time(job, from_ms(await store.now())),
         *await _by_topic(store, job),
-        *await store.obstacles(id),
+        *map(_by_limit, await store.obstacles(id)),
     ]
+
+
+def _by_limit(obstacle: Obstacle) -> str:
+    if isinstance(obstacle, LimitReached):
+        jobs = ", ".join(obstacle.running)
+        return f"its key allows {obstacle.most} running jobs: it waits for job {jobs} ({obstacle.ahead} wait before it)"
+    return f"its topic's rate limit of {obstacle.most} per {format_ms(obstacle.window_ms)} is used up"
 
 
 def _by_time(job: Job, now: datetime | None) -> list[str]:

@@ -11,7 +11,9 @@ from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
 from treadle.maintenance.scheduler import Scheduler
+from treadle.queue.audit import AuditLog
 from treadle.queue.backoff import jittered
+from treadle.queue.operations import Operations
 from treadle.store.values import Moved
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 TIDY_EVERY_S = 60.0
 VACUUM_EVERY_S = 4.0
+TAKE_OVER_EVERY_S = 10.0
+FORGET_EVERY_S = 3600.0
 LEAST_TERM_MS = 500
 # How soon to look again after the term has ended and before the next election.
 NOT_LEADING_S = 0.1
@@ -42,6 +46,8 @@ class Maintenance:
         self._reaper = Reaper(store, on_moved)
         self._retention = Retention(store, queue.site)
         self._scheduler = Scheduler(queue)
+        self._operations = Operations(queue)
+        self._audit = AuditLog(queue)
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps; each step is repeated forever."""
@@ -53,9 +59,12 @@ class Maintenance:
             ("schedules", self._schedule),
             ("vacuuming", while_leading(self._serve, self._store.vacuum, VACUUM_EVERY_S)),
             ("tidying", while_leading(self._serve, self._store.tidy, TIDY_EVERY_S)),
+            ("bulk operations", while_leading(self._serve, self._operations.take_over, TAKE_OVER_EVERY_S)),
+            ("the audit log", while_leading(self._serve, self._audit.forget_old, FORGET_EVERY_S)),
         ]
 
     async def resign(self) -> None:
+        await self._operations.close()
         await self._leader.resign()
 
     async def _schedule(self) -> None:

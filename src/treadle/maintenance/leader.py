@@ -56,4 +56,4 @@ class Leader:
         """Let another worker take over immediately."""
         if self.leads:
             self._until = 0.0
-            await self._store.resign(NAME, self._holder)
+            await self._store.elect(NAME, self._holder, 0)

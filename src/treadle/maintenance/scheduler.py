@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, TreadleError, VersionConflict
-from treadle.policy.schedule import Firing, Schedule, Slot, fire
-from treadle.queue.schedules import KIND, Stored, body_of, due_of, schedule_from
-from treadle.store.values import Inserted, NewJob, Record
+from treadle.policy.schedule import Firing, Schedule, ScheduleSlot, fire
+from treadle.queue.schedules import KIND, Stored, due_of, schedule_from
+from treadle.store.values import Inserted, NewJob, Record, RecordWrite
 from treadle.store.wakeups import LATER
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class Scheduler:
             schedule = schedule_from(record)
         except InvalidInput as error:  # such as a time zone that this machine does not have
             log.error("schedule %s can't be read: %s", record.id, error)
-            await self._store.put_record(KIND, record.id, record.key, record.body, record.version, now + LOOK_EVERY_MS)
+            later = RecordWrite(KIND, record.id, record.key, record.body, now + LOOK_EVERY_MS, record.version)
+            await self._store.write_records([later])
             return None
         firing = fire(schedule, now, await self._live_jobs(schedule))
         one = _Due(Stored(schedule, record.version), firing, now, [], [])
@@ -123,7 +124,7 @@ class Scheduler:
             return 0
         return sum(job is not None and not job.ended for job in await self._store.get(schedule.recent))
 
-    async def _make(self, one: _Due, slot: Slot) -> None:
+    async def _make(self, one: _Due, slot: ScheduleSlot) -> None:
         try:
             job = await self._queue.schedules.new_job(one.stored.schedule, slot)
         except (Refused, InvalidInput) as error:
@@ -149,9 +150,8 @@ class Scheduler:
     async def _correct(self, one: _Due, made: list[Made]) -> None:
         """The schedule was stored as if every job had been made; correct it unless it has changed since."""
         one.made = made
-        changed = one.changed
-        version = one.stored.version + 1
-        await self._store.put_record(KIND, changed.id, changed.id, body_of(changed), version, one.due)
+        write = one.stored.write(one.changed, one.due)
+        await self._store.write_records([write._replace(version=one.stored.version + 1)])
 
 
 def _told(job: NewJob, answer: Inserted | Refused) -> Made:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, NamedTuple
 
+from treadle.model.durations import format_ms
 from treadle.model.errors import JobCancelled, LeaseLost
 from treadle.model.retry import Retry, families_of
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
 
 
 class Cause(Enum):
@@ -42,11 +43,16 @@ class Returned(NamedTuple):
     """The result as JSON; None if there is none."""
 
 
+RaisedKind = Literal["stop", "snooze", "pause", "park", "retry", "fatal", "refused", "error"]
+"""`stop`: it followed an interrupt. `pause`: a snooze of the whole topic. `park`: it waits for answers. `refused`:
+its payload can't be read or its result can't be stored.
+"""
+
+
 class Raised(NamedTuple):
     """An exception as plain data."""
 
-    kind: Literal["stop", "snooze", "retry", "fatal", "refused", "error"]
-    """`stop`: it followed an interrupt. `refused`: its payload can't be read or its result can't be stored."""
+    kind: RaisedKind
     text: str
     type: str
     delay_ms: int | None = None
@@ -80,12 +86,17 @@ def judge(result: CallResult, interrupt: Interrupt | None, retry: Retry, failure
 def _judge_error(raised: Raised, interrupt: Interrupt | None, retry: Retry, failures: int) -> Outcome:
     if raised.kind == "refused":
         return Failed(raised.text, raised.type)
+    if raised.kind == "park":
+        return Parked(raised.text)
     if interrupt and interrupt.cause is Cause.SHUTDOWN:
         return Released("the worker stopped")
     if interrupt and interrupt.cause is Cause.CANCEL and raised.kind == "stop":
         return CancelAcknowledged(interrupt.reason)
     if raised.kind == "snooze":
         return Snoozed(raised.delay_ms or 0, raised.text)
+    if raised.kind == "pause":
+        delay_ms = raised.delay_ms or 0
+        return Snoozed(delay_ms, f"{raised.text}; its topic is paused for {format_ms(delay_ms)}", pauses_topic=True)
     return Failed(raised.text, raised.type, _retry_in_ms(raised, retry, failures))
 
 

@@ -12,13 +12,16 @@ from uuid_utils import uuid7
 
 from treadle.model.job import from_ms
 from treadle.store.protocol import Store
-from treadle.store.values import Record
+from treadle.store.values import Record, RecordWrite
 
 KIND = "audit"
 MAX_TEXT = 500
+KEPT_MS = 180 * 24 * 3600 * 1000
+SEARCHED = 5000
+"""How many of the newest entries a search reads."""
 
 
-class Opened(Protocol):
+class HasStore(Protocol):
     @property
     def store(self) -> Store: ...
 
@@ -45,9 +48,14 @@ class AuditEntry:
     changed: int | None = None
     skipped: int | None = None
 
+    @property
+    def text(self) -> str:
+        """What a search looks at."""
+        return f"{self.who} {self.kind} {self.action} {self.target} {self.filter} {self.reason}".lower()
+
 
 class AuditLog:
-    def __init__(self, queue: Opened) -> None:
+    def __init__(self, queue: HasStore) -> None:
         self._store = queue.store
 
     async def add(
@@ -60,7 +68,9 @@ class AuditLog:
         reason: str = "",
         changed: int | None = None,
         skipped: int | None = None,
+        id: str = "",
     ) -> None:
+        """`id`: what the entry is about, so that it is written only once."""
         body: Mapping[str, Any] = {
             "who": actor.name,
             "kind": actor.kind,
@@ -71,11 +81,22 @@ class AuditLog:
             "changed": changed,
             "skipped": skipped,
         }
-        id = str(uuid7())
-        await self._store.put_record(KIND, id, id, to_json(body).decode())
+        id = id or str(uuid7())
+        due = await self._store.now() + KEPT_MS
+        await self._store.write_records([RecordWrite(KIND, id, id, to_json(body).decode(), due)])
 
     async def newest(self, limit: int = 50) -> Sequence[AuditEntry]:
-        return [_entry(record) for record in await self._store.list_records(KIND, limit, newest=True)]
+        return [_entry(record) for record in await self._store.find_records(KIND, newest=True, limit=limit)]
+
+    async def search(self, text: str, limit: int = 50) -> Sequence[AuditEntry]:
+        """The newest entries with all words of the text: a person, an action, an id, a filter or a reason."""
+        words = text.lower().split()
+        entries = await self.newest(SEARCHED)
+        return [entry for entry in entries if all(word in entry.text for word in words)][:limit]
+
+    async def forget_old(self) -> None:
+        old = await self._store.find_records(KIND, due_before=await self._store.now())
+        await self._store.delete_records([(KIND, record.id) for record in old])
 
 
 def _entry(record: Record) -> AuditEntry:

@@ -1,17 +1,21 @@
-"""Applies one change to every matching job, in batches."""
+"""Applies one change to every matching job, in batches.
+
+A place is a status and a number: jobs are visited by falling number, so each is visited once, no matter which of them
+move, come back or disappear while the change runs.
+"""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from treadle.insights import lists
 from treadle.model.durations import Priority, priority_value
-from treadle.model.errors import InvalidInput, TreadleError
-from treadle.model.job import Job, from_ms, rfc3339
-from treadle.model.status import ENDED, Status
+from treadle.model.errors import InvalidInput
+from treadle.model.job import from_ms, rfc3339
+from treadle.model.status import Status
 from treadle.policy.rules import Condition, Constant, JobField, both
 from treadle.policy.rules.conditions import compare
 from treadle.store.values import Listing
@@ -20,14 +24,15 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 BATCH = 500
-TOGETHER = 20
 Action = Literal["cancel", "requeue", "delete", "release", "patch"]
 _LIVE = (Status.PENDING, Status.PROCESSING, Status.WAITING)
 _DEAD = (Status.FAILED, Status.CANCELLED, Status.EXPIRED)
+ENDINGS = (*_DEAD, Status.COMPLETED)
+"""Every ending in an order that all processes share, because a place counts on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BulkChange:
     action: Action
     reason: str = ""
     force: bool = False
@@ -53,7 +58,7 @@ class Change:
             case "patch":
                 return (Status.PENDING,)
             case "requeue":
-                return tuple(ENDED) if self.force else _DEAD
+                return ENDINGS if self.force else _DEAD
             case "delete":
                 return (Status.PENDING, *_DEAD, *((Status.COMPLETED,) if self.force else ()))
 
@@ -66,63 +71,63 @@ class Done:
     refused: int = 0
     """Jobs that another caller changed first."""
 
+    def add(self, batch: Batch) -> None:
+        self.matched += batch.jobs
+        self.changed += batch.changed
+        self.refused += batch.jobs - batch.changed
+
+
+class BulkPosition(NamedTuple):
+    status_at: int = 0
+    """The index of the status being processed."""
+    below: int | None = None
+    """The number of the last job visited in that status."""
+
+
+class Batch(NamedTuple):
+    jobs: int
+    changed: int
+    after: BulkPosition | None
+    """Where the next batch begins; None: everything is done."""
+
 
 async def apply(
-    queue: Queue, change: Change, condition: Condition, *, as_of: datetime | None = None, dry_run: bool = False
+    queue: Queue, change: BulkChange, condition: Condition, *, as_of: datetime | None = None, dry_run: bool = False
 ) -> Done:
     """Change every matching job created up to `as_of` (default: now); each job is changed at most once."""
     moment = as_of or from_ms(await queue.store.now())
+    condition = both(condition, compare(JobField("createdAt"), "<=", Constant(rfc3339(moment))))
+    listings = [_listing(status, condition) for status in change.applies_to]
     done = Done()
-    for status in change.applies_to:
-        if dry_run:
-            listing = _listing(status, both(condition, _created_until(moment)), 1)
+    if dry_run:
+        for listing in listings:
             done.matched += await queue.store.count(listing, 2**31)
-        else:
-            await _apply_to(queue, change, condition, status, moment, done)
+        return done
+    place: BulkPosition | None = BulkPosition()
+    while place is not None:
+        batch = await change_batch(queue, change, listings, place)
+        done.add(batch)
+        place = batch.after
     return done
 
 
-async def _apply_to(
-    queue: Queue, change: Change, condition: Condition, status: Status, until: datetime | None, done: Done
-) -> None:
-    """Newest first. Jobs leave the listing as they are changed and may reappear, for example after failing again; jobs
-    seen before are skipped.
-    """
-    seen: set[str] = set()
-    while True:
-        fresh = await _next_fresh(queue, both(condition, _created_until(until)), status, seen)
-        if not fresh:
-            return
-        seen.update(job.id for job in fresh)
-        until = min(job.created_at for job in fresh)
-        changed = await change_jobs(queue, change, fresh)
-        done.matched += len(fresh)
-        done.changed += changed
-        done.refused += len(fresh) - changed
-
-
-async def _next_fresh(queue: Queue, condition: Condition, status: Status, seen: set[str]) -> list[Job]:
-    """The newest jobs not seen yet; many may have been created in the same millisecond."""
-    offset = 0
-    while jobs := await queue.store.list(_listing(status, condition, BATCH, offset)):
-        fresh = [job for job in jobs if job.id not in seen]
-        if fresh:
-            return fresh
-        offset += len(jobs)
-    return []
-
-
-def _listing(status: Status, condition: Condition, limit: int, offset: int = 0) -> Listing:
+def _listing(status: Status, condition: Condition) -> Listing:
     """A listing without an age limit, because jobs missing from it would silently stay unchanged."""
-    return replace(lists.listing(None, status, None, None, limit, offset, condition), newest=None)
+    return replace(lists.listing(None, status, None, None, BATCH, 0, condition), newest=None)
 
 
-def _created_until(moment: datetime | None) -> Condition:
-    return compare(JobField("createdAt"), "<=", Constant(rfc3339(moment)))
+async def change_batch(queue: Queue, change: BulkChange, listings: Sequence[Listing], place: BulkPosition) -> Batch:
+    """Change the next jobs of these listings, of which each has one status."""
+    if place.status_at >= len(listings):
+        return Batch(0, 0, None)
+    found = await queue.store.select(replace(listings[place.status_at], limit=BATCH, below=place.below))
+    if not found:
+        return Batch(0, 0, BulkPosition(place.status_at + 1))
+    changed = await change_jobs(queue, change, [id for _, id in found])
+    return Batch(len(found), changed, BulkPosition(place.status_at, found[-1][0]))
 
 
-async def change_jobs(queue: Queue, change: Change, jobs: list[Job]) -> int:
-    ids = [job.id for job in jobs]
+async def change_jobs(queue: Queue, change: BulkChange, ids: Sequence[str]) -> int:
     match change.action:
         case "cancel":
             answers = await queue.cancel_many(ids, change.reason)
@@ -133,21 +138,7 @@ async def change_jobs(queue: Queue, change: Change, jobs: list[Job]) -> int:
         case "release":
             answers = await queue.release_many(ids)
         case "patch":
-            answers = await _all_patched(queue, change, ids)
+            answers = await queue.reschedule_many(
+                ids, run_at=change.run_at, priority=change.priority, max_attempts=change.max_attempts
+            )
     return sum(answer is None for answer in answers)
-
-
-async def _all_patched(queue: Queue, change: Change, ids: list[str]) -> list[Exception | None]:
-    """One transaction per job, several in parallel, because running them one by one would wait for every commit."""
-    groups = [ids[start : start + TOGETHER] for start in range(0, len(ids), TOGETHER)]
-    return [
-        answer for group in groups for answer in await asyncio.gather(*(_patched(queue, change, id) for id in group))
-    ]
-
-
-async def _patched(queue: Queue, change: Change, id: str) -> Exception | None:
-    try:
-        await queue.reschedule(id, run_at=change.run_at, priority=change.priority, max_attempts=change.max_attempts)
-    except TreadleError as error:
-        return error
-    return None

@@ -41,6 +41,9 @@ class HandlerServices(Protocol):
 
     def heartbeat(self, call: Any) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
+    def database(self) -> Any: ...
+    def close_database(self, database: Any, context: Context) -> None: ...
+    def http(self) -> Any: ...
 
 
 class Checkpoint:
@@ -58,11 +61,12 @@ CHECKPOINT = Checkpoint()
 class Context(HandlerContext):
     """The running job, seen from its handler."""
 
-    __slots__ = ("_call", "_services", "payload")
+    __slots__ = ("_call", "_database", "_services", "payload")
 
     def __init__(self, call: RunningCall, services: HandlerServices, payload: Any) -> None:
         self._call = call
         self._services = services
+        self._database: Any = None
         self.payload = payload
 
     def __repr__(self) -> str:
@@ -109,6 +113,27 @@ class Context(HandlerContext):
         """A logger that knows the job: every record has `job_id`, `topic` and `attempt`."""
         job = self._call.job
         return logging.LoggerAdapter(logging.getLogger(f"treadle.jobs.{job.topic}"), facts_of(job))
+
+    @property
+    def db(self) -> Any:
+        """The queue's database, for the handler's own statements.
+
+        SQLite: a sqlite3 connection for this call alone. PostgreSQL: asyncpg's pool, or in threads and processes the
+        same methods blocking.
+        """
+        if self._database is None:
+            self._database = self._services.database()
+        return self._database
+
+    @property
+    def http(self) -> Any:
+        """An HTTP client that all handlers share: aiohttp's, or in threads and processes the same methods blocking."""
+        return self._services.http()
+
+    def _close(self) -> None:
+        """The call is over."""
+        if self._database is not None:
+            self._services.close_database(self._database, self)
 
     def progress(self, percent: float, message: str = "") -> Checkpoint:
         """Report progress from 0 to 100. This is cheap: the worker writes it in batches, a few times a second."""

@@ -1,9 +1,9 @@
 """Bulk changes that run as operations, with progress that survives a restart.
 
 An operation is a record: what to do, the search that selected the jobs, the instant of the request (`as_of`), its
-position and its counts. A job that moved after that instant is left alone, so a batch that runs again after a crash
-changes nothing twice. The process that runs the operation saves the record every few batches. Once a record has not
-been saved for a while, any server can take it over with a compare-and-set.
+place and its counts. A job that moved after that instant is left alone, so a batch that runs again after a crash
+changes nothing twice. The process that received the request runs the operation and saves the record every second. Once
+a record has not been saved for a while, the maintenance leader takes it over with a compare-and-set.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 from uuid_utils import uuid7
 
 from treadle.insights.search import STALE, JobSearch
-from treadle.model.errors import JobNotFound, StoreUnavailable
+from treadle.model.errors import InvalidInput, JobNotFound, StoreUnavailable, TreadleError
 from treadle.model.job import from_ms, rfc3339
-from treadle.model.status import ENDED, Status
+from treadle.model.status import Status
+from treadle.model.words import unknown_status
 from treadle.queue import bulk
 from treadle.queue.audit import Actor, AuditLog
-from treadle.store.values import Record
+from treadle.queue.bulk import BulkPosition
+from treadle.store.values import Listing, Record, RecordWrite
 
 if TYPE_CHECKING:
     from treadle.queue.queue import Queue
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.operations")
 
 KIND = "operations"
-BATCH = 500
 SAVE_EVERY_S = 1.0
-ABANDONED_S = 30.0
+ABANDONED_MS = 10_000
+KEPT_MS = 30 * 24 * 3600 * 1000
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DryRunCount:
     """One line of a dry run: a number of jobs and what would happen to them."""
 
     count: int
@@ -50,16 +52,13 @@ class Outcome:
 @dataclass(slots=True)
 class Operation:
     id: str
-    action: bulk.Action
+    change: bulk.BulkChange
     search: JobSearch
-    options: dict[str, Any]
     as_of: datetime
     by: Actor
     expected: int
     state: str = RUNNING
-    status_at: int = 0
-    """The index of the status being processed. `stayed` counts the jobs of that status that were skipped."""
-    stayed: int = 0
+    place: BulkPosition = field(default_factory=BulkPosition)
     changed: int = 0
     refused: int = 0
     version: int | None = None
@@ -68,8 +67,8 @@ class Operation:
     stop: bool = field(default=False, compare=False)
 
     @property
-    def change(self) -> bulk.Change:
-        return change_of(self.action, self.options)
+    def action(self) -> bulk.Action:
+        return self.change.action
 
     @property
     def percent(self) -> int:
@@ -80,40 +79,44 @@ class Operation:
     def body(self) -> str:
         return to_json(
             {
-                "action": self.action,
+                "change": {**asdict(self.change), "run_at": rfc3339(self.change.run_at)},
                 "search": asdict(self.search),
-                "options": self.options,
                 "asOf": rfc3339(self.as_of),
                 "by": asdict(self.by),
                 "expected": self.expected,
                 "state": self.state,
-                "statusAt": self.status_at,
-                "stayed": self.stayed,
+                "place": self.place,
                 "changed": self.changed,
                 "refused": self.refused,
             }
         ).decode()
 
 
-def statuses_for(change: bulk.Change, search: JobSearch) -> list[Status]:
+def statuses_for(change: bulk.BulkChange, search: JobSearch) -> list[Status]:
     """The states in which the change is possible, limited to the ones in the search."""
     wanted = search.narrowed.status
     if wanted == STALE:
-        return [status for status in change.applies_to if status in ENDED]
+        # A stale job can be requeued after any outcome.
+        return [status for status in bulk.ENDINGS if change.action == "requeue" or status in change.applies_to]
     return [status for status in change.applies_to if wanted in ("", status)]
 
 
-async def dry_run(queue: Queue, change: bulk.Change, search: JobSearch, as_of: datetime) -> list[Outcome]:
+def _statuses(narrowed: JobSearch) -> list[Status]:
+    if narrowed.status == STALE:
+        return list(bulk.ENDINGS)
+    if narrowed.status and narrowed.status not in list(Status):
+        raise InvalidInput(f"status: {unknown_status(narrowed.status)}", field="status")
+    return [Status(narrowed.status)] if narrowed.status else list(Status)
+
+
+async def dry_run(queue: Queue, change: bulk.BulkChange, search: JobSearch, as_of: datetime) -> list[DryRunCount]:
     """How many jobs would be changed and how many left alone, by status."""
     possible = statuses_for(change, search)
     found = search.narrowed
-    statuses = [Status(found.status)] if found.status not in ("", STALE) else list(Status)
-    counts = [
-        await queue.store.count(replace(found, status=status, sort="").frozen(1, 0, as_of), 2**31)
-        for status in statuses
-    ]
+    statuses = _statuses(found)
+    counts = [await queue.store.count(found.frozen(status, as_of), 2**31) for status in statuses]
     return [
-        Outcome(count, status.value, status not in possible)
+        DryRunCount(count, status.value, status not in possible)
         for status, count in zip(statuses, counts, strict=True)
         if count
     ]
@@ -127,20 +130,11 @@ class Operations:
         self._running: dict[str, tuple[Operation, asyncio.Task[None]]] = {}
 
     async def start(
-        self,
-        action: bulk.Action,
-        search: JobSearch,
-        options: Mapping[str, Any],
-        as_of: datetime,
-        by: Actor,
-        expected: int,
+        self, change: bulk.BulkChange, search: JobSearch, as_of: datetime, by: Actor, expected: int
     ) -> Operation:
-        id = str(uuid7())
-        operation = Operation(id, action, search, dict(options), as_of, by, expected)
-        change_of(action, options)  # raises if the change is invalid
-        record = await self._queue.store.put_record(KIND, id, id, operation.body())
-        assert record is not None, "two random ids can't be the same"
-        operation.version = record.version
+        operation = Operation(str(uuid7()), change, search, as_of, by, expected)
+        saved = await self._save(operation)
+        assert saved, "two random ids can't be the same"
         self._run(operation)
         return operation
 
@@ -150,7 +144,7 @@ class Operations:
             await asyncio.wait({self._running[id][1]}, timeout=seconds)
 
     async def get(self, id: str) -> Operation:
-        (record,) = await self._queue.store.records([(KIND, id)])
+        (record,) = await self._queue.store.get_records([(KIND, id)])
         if record is None:
             raise JobNotFound(f"there is no operation {id[:60]}", id=id[:60])
         running = self._running.get(id)
@@ -162,24 +156,24 @@ class Operations:
         if running:
             running[0].stop = True
             return
-        (record,) = await self._queue.store.records([(KIND, id)])
+        (record,) = await self._queue.store.get_records([(KIND, id)])
         if record is not None:
             operation = _operation(record)
-            operation.state = STOPPED
-            await self._queue.store.put_record(KIND, id, id, operation.body(), record.version)
+            if operation.state == RUNNING:
+                operation.state = STOPPED
+                await self._save(operation)
+
+    async def newest(self, limit: int = 50) -> list[Operation]:
+        return [_operation(record) for record in await self._queue.store.find_records(KIND, newest=True, limit=limit)]
 
     async def take_over(self) -> None:
-        """Continue operations that another process abandoned."""
-        limit = datetime.now(UTC) - timedelta(seconds=ABANDONED_S)
-        for record in await self._queue.store.list_records(KIND, 100, newest=True):
+        """Continue operations that another process abandoned, and forget the ones that ended long ago."""
+        store = self._queue.store
+        for record in await store.find_records(KIND, due_before=await store.now()):
             operation = _operation(record)
-            abandoned = operation.updated_at is not None and operation.updated_at < limit
-            if (
-                operation.state == RUNNING
-                and abandoned
-                and record.id not in self._running
-                and await self._save(operation)
-            ):
+            if operation.state != RUNNING:
+                await store.delete_records([(KIND, record.id)])
+            elif record.id not in self._running and await self._save(operation):
                 log.info("going on with operation %s: %s", operation.id, operation.action)
                 self._run(operation)
 
@@ -206,63 +200,67 @@ class Operations:
             except StoreUnavailable as error:
                 log.warning("operation %s waits for the store: %s", operation.id, error)
                 await asyncio.sleep(SAVE_EVERY_S)
+            except TreadleError as error:  # such as a search that takes too long: it would fail again
+                log.error("operation %s was stopped: %s", operation.id, error)
+                operation.stop = True
             if operation.stop and operation.state == RUNNING:
                 operation.state = STOPPED
+            if operation.state != RUNNING:
+                await self._note(operation)  # before the end is saved, or a crash in between would lose it
             if operation.state != RUNNING or loop.time() - saved > SAVE_EVERY_S:
                 if not await self._save(operation):
                     return  # another process stopped it or took it over
                 saved = loop.time()
+
+    async def _note(self, operation: Operation) -> None:
         await AuditLog(self._queue).add(
             operation.by,
             operation.action,
             filter=operation.search.words,
-            reason=str(operation.options.get("reason", "")),
+            reason=operation.change.reason,
             changed=operation.changed,
             skipped=operation.refused,
+            id=operation.id,
         )
 
     async def _batch(self, operation: Operation) -> None:
-        change = operation.change
-        statuses = statuses_for(change, operation.search)
-        if operation.status_at >= len(statuses):
+        batch = await bulk.change_batch(self._queue, operation.change, _listings(operation), operation.place)
+        operation.changed += batch.changed
+        operation.refused += batch.jobs - batch.changed
+        if batch.after is None:
             operation.state = DONE
-            return
-        search = replace(operation.search.narrowed, status=statuses[operation.status_at], sort="")
-        listing = search.frozen(BATCH, operation.stayed, operation.as_of)
-        jobs = await self._queue.store.list(listing)
-        if not jobs:
-            operation.status_at += 1
-            operation.stayed = 0
-            return
-        changed = await bulk.change_jobs(self._queue, change, jobs)
-        operation.changed += changed
-        operation.refused += len(jobs) - changed
-        # Changed jobs leave the list; the ones that stay are skipped.
-        stays = change.action == "patch"
-        operation.stayed += len(jobs) if stays else len(jobs) - changed
+        else:
+            operation.place = batch.after
 
     async def _save(self, operation: Operation) -> bool:
-        record = await self._queue.store.put_record(
-            KIND, operation.id, operation.id, operation.body(), operation.version
-        )
+        """Due: when the leader may take it over, or forget it."""
+        store = self._queue.store
+        due = await store.now() + (ABANDONED_MS if operation.state == RUNNING else KEPT_MS)
+        write = RecordWrite(KIND, operation.id, operation.id, operation.body(), due, operation.version)
+        (record,) = await store.write_records([write])
         if record is not None:
             operation.version = record.version
+            operation.created_at, operation.updated_at = from_ms(record.created_at), from_ms(record.updated_at)
         return record is not None
+
+
+def _listings(operation: Operation) -> list[Listing]:
+    """One for each status in which the change is possible."""
+    search, statuses = operation.search.narrowed, statuses_for(operation.change, operation.search)
+    return [search.frozen(status, operation.as_of) for status in statuses]
 
 
 def _operation(record: Record) -> Operation:
     body = from_json(record.body)
     return Operation(
         record.id,
-        body["action"],
+        _change(body["change"]),
         JobSearch(**body["search"]),
-        body["options"],
         datetime.fromisoformat(body["asOf"]),
         Actor(**body["by"]),
         body["expected"],
         body["state"],
-        body["statusAt"],
-        body["stayed"],
+        BulkPosition(*body["place"]),
         body["changed"],
         body["refused"],
         record.version,
@@ -271,16 +269,15 @@ def _operation(record: Record) -> Operation:
     )
 
 
-def change_of(action: bulk.Action, options: Mapping[str, Any]) -> bulk.Change:
-    """From the options of a record, where the time is text."""
-    run_at = options.get("run_at")
-    return bulk.Change(action, **{**options, "run_at": datetime.fromisoformat(run_at) if run_at else None})
+def _change(saved: Mapping[str, Any]) -> bulk.BulkChange:
+    run_at = saved["run_at"]
+    return bulk.BulkChange(**{**saved, "run_at": datetime.fromisoformat(run_at) if run_at else None})
 
 
-async def change_selected(queue: Queue, change: bulk.Change, ids: Sequence[str], by: Actor) -> tuple[int, int]:
+async def change_selected(queue: Queue, change: bulk.BulkChange, ids: Sequence[str], by: Actor) -> tuple[int, int]:
     """Change the jobs with these ids immediately; returns how many were changed and how many refused."""
     jobs = [job for job in await queue.store.get(ids) if job is not None and job.status in change.applies_to]
-    changed = await bulk.change_jobs(queue, change, jobs) if jobs else 0
+    changed = await bulk.change_jobs(queue, change, [job.id for job in jobs]) if jobs else 0
     await AuditLog(queue).add(
         by,
         change.action,

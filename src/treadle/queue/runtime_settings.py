@@ -11,6 +11,7 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.settings import Settings
 from treadle.store.protocol import Store
+from treadle.store.values import RecordWrite
 
 KIND = "settings"
 ID = "jobs"
@@ -54,14 +55,15 @@ class RuntimeSettings:
         while True:
             await self.read()
             given = {name: value for name, value in (self._given | changes).items() if value is not None}
-            if await self._store.put_record(KIND, ID, ID, to_json(given).decode(), self._version):
+            write = RecordWrite(KIND, ID, ID, to_json(given).decode(), version=self._version)
+            if (await self._store.write_records([write]))[0]:
                 break  # else another process saved first: merge and try again
         await self.read()
         return self._settings
 
     async def read(self) -> None:
         asked = time.monotonic()
-        record = (await self._store.records([(KIND, ID)]))[0]
+        record = (await self._store.get_records([(KIND, ID)]))[0]
         if asked < self._read_at:
             return  # a later read finished first and is at least as new
         self._given = from_json(record.body) if record else {}

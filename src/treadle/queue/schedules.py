@@ -27,6 +27,7 @@ from treadle.model.errors import (
     NotSchedulable,
     ScheduleNotFound,
     StoreUnavailable,
+    TemplateDisabled,
     VersionConflict,
 )
 from treadle.model.job import Job, checked_topic, to_ms
@@ -35,7 +36,7 @@ from treadle.policy.schedule import (
     Overlap,
     Schedule,
     ScheduleEvent,
-    Slot,
+    ScheduleSlot,
     checked_id,
     rendered_payload,
     slot,
@@ -45,6 +46,7 @@ from treadle.store.protocol import Store
 from treadle.store.values import NewJob, Record, RecordWrite
 
 if TYPE_CHECKING:
+    from treadle.model.handler import Handler
     from treadle.queue.queue import Queue
 
 KIND = "schedule"
@@ -95,7 +97,7 @@ class Stored(NamedTuple):
     version: int
 
     def write(self, changed: Schedule, due: int | None) -> RecordWrite:
-        return RecordWrite(KIND, changed.id, body_of(changed), due, self.version)
+        return RecordWrite(KIND, changed.id, changed.id, body_of(changed), due, self.version)
 
 
 class Schedules:
@@ -118,13 +120,13 @@ class Schedules:
         )
         await self._check_template(schedule, now)
         schedule = _planned(schedule, now)
-        if not await store.put_record(KIND, schedule.id, schedule.id, body_of(schedule), due=due_of(schedule)):
+        if not (await store.write_records([_write(schedule)]))[0]:
             raise VersionConflict(f"there is a schedule {schedule.id} already", id=schedule.id)
         return schedule
 
     async def list(self, topic: str | None = None) -> Sequence[Schedule]:
         """All schedules, or a topic's, oldest first."""
-        found = await (await self._store()).list_records(KIND, MOST_SCHEDULES)
+        found = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
         return [one for one in map(schedule_from, found) if topic in (None, one.topic)]
 
     async def get(self, schedule_id: str) -> Schedule:
@@ -164,7 +166,7 @@ class Schedules:
         if schedule.code is not None:
             message = f"schedule {schedule.id} is defined in {schedule.source}; disable it, or delete it there"
             raise CodeDefined(message, id=schedule.id)
-        if not await store.delete_record(KIND, schedule_id):
+        if not await store.delete_records([(KIND, schedule_id)]):
             raise _not_found(schedule_id)
 
     async def run(self, schedule_id: str) -> Job:
@@ -204,8 +206,10 @@ class Schedules:
 
     # -- for the scheduler -------------------------------------------------------------------------
 
-    async def new_job(self, schedule: Schedule, one: Slot) -> NewJob:
-        """The job of a slot. Refused if the topic's template is disabled or does not accept the payload."""
+    async def new_job(self, schedule: Schedule, one: ScheduleSlot) -> NewJob:
+        """The job of a slot. Refused if the topic's template is disabled, can't be scheduled or refuses the payload."""
+        if not (await self._queue.template(schedule.topic)).schedulable:
+            raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)
         job = await self._queue._new_job(
             schedule.topic,
             rendered_payload(schedule, one),
@@ -230,7 +234,7 @@ class Schedules:
         wanted = {one["id"]: (topic, one) for topic, all_ in definitions.items() for one in _numbered(topic, all_)}
         sources = {topic: _source(self._queue.handlers[topic].function) for topic in definitions}
         lists = _id_lists(wanted, sources)
-        known = await store.records([*((KIND, id_) for id_ in wanted), *((CODE, name) for name in lists)])
+        known = await store.get_records([*((KIND, id_) for id_ in wanted), *((CODE, name) for name in lists)])
         saved = {record.id: record for record in known if record}
         for id_, (topic, options) in wanted.items():
             old = schedule_from(saved[id_]) if id_ in saved else None
@@ -261,7 +265,7 @@ class Schedules:
         now = await store.now()
         made = _planned(replace(fresh, created_ms=now, updated_ms=now), now)
         # None: another process with the same code has just created it.
-        await store.put_record(KIND, made.id, made.id, body_of(made), due=due_of(made))
+        await store.write_records([_write(made)])
 
     # -- storage -----------------------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class Schedules:
 
     async def _stored(self, store: Store, schedule_id: str) -> Stored:
         known = isinstance(schedule_id, str) and len(schedule_id) <= 100
-        record = (await store.records([(KIND, schedule_id)]))[0] if known else None
+        record = (await store.get_records([(KIND, schedule_id)]))[0] if known else None
         if record is None:
             raise _not_found(schedule_id)
         return Stored(schedule_from(record), record.version)
@@ -285,16 +289,13 @@ class Schedules:
             new = await change(old, await store.now())
             if new is old:
                 return old
-            if await store.put_record(KIND, new.id, new.id, body_of(new), version, due_of(new)):
+            if (await store.write_records([_write(new, version)]))[0]:
                 return new
         raise _busy(schedule_id)
 
     async def _check_template(self, schedule: Schedule, now: int) -> None:
         """NotSchedulable if the template says so; InvalidPayload if it does not accept the payload."""
-        template = await self._queue.template(schedule.topic)
-        if not template.schedulable:
-            raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)
-        if template.enabled:
+        with contextlib.suppress(TemplateDisabled):  # it may be enabled again before the first slot
             await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
 
 
@@ -409,12 +410,25 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     return found
 
 
+def check_code(handler: Handler, schedules: Sequence[CodeSchedule]) -> None:
+    """Refuse schedules in code that could never make a job."""
+    if schedules and not handler.template.schedulable:
+        raise InvalidInput(f"{handler.topic}: give schedule= or schedulable=False, not both", field="schedule")
+    for one in schedules:
+        schedule = Schedule(id="code", topic=handler.topic, cron="@daily", payload=_payload(one.get("payload")))
+        handler.payload_text(rendered_payload(schedule, slot(schedule, 0, 0)))
+
+
 def _numbered(topic: str, schedules: Iterable[CodeSchedule]) -> list[CodeSchedule]:
     """By default the first has the name of its topic and the second `topic.2`."""
     names = [one.get("id") or (topic if i == 1 else f"{topic}.{i}") for i, one in enumerate(schedules, 1)]
     if len(set(names)) < len(names):
         raise InvalidInput(f"{topic}: two of its schedules have the same id", field="schedule")
     return [{**one, "id": name} for one, name in zip(schedules, names, strict=True)]
+
+
+def _write(schedule: Schedule, version: int | None = None) -> RecordWrite:
+    return RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), due_of(schedule), version)
 
 
 def _id_lists(wanted: Mapping[str, tuple[str, Any]], sources: Mapping[str, str]) -> dict[str, list[str]]:
@@ -430,7 +444,7 @@ def _id_lists(wanted: Mapping[str, tuple[str, Any]], sources: Mapping[str, str])
 async def _save_list(store: Store, name: str, ids: Sequence[str], saved: Record | None) -> None:
     body = to_json(ids).decode()
     if (saved is None and ids) or (saved is not None and saved.body != body):
-        await store.put_record(CODE, name, name, body, saved.version if saved else None)
+        await store.write_records([RecordWrite(CODE, name, name, body, version=saved.version if saved else None)])
 
 
 def _fingerprint(topic: str, options: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
 from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.queue import Queue
-from treadle.queue.sync_schedules import SyncSchedules
-from treadle.queue.tasks import Args, ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, payloads_of
+from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
+from treadle.queue.tasks import Args, ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, bound, payloads_of
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class SyncQueue:
         self._lock = threading.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self.schedules = SyncSchedules(self, queue.schedules)
+        self.templates = SyncTemplates(self, queue.templates)
         self._loop_only = False
         self._direct: _Direct | Literal[False] | None = None
         """The fast path for enqueues in the caller's thread; False if the store has none."""
@@ -165,6 +166,7 @@ class SyncQueue:
     release = blocking(Queue.release)
     release_many = blocking(Queue.release_many)
     reschedule = blocking(Queue.reschedule)
+    reschedule_many = blocking(Queue.reschedule_many)
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
     pause = blocking(Queue.pause)
@@ -251,7 +253,7 @@ class SyncQueue:
         try:
             return answer.result()
         except CancelledError:
-            raise StoreUnavailable("the queue was closed meanwhile") from None
+            raise StoreUnavailable("the queue was closed during the call") from None
         except BaseException:
             answer.cancel()  # Ctrl-C while waiting; has no effect if the answer has arrived
             raise
@@ -422,9 +424,18 @@ class SyncArgumentsTask(Generic[Args, ResultT]):
         self._handler = handler
         self._options = options
 
-    def enqueue(self, *args: Args.args, **kwargs: Args.kwargs) -> SyncJob[ResultT]:
+    @overload  # of a function without arguments, as in `ArgumentsTask`
+    def enqueue(
+        self: SyncArgumentsTask[[], ResultT],
+        payload: Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[EnqueueOptions],
+    ) -> SyncJob[ResultT]: ...
+    @overload
+    def enqueue(self, *args: Args.args, **kwargs: Args.kwargs) -> SyncJob[ResultT]: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> SyncJob[ResultT]:
         """See `Queue.enqueue`."""
-        return self._queue.enqueue(self._handler.topic, self._handler.bind(args, kwargs), **self._options)
+        return self._queue.enqueue(self._handler.topic, bound(self._handler, args, kwargs), **self._options)
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[SyncJob[ResultT]]:
         """See `ArgumentsTask.enqueue_many`."""

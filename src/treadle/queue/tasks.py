@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from typing_extensions import Unpack
 
 from treadle.model.durations import Duration, Priority
-from treadle.model.errors import InvalidInput
+from treadle.model.errors import InvalidInput, InvalidPayload
 from treadle.model.handler import Handler
 from treadle.model.job import Job
 from treadle.model.retry import Retry
@@ -144,9 +144,19 @@ class PayloadTask(Task[Call, ReturnT, ResultT], Generic[Call, PayloadT, ReturnT,
 class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, ResultT]):
     """Enqueued with the function's arguments; options come first: `task.options(…).enqueue(…)`."""
 
-    async def enqueue(self, *args: Args.args, **kwargs: Args.kwargs) -> Job[ResultT]:
+    # A function without arguments is a `PayloadTask` in truth: it takes any payload, as `ctx.payload`, and the options.
+    @overload
+    async def enqueue(
+        self: ArgumentsTask[Call, [], ReturnT, ResultT],
+        payload: Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job[ResultT]: ...
+    @overload
+    async def enqueue(self, *args: Args.args, **kwargs: Args.kwargs) -> Job[ResultT]: ...
+    async def enqueue(self, *args: Any, **kwargs: Any) -> Job[ResultT]:
         """See `Queue.enqueue`."""
-        return await self.queue.enqueue(self.topic, self.handler.bind(args, kwargs), **self._options)
+        return await self.queue.enqueue(self.topic, bound(self.handler, args, kwargs), **self._options)
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[ResultT]]:
         """One job per item: a tuple has arguments by position, a mapping by name. See `Queue.enqueue_many`."""
@@ -158,6 +168,20 @@ class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, R
         from treadle.queue.sync import SyncArgumentsTask
 
         return SyncArgumentsTask(self.queue.sync, self.handler, self._options)
+
+
+def bound(handler: Handler, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload for a call with these arguments. An option among them is refused with the place where it belongs."""
+    try:
+        return handler.bind(args, kwargs)
+    except InvalidPayload as error:
+        options = [name for name in kwargs if name in EnqueueOptions.__annotations__ and not handler.takes(name)]
+        if not options:
+            raise
+        given = ", ".join(f"{name}=…" for name in options)
+        raise InvalidPayload(
+            f"{error.message}; options go before: .options({given}).enqueue(…)", field="payload"
+        ) from None
 
 
 def payloads_of(handler: Handler, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Mapping[str, Any]]:
@@ -225,7 +249,7 @@ def make_handler(topic: str, function: Callable[..., Any], options: JobOptions) 
     process = chosen.pop("process", False)
     template = Template(topic, name=chosen.pop("title", ""), **_template_options(topic, chosen))
     handler = Handler(function, template, process)
-    handler.template = replace(template, payload_schema=handler.schema())
+    handler.template = replace(template, payload_schema=handler.schema(), result_schema=handler.result_schema())
     return handler
 
 

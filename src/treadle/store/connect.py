@@ -1,13 +1,15 @@
-"""From a URL to a store: the only place that names a concrete one."""
+"""Turn a URL into a store. This is the only place that names a concrete one."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.model.errors import InvalidInput
 from treadle.store.protocol import Store
+from treadle.store.values import UserDatabase
 
 _SCHEMES = "sqlite:///jobs.db, postgresql://user@host/database"
 
@@ -28,6 +30,12 @@ def make_store(url: str, *, stale_after_ms: int) -> Store:
 def _sqlite(url: str, stale_after_ms: int) -> Store:
     from treadle.store.sqlite.store import SqliteStore
 
+    path, synchronous = _sqlite_file(url)
+    return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+
+
+def _sqlite_file(url: str) -> tuple[Path, str]:
+    """The file, and its `synchronous` setting."""
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
         raise InvalidInput(
@@ -47,7 +55,7 @@ def _sqlite(url: str, stale_after_ms: int) -> Store:
         )
     if path.is_dir():
         raise InvalidInput(f"{path} is a directory, not a database file", field="url")
-    return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+    return path, synchronous
 
 
 def _postgres(url: str, stale_after_ms: int) -> Store:
@@ -60,11 +68,27 @@ def _postgres(url: str, stale_after_ms: int) -> Store:
     return PostgresStore(url, stale_after_ms=stale_after_ms)
 
 
+def user_connection(database: UserDatabase, size: int) -> Any:
+    """A new sqlite3 connection, or asyncpg's pool of at most `size` connections on the running loop."""
+    if not database.url.startswith("sqlite:"):
+        from treadle.store.postgres.user_pool import make_pool
+
+        return make_pool(database.url, size, pooled=database.pooled)
+    from treadle.store.sqlite.user_connection import connect
+
+    return connect(*_sqlite_file(database.url))
+
+
+def is_pool(database: UserDatabase) -> bool:
+    """Whether all handlers share what `user_connection` returns."""
+    return not database.url.startswith("sqlite:")
+
+
 _PASSWORD = re.compile(r"(?i)(password=)[^&]*")
 
 
 def shown(url: str) -> str:
-    """The URL as people may see it: without its password, however it is written."""
+    """The URL without its password, for logs and messages."""
     head, at, host = url.rpartition("@")
     if at:
         start = head.find("//") + 2 if "//" in head else 0
@@ -74,6 +98,6 @@ def shown(url: str) -> str:
 
 
 def database_exists(url: str) -> bool:
-    """False for a SQLite file that nobody has made yet."""
+    """False for a SQLite file that does not exist yet."""
     parts = urlsplit(url)
     return parts.scheme != "sqlite" or Path(unquote(parts.path[1:])).exists()

@@ -8,9 +8,17 @@ from typing import Any, NamedTuple
 
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
 from treadle.policy.rules import Condition, SortKey
+
+
+class NewStep(NamedTuple):
+    """A declared step of a new job."""
+
+    name: str
+    title: str
 
 
 class NewJob(NamedTuple):
@@ -32,7 +40,7 @@ class NewJob(NamedTuple):
     created_by: str | None = None
     idempotency_key: str | None = None
     key_owner: str | None = None
-    """Whose key that is; None: everybody's who says nothing of it."""
+    """The owner of the key; None: shared by all jobs without one."""
     dedupe_key: str | None = None
     repeatable: bool = True
     limit: Limit | None = None
@@ -43,8 +51,10 @@ class NewJob(NamedTuple):
     scheduled_at: int | None = None
     slot: str | None = None
     """Unique for a schedule and a time: any number of schedulers make one job."""
+    steps: tuple[NewStep, ...] = ()
+    """Its declared steps, in their order."""
     trace: str | None = None
-    """W3C traceparent of the enqueue, where somebody traces."""
+    """W3C traceparent of the enqueue, if tracing is on."""
 
     @property
     def plain(self) -> bool:
@@ -57,6 +67,7 @@ class NewJob(NamedTuple):
             and self.expires_at is None
             and self.expires_in_ms is None
             and self.schedule_id is None
+            and not self.steps
         )
 
     @property
@@ -84,6 +95,39 @@ class Inserted(NamedTuple):
     existing_id: str | None = None
 
 
+class ClaimedStep(NamedTuple):
+    """What a step has done, as the worker that goes on with its job needs to know it."""
+
+    name: str
+    key: str
+    place: int
+    state: StepState
+    attempt: int
+    ran_ms: int = 0
+    left_ms: int | None = None
+    """How long its wait may still last, at the time of the claim."""
+    result: str | None = None
+    """JSON text; None: there is none, or it is too large to come along."""
+    result_size: int | None = None
+    input_hash: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+
+
+class EarlyAnswer(NamedTuple):
+    """An answer that came before its step waited for it."""
+
+    name: str
+    key: str
+    result: str | None
+    error: str | None
+
+
+class ClaimedSteps(NamedTuple):
+    steps: tuple[ClaimedStep, ...] = ()
+    answers: tuple[EarlyAnswer, ...] = ()
+
+
 class Claimed(NamedTuple):
     """A job in a worker's hands."""
 
@@ -104,6 +148,8 @@ class Claimed(NamedTuple):
     trace: str | None = None
     start_within_ms: int | None = None
     """Under a rate limit: give it back if its handler can't start within this time of asking for it."""
+    steps: ClaimedSteps | None = None
+    """What its steps have done before; None: nothing is known of them."""
 
     @property
     def status(self) -> Status:
@@ -124,17 +170,17 @@ class Wants(NamedTuple):
     """Slots that are free now; a job on its last attempt is only claimed into one."""
     worker_types: Sequence[str] = ()
     max_bytes: int = MAX_CLAIM_BYTES
-    """Of payloads as stored; the first job comes whatever its size."""
+    """Of payloads as stored; the first job comes regardless of size."""
 
 
 class Claim(NamedTuple):
-    """What a claim brought, and when to come again if it did not bring enough."""
+    """The claimed jobs, and when to claim again."""
 
     jobs: list[Claimed]
     again_in_ms: int | None = None
-    """There may be more: at once (0), or when a rate limit or a locked key lets it through. None: nothing is known."""
+    """There may be more: now (0), or when a rate limit or a locked key lets it through. None: unknown."""
     at: int | None = None
-    """When, by the database's clock, if the claim read it."""
+    """The time by the database's clock, if the claim read it."""
 
 
 class Advanced(NamedTuple):
@@ -143,9 +189,9 @@ class Advanced(NamedTuple):
     promoted: int
     """Jobs that can be claimed now."""
     moved: list[Moved]
-    """Jobs whose deadline passed."""
+    """Jobs expired by their deadline."""
     next_in_ms: int | None
-    """When there is more to do; None: nothing waits for its time."""
+    """The time until there is more to do; None: nothing waits for its time."""
 
 
 class NewEvent(NamedTuple):
@@ -156,12 +202,105 @@ class NewEvent(NamedTuple):
     metadata: Mapping[str, Any] = {}
 
 
+class StepWrite(NamedTuple):
+    """The state of a step, as its job's owner reports it."""
+
+    name: str
+    key: str
+    state: StepState
+    place: int
+    attempt: int = 0
+    title: str | None = None
+    """Of a declared step; None keeps what is stored."""
+    progress: int | None = None
+    message: str | None = None
+    started_ago_ms: int | None = None
+    """When it began, counted from now; None keeps what is stored."""
+    ran_ms: int = 0
+    """How long it was active since it was written last."""
+    until_ms: int | None = None
+    """How long it waits from now on."""
+    error: str | None = None
+    error_type: str | None = None
+    result: str | None = None
+    """JSON text."""
+    input_hash: str | None = None
+    schema: str | None = None
+    """What an answer has to look like, as JSON text."""
+
+    @property
+    def told(self) -> bool:
+        """Whether its end is an event."""
+        return self.state is StepState.COMPLETED
+
+
+class StepKey(NamedTuple):
+    name: str
+    key: str = ""
+
+
+class Checkpoint(NamedTuple):
+    """What the steps of a running job have done."""
+
+    n: int
+    token: int
+    ran_ms: int
+    steps: tuple[StepWrite, ...] = ()
+    consumed: tuple[StepKey, ...] = ()
+    """Early answers that were used."""
+    progress: int | None = None
+    message: str | None = None
+    flagged: bool = False
+    """The job is known to have steps."""
+
+    def then(self, later: Checkpoint) -> Checkpoint:
+        """Both, of one claim."""
+        return later._replace(
+            steps=self.steps + later.steps,
+            consumed=self.consumed + later.consumed,
+            progress=self.progress if later.progress is None else later.progress,
+            message=self.message if later.message is None else later.message,
+        )
+
+
+class Answer(NamedTuple):
+    """An answer to a step that waits, or will."""
+
+    id: str
+    step: str
+    key: str = ""
+    result: str | None = None
+    """JSON text."""
+    error: str | None = None
+    answered_by: str | None = None
+    unannounced: bool = False
+    """Keep it even if the job has no such step yet: its handler may come to wait for it."""
+
+
+class StepPage(NamedTuple):
+    """The runs of one step, in the order of their keys' first use."""
+
+    items: list[dict[str, Any]]
+    total: int
+
+
 class Effects(NamedTuple):
-    """What an outcome brings along, stored with it or not at all."""
+    """Written together with an outcome, or not at all."""
 
     jobs: tuple[NewJob, ...] = ()
     """Follow-up jobs; if one is refused, none is made and the attempt ends as failed."""
     events: tuple[NewEvent, ...] = ()
+    steps: tuple[StepWrite, ...] = ()
+    consumed: tuple[StepKey, ...] = ()
+    """Early answers that were used."""
+
+
+class UserDatabase(NamedTuple):
+    """Where a handler's own statements go. Plain data, because a child process opens its own connection."""
+
+    url: str
+    pooled: bool = False
+    """Behind a pooler in transaction mode, which keeps no prepared statements."""
 
 
 class Settlement(NamedTuple):
@@ -186,7 +325,7 @@ class Touch(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """A running job as whoever holds it needs to know it."""
+    """A running job with the details its owner needs."""
 
     job: Claimed
     ran_ms: int
@@ -200,14 +339,14 @@ class CancelRequest(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """A lease that goes on, and what its owner was asked to stop."""
+    """A renewed lease, and the cancel requests for its jobs."""
 
     until: int
     cancels: list[CancelRequest]
 
 
 class Graces(NamedTuple):
-    """For how long jobs of a topic may go on after they were asked to stop."""
+    """How long jobs of a topic may keep running after a cancel request."""
 
     default_ms: int
     topics: Mapping[str, int] = {}
@@ -241,14 +380,16 @@ class SteeredJob(NamedTuple):
     attempt: int
     max_attempts: int
     stale: bool
+    steps: tuple[ClaimedStep, ...] = ()
+    """Of an ended job; without results."""
 
 
 Judge = Callable[[SteeredJob], Outcome]
-"""What becomes of a job; raises a TreadleError to leave it as it is. Pure: it may be asked more than once."""
+"""Decides what happens to a job; raises a TreadleError to refuse. Pure: it may be called more than once."""
 
 
 class Refusal(NamedTuple):
-    """Why one job of a batch could not be changed; `error` is ready to be raised."""
+    """The reason that one job of a batch was not changed; `error` is ready to be raised."""
 
     id: str
     error: Exception
@@ -271,6 +412,8 @@ class Listing:
     ended_since: int | None = None
     """With the status of an ending: only jobs that ended then or later. If there are more than `limit`, which of them
     are listed is the store's choice."""
+    below: int | None = None
+    """Only jobs with a smaller number, to go on after the last one that `select` returned."""
     newest: int | None = None
     """Of a condition over documents: asked only of so many jobs, the newest that the rest of it lets through."""
 
@@ -297,16 +440,16 @@ class Changes(NamedTuple):
 
     events: list[Change]
     cursor: Any
-    """Where the next look begins; the old one stays good for asking once more."""
+    """Where the next look begins. The old cursor stays valid, so a failed look can be repeated."""
     now: int
     more: bool = False
-    """There was more than a page: look again at once."""
+    """There was more than a page: look again immediately."""
     lost: bool = False
-    """Something may be missing: whoever counts on every event must look at all jobs again."""
+    """Something may be missing: a listener that counts on every event must read all jobs again."""
     busy: bool = False
     """Jobs are running."""
     jobs: list[Job] | None = None
-    """Those that were asked for, as they are after all of this; None: not asked for, or there is more to tell first."""
+    """The requested jobs, as they are after all these changes. None: not requested, or there is more to read first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +466,7 @@ FOREVER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker whose lease is live."""
+    """A worker with a live lease."""
 
     name: str
     topics: Sequence[str]
@@ -333,6 +476,26 @@ class LiveWorker:
     running: int
     renewed_at: int
     """Its last heartbeat."""
+
+
+class LimitReached(NamedTuple):
+    """A pending job waits because its concurrency key runs as many jobs as it may."""
+
+    most: int
+    running: Sequence[str]
+    """Ids of running jobs of the key, three at most."""
+    ahead: int
+    """Jobs of the key that start before this one."""
+
+
+class RateReached(NamedTuple):
+    """A pending job waits because its topic has started as many jobs as it may within the window."""
+
+    most: int
+    window_ms: int
+
+
+Obstacle = LimitReached | RateReached
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +517,7 @@ class Stats:
     topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-class Ended(NamedTuple):
+class EndedCount(NamedTuple):
     """How many jobs of a topic ended in one way within one span of time."""
 
     at: int
@@ -377,10 +540,10 @@ class Backlog(NamedTuple):
     """The earliest `run_at` among them."""
 
 
-class Leader(NamedTuple):
+class Leadership(NamedTuple):
     name: str
     holder: str
-    """The worker's name and a word of its own, because two workers may have one name."""
+    """The worker's name and a unique suffix, because two workers may have the same name."""
     until: int
 
     @property
@@ -405,10 +568,19 @@ class Record(NamedTuple):
 
 
 class RecordWrite(NamedTuple):
-    """A change of a record that is still at this version."""
+    """A new record, or with `version` the change of one that still has it."""
 
     kind: str
     id: str
+    key: str
     body: str
-    due: int | None
-    version: int
+    due: int | None = None
+    version: int | None = None
+
+
+class TopicRate(NamedTuple):
+    """At most `n` starts in any window of this length; None lifts the limit."""
+
+    topic: str
+    n: int | None
+    ms: int | None

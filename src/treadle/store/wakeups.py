@@ -1,7 +1,7 @@
-"""Wake-ups inside one process: a hint goes at once to every loop here that waits on the same database.
+"""Wake-ups inside one process: a hint immediately reaches every loop here that waits on the same database.
 
-Other processes are told by the database (NOTIFY, `data_version`) or find out by polling; a hint is
-never the only way to learn something.
+Other processes are woken by the database (NOTIFY, `data_version`) or by polling. A hint is never the only way to learn
+something.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Wake = Callable[[str], None]
 
 
 def of_new(jobs: Iterable[NewJob]) -> list[str]:
-    """Whom new jobs may concern."""
+    """The claim loops that new jobs may concern."""
     tell = {READY}
     for job in jobs:
         if job.run_at is not None or job.delay_ms:
@@ -50,7 +50,7 @@ class _Waiting(NamedTuple):
 
 
 class Wakeups:
-    """Who waits for news of one database, in this process."""
+    """The subscribers of one database, in this process."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, _Waiting] = {}
@@ -63,7 +63,7 @@ class Wakeups:
 
     @staticmethod
     def tell_all(hints: Sequence[str]) -> None:
-        """Whatever database they wait for."""
+        """For any database."""
         with _hubs_lock:
             hubs = list(_hubs.values())
         for hub in hubs:
@@ -81,7 +81,7 @@ class Wakeups:
         return unsubscribe
 
     def publish(self, hints: Sequence[str], told: object = None) -> None:
-        """From any thread. Those who claim through `told` know of "ready" already (`tell_claimants`)."""
+        """From any thread. Claim loops on `told` already know about "ready" (`tell_claimants`)."""
         for one in self._all():
             if not one.loop.is_closed():
                 mine = tuple(hint for hint in hints if told is None or hint != READY or one.claims_through is not told)
@@ -89,7 +89,7 @@ class Wakeups:
                     one.loop.call_soon_threadsafe(_tell, one.wake, mine)
 
     def tell_claimants(self, through: object) -> None:
-        """On their loop: new jobs are on their way `through` this, where a claim can only come behind them."""
+        """Called on their loop. New jobs are on their way `through` this store; a claim can only come after them."""
         for one in self._all():
             if one.claims_through is through:
                 one.wake(READY)

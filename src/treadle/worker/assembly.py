@@ -16,7 +16,7 @@ from treadle.queue.backoff import Backoff, jittered
 from treadle.queue.hooks import Middleware, fitting
 from treadle.store.values import CancelRequest, Settlement
 from treadle.worker.attempt import Attempt
-from treadle.worker.call import Caller, Function
+from treadle.worker.call import Function, HandlerCaller
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.worker")
 
 FOLLOW_SETTINGS_S = 5.0
+# Of the pool behind `ctx.db`.
+MOST_CONNECTIONS = 10
 
 
 class Assembly:
@@ -96,7 +98,8 @@ class Assembly:
         self.site = self.queue.site
         self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
         self.progress = ProgressWriter(store, self.job_lost)
-        services = LoopServices(self.queue, self.keeper, self.progress)
+        services = LoopServices(self.queue, self.keeper, self.progress, min(options.slots, MOST_CONNECTIONS))
+        self.resources = services.resources
         thread_services = ThreadServices(services)
         self.loop_caller = LoopCaller(services)
         self.threads = ThreadCaller(thread_services)
@@ -128,6 +131,7 @@ class Assembly:
             prefetch=options.prefetch,
             on_lease_lost=self.lease_lost,
         )
+        self.settler.on_pause_written = self.slots.pause_written
         self.slots.on_room = self.settler.on_written = self.hooks.on_done = self.claims.room
         if options.maintenance:
             self.maintenance = Maintenance(self.queue, self.name, options.reap_ms, self.metrics.count_moved)
@@ -137,7 +141,7 @@ class Assembly:
 
     def _recipe(self, topic: str) -> Recipe:
         handler: Handler = self.queue.handlers[topic]
-        callers: dict[str, Caller] = {
+        callers: dict[str, HandlerCaller] = {
             "async": self.loop_caller,
             "thread": self.threads,
             "process": self.processes,

@@ -6,12 +6,11 @@ import asyncio
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 from treadle.model.durations import duration_ms
 from treadle.model.errors import Fail, InvalidInput, JobCancelled, RetryAfter, Snooze
 from treadle.model.retry import families_of, full_name
-from treadle.policy.judgement import Raised
+from treadle.policy.judgement import Raised, RaisedKind
 
 MAX_ERROR_CHARACTERS = 32_000
 _OWN_FILES = str(Path(__file__).parent)
@@ -24,6 +23,8 @@ def describe(error: BaseException) -> Raised:
                 return _raised("stop", error)
             case Snooze():
                 return _raised("snooze", error, duration_ms(error.delay))
+            case RetryAfter(topic=True):
+                return _raised("pause", error, duration_ms(error.delay))
             case RetryAfter():
                 return _raised("retry", error, duration_ms(error.delay))
             case Fail():
@@ -41,11 +42,11 @@ def refused(error: BaseException) -> Raised:
 
 
 def _raised(
-    kind: Literal["stop", "snooze", "retry", "fatal", "refused", "error"],
+    kind: RaisedKind,
     error: BaseException,
     delay_ms: int | None = None,
 ) -> Raised:
-    text = storable(str(error)) if kind == "snooze" else error_text(error)
+    text = storable(str(error)) if kind in ("snooze", "pause") else error_text(error)
     return Raised(kind, text, type_name(type(error)), delay_ms, families_of(error))
 
 

@@ -38,6 +38,9 @@ class Inbox:
         self.jobs.clear()
         return jobs
 
+    def take_topic(self, topic: str) -> list[Claimed]:
+        return self.remove((job.n, job.token) for job in self.jobs if job.topic == topic)
+
     def remove(self, wanted: Iterable[tuple[int, int]]) -> list[Claimed]:
         """Remove the jobs with these (n, token). Counts as taking from the front, so ages may be off by a few ms."""
         keys = set(wanted)

@@ -8,9 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import StoreUnavailable
+from treadle.worker.blocking import BlockingConnection, BlockingHttp, BlockingPool, found, on_loop
+from treadle.worker.resources import Resources, close_connection
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
+    from treadle.queue.context import Context
     from treadle.worker.attempt import Attempt
     from treadle.worker.call import Call
     from treadle.worker.checkpoints import ProgressWriter
@@ -23,10 +26,11 @@ BEAT_AT_MOST_EVERY_S = 1.0
 class LoopServices:
     """For coroutines: every result is awaited."""
 
-    def __init__(self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter) -> None:
+    def __init__(self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, connections: int) -> None:
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
+        self.resources = Resources(queue.store.user_database, connections)
 
     async def heartbeat(self, call: Call) -> None:
         now, attempt = time.monotonic(), call.attempt
@@ -45,22 +49,41 @@ class LoopServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
 
+    def database(self) -> Any:
+        return self.resources.connection() or self.resources.pool()
+
+    def close_database(self, database: Any, context: Context) -> None:
+        close_connection(database, context)
+
+    def http(self) -> Any:
+        return self.resources.http()
+
 
 class ThreadServices:
     """For plain functions in threads: the loop does the work while the thread waits."""
 
     def __init__(self, services: LoopServices) -> None:
         self._services = services
-        self._loop = asyncio.get_running_loop()
+        self._ask_loop = on_loop(asyncio.get_running_loop())
 
     def heartbeat(self, call: Call) -> None:
         self._ask(self._services.heartbeat, call)
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        connection = options.get("connection")
+        if isinstance(connection, BlockingConnection):
+            options["connection"] = connection.source
         return self._ask(self._services.enqueue, topic, payload, options)
 
-    def _ask(self, request: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        async def answer() -> Any:
-            return await request(*arguments)
+    def database(self) -> Any:
+        resources = self._services.resources
+        return resources.connection() or BlockingPool(found(self._ask_loop, resources.pool), self._ask_loop)
 
-        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result()
+    def close_database(self, database: Any, context: Context) -> None:
+        close_connection(database, context)
+
+    def http(self) -> Any:
+        return BlockingHttp(found(self._ask_loop, self._services.resources.http), self._ask_loop)
+
+    def _ask(self, request: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        return self._ask_loop(lambda: request(*arguments))

@@ -49,6 +49,7 @@ class Settler:
         self._on_put_back = on_put_back
         self.on_written: Callable[[], None] = lambda: None
         self.on_settled: Callable[[Sequence[Settlement]], None] | None = None
+        self.on_pause_written: Callable[[str], None] = lambda topic: None
         self._hooks = hooks
         self._job_log = job_log
         self._most = 1 if immediate else BATCH
@@ -87,6 +88,9 @@ class Settler:
             batch = self._in_flight = self._next_batch()
             await self._write(batch)
             self._in_flight = []
+            for one in batch:
+                if one.transition.pauses_topic:
+                    self.on_pause_written(one.job.topic)
             self.on_written()
             if not self._waiting:
                 self._wake.clear()

@@ -59,6 +59,10 @@ class Slots:
         self.recipes: Mapping[str, Recipe] = {}
         self._start_by: dict[int, float] = {}
         """By token, for jobs under a rate limit."""
+        self._pauses: dict[str, float] = {}
+        """Topics that a handler has paused, with the time when that was stored. A claim sent before then may still
+        bring jobs of them.
+        """
         self.low_water = 0
         """`on_room` is called when at most this many jobs wait."""
         self.on_room: Callable[[], None] = lambda: None
@@ -83,6 +87,8 @@ class Slots:
 
     def feed(self, jobs: Sequence[Claimed], asked: float = math.inf) -> None:
         """Add jobs from a claim that was sent at this time."""
+        if self._pauses:
+            jobs = self._without_paused(jobs, asked)
         if self._start_by and not self.inbox.jobs:
             self._start_by.clear()
         for job in jobs:
@@ -111,6 +117,21 @@ class Slots:
         """Give back jobs that were never started, without using up their attempts."""
         for job in jobs:
             self._settler.add(Settlement(job, decide(job, Released(reason)), None))
+
+    def _pause(self, topic: str) -> None:
+        """A handler asked for a pause of its topic: give back the claimed jobs of it that have not started."""
+        self._pauses[topic] = math.inf
+        self.release(self.inbox.take_topic(topic), f"topic {topic} is paused")
+
+    def pause_written(self, topic: str) -> None:
+        """Later claims bring no jobs of it, unless it was resumed."""
+        self._pauses[topic] = time.monotonic()
+
+    def _without_paused(self, jobs: Sequence[Claimed], asked: float) -> Sequence[Claimed]:
+        self._pauses = {topic: stored for topic, stored in self._pauses.items() if asked <= stored}
+        for topic in self._pauses:
+            self.release([job for job in jobs if job.topic == topic], f"topic {topic} is paused")
+        return [job for job in jobs if job.topic not in self._pauses]
 
     def acknowledge_cancel(self, job: Claimed, reason: str) -> None:
         self._settler.add(Settlement(job, _cancelled(job, reason), None))
@@ -201,6 +222,8 @@ class Slots:
         if attempt.news and (attempt.message or transition.to is not Status.COMPLETED):
             self._settler.add_touch(job.lease, attempt.touch(now))
         self._settler.add(Settlement(job, transition, int((now - started) * 1000)))
+        if transition.pauses_topic:
+            self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
 
     def _too_late(self, job: Claimed) -> bool:
         """Give back a rate-limited job if its handler would start so late that the next window could be full."""

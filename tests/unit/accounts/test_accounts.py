@@ -33,7 +33,7 @@ async def test_nothing_that_is_stored_holds_the_password(accounts: Accounts, sto
     await accounts.create_user(EMAIL, PASSWORD)
     await accounts.upsert_superuser(EMAIL, PASSWORD)
     for kind in ("users", "_superusers"):
-        for record in await store.list_records(kind):
+        for record in await store.find_records(kind):
             assert PASSWORD not in record.body
             assert "$argon2id$" in record.body
 

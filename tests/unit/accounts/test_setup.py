@@ -8,6 +8,7 @@ from tests.unit.accounts.desk import CLIENT, DAY, EMAIL, PASSWORD, Clock
 from treadle.accounts import Account, Accounts, SetupRefused
 from treadle.model.errors import InvalidInput
 from treadle.store.protocol import Store
+from treadle.store.values import RecordWrite
 
 
 async def issued(accounts: Accounts) -> str:
@@ -55,15 +56,15 @@ async def test_a_new_link_kills_the_one_before(accounts: Accounts, store: Store)
     await refused(accounts, first)
     await accounts.redeem_setup(second, EMAIL, PASSWORD)
     await refused(accounts, second)
-    assert await store.list_records("setup") == []
+    assert await store.find_records("setup") == []
 
 
 async def test_two_links_that_race_make_one_superuser(accounts: Accounts, store: Store) -> None:
     """Two servers may have issued a link each before either saw the other's."""
     first = await issued(accounts)
-    record = (await store.list_records("setup"))[0]
+    record = (await store.find_records("setup"))[0]
     second = await issued(accounts)
-    await store.put_record("setup", record.id, record.key, record.body)
+    await store.write_records([RecordWrite("setup", record.id, record.key, record.body)])
     tries = [accounts.redeem_setup(link, f"{i}@example.com", PASSWORD) for i, link in enumerate((first, second))]
     answers = await asyncio.gather(*tries, return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Account", "SetupRefused"]
@@ -75,13 +76,13 @@ async def test_a_day_later_it_is_not_valid(accounts: Accounts, store: Store, clo
     clock.now += DAY
     await refused(accounts, token)
     fresh = await issued(accounts)
-    assert len(await store.list_records("setup")) == 1, "old ones are swept away"
+    assert len(await store.find_records("setup")) == 1, "old ones are swept away"
     assert (await accounts.redeem_setup(fresh, EMAIL, PASSWORD)).email == EMAIL
 
 
 async def test_only_a_hash_is_stored(accounts: Accounts, store: Store) -> None:
     token = await issued(accounts)
-    assert token not in str(await store.list_records("setup"))
+    assert token not in str(await store.find_records("setup"))
 
 
 async def test_a_slip_of_the_finger_does_not_use_it_up(accounts: Accounts) -> None:

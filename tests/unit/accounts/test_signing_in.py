@@ -9,6 +9,7 @@ from tests.unit.accounts.desk import CLIENT, DAY, EMAIL, PASSWORD, Clock, Counti
 from treadle.accounts import Account, Accounts, Caller, SignInFailed, TooManyAttempts
 from treadle.store.connect import make_store
 from treadle.store.protocol import Store
+from treadle.store.values import RecordWrite
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ async def test_a_token_of_another_install_is_nobodys(
     accounts: Accounts, ann: Account, store: Store, clock: Clock
 ) -> None:
     token = await accounts.token(ann)
-    await store.delete_record("install", "signing")
+    await store.delete_records([("install", "signing")])
     assert await accounts.caller(token) is None
     await accounts.token(ann)
     assert await accounts.caller(token) is None
@@ -180,9 +181,9 @@ async def test_other_changes_end_none_and_are_seen_at_once(accounts: Accounts, a
 async def test_a_users_token_opens_no_other_account(accounts: Accounts, ann: Account, store: Store) -> None:
     """Even one with the same id: the collection is part of what is signed, and each account has its own key."""
     token = await accounts.token(ann)
-    [record] = await store.records([("users", ann.id)])
+    [record] = await store.get_records([("users", ann.id)])
     assert record is not None
-    await store.put_record("_superusers", ann.id, record.key, record.body)
+    await store.write_records([RecordWrite("_superusers", ann.id, record.key, record.body)])
     caller = await accounts.caller(token)
     assert caller is not None
     assert caller.kind == "user"

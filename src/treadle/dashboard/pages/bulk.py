@@ -18,11 +18,11 @@ from treadle.dashboard.pages.jobs import search_of, search_query
 from treadle.dashboard.ranges import RANGES
 from treadle.insights.search import JobSearch
 from treadle.model.errors import InvalidInput
-from treadle.model.job import rfc3339
+from treadle.model.job import from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.policy.rules import InvalidRule
 from treadle.queue import bulk
-from treadle.queue.operations import RUNNING, STOPPED, Operation, Outcome, change_of, change_selected, dry_run
+from treadle.queue.operations import RUNNING, STOPPED, DryRunCount, Operation, change_selected, dry_run
 
 # Above this many jobs, and before a deletion, the user has to type the number.
 TYPED_ABOVE = 1000
@@ -73,7 +73,14 @@ async def ask(page: Page) -> Response:
     if group := page.query("group"):
         values["id"] = await _ids_of_group(page, group)
     asked = _asked(page, values)
-    return await ask_page(page, await _question(page, asked, page.now))
+    # By the database's clock, because the jobs' times are compared with it.
+    return await ask_page(page, await _question(page, asked, await database_time(page)))
+
+
+async def database_time(page: Page) -> datetime:
+    now = from_ms(await page.state.queue.store.now())
+    assert now
+    return now
 
 
 async def _ids_of_group(page: Page, key: str) -> list[str]:
@@ -108,8 +115,8 @@ async def _question(
     )
 
 
-async def _outcomes(page: Page, asked: Asked, as_of: datetime) -> list[Outcome]:
-    change = bulk.Change(asked.action, force=_force(asked), priority=0 if asked.action == "patch" else None)
+async def _outcomes(page: Page, asked: Asked, as_of: datetime) -> list[DryRunCount]:
+    change = bulk.BulkChange(asked.action, force=_force(asked), priority=0 if asked.action == "patch" else None)
     if asked.everything:
         try:
             return await dry_run(page.state.queue, change, asked.search, as_of)
@@ -117,9 +124,9 @@ async def _outcomes(page: Page, asked: Asked, as_of: datetime) -> list[Outcome]:
             raise InvalidInput(error.message, field="q") from None
     found = [job for job in await page.state.queue.store.get(asked.ids) if job is not None]
     by_status = {status: sum(job.status is status for job in found) for status in Status}
-    outcomes = [Outcome(n, status.value, status not in change.applies_to) for status, n in by_status.items() if n]
+    outcomes = [DryRunCount(n, status.value, status not in change.applies_to) for status, n in by_status.items() if n]
     missing = len(asked.ids) - len(found)
-    return [*outcomes, *([Outcome(missing, "deleted since", True)] if missing else [])]
+    return [*outcomes, *([DryRunCount(missing, "deleted since", True)] if missing else [])]
 
 
 def _force(asked: Asked) -> bool:
@@ -127,7 +134,7 @@ def _force(asked: Asked) -> bool:
     return asked.force or not asked.everything or asked.search.narrowed.status == Status.COMPLETED
 
 
-def _lines(outcomes: Sequence[Outcome], effect: str) -> list[DryLine]:
+def _lines(outcomes: Sequence[DryRunCount], effect: str) -> list[DryLine]:
     changed = sum(one.count for one in outcomes if not one.skipped)
     skipped = [DryLine(one.count, f"skipped: {one.status}", True) for one in outcomes if one.skipped]
     return [DryLine(changed, effect), *skipped]
@@ -165,44 +172,41 @@ def _after(asked: Asked, count: int) -> str:
 
 async def act(page: Page) -> Response:
     asked = _asked(page, await page.form())
-    as_of = time_of(await page.field("asOf") or rfc3339(page.now) or "", page.now, "asOf")
+    as_of = time_of(await page.field("asOf") or rfc3339(await database_time(page)) or "", page.now, "asOf")
     expected = count_of(await page.field("expected") or "0", "expected") or 0
     typed = await page.field("typed")
     if (asked.action == "delete" or expected > TYPED_ABOVE) and typed != str(expected):
         told = {"typed": f"Type {expected} to confirm."}
         return await ask_page(page, await _question(page, asked, as_of, problems=told), status=400)
     try:
-        options = await _options(page, asked)
-        change = change_of(asked.action, options)
+        change = await _change(page, asked)
     except InvalidInput as error:
         question = await _question(page, asked, as_of, "Nothing was changed. " + error.message, problem_of(error))
         return await ask_page(page, question, status=400)
     if asked.everything:
-        return await _run(page, asked, options, as_of, expected)
+        return await _run(page, asked, change, as_of, expected)
     changed, skipped = await change_selected(page.state.queue, change, asked.ids, page.actor)
     page.state.forget()
     return page.redirect(asked.back, _told(asked.action, changed, skipped))
 
 
-async def _options(page: Page, asked: Asked) -> dict[str, Any]:
-    """The options as an operation stores them: JSON."""
+async def _change(page: Page, asked: Asked) -> bulk.BulkChange:
     if asked.action == "cancel":
-        return {"reason": await page.field("reason")}
-    if asked.action in ("requeue", "delete"):
-        return {"force": _force(asked)}
+        return bulk.BulkChange("cancel", reason=await page.field("reason"))
     if asked.action != "patch":
-        return {}
+        return bulk.BulkChange(asked.action, force=asked.action != "release" and _force(asked))
     when = await page.field("runAt")
-    return {
-        "run_at": rfc3339(time_of(when, page.now)) if when else None,
-        "priority": priority_of(await page.field("priority")),
-        "max_attempts": count_of(await page.field("maxAttempts"), "max_attempts"),
-    }
+    return bulk.BulkChange(
+        "patch",
+        run_at=time_of(when, page.now) if when else None,
+        priority=priority_of(await page.field("priority")),
+        max_attempts=count_of(await page.field("maxAttempts"), "max_attempts"),
+    )
 
 
-async def _run(page: Page, asked: Asked, options: dict[str, Any], as_of: datetime, expected: int) -> Response:
+async def _run(page: Page, asked: Asked, change: bulk.BulkChange, as_of: datetime, expected: int) -> Response:
     operations = page.state.operations
-    started = await operations.start(asked.action, asked.search, options, as_of, page.actor, expected)
+    started = await operations.start(change, asked.search, as_of, page.actor, expected)
     await operations.wait(started.id, PATIENCE_S)
     page.state.forget()
     if started.state == RUNNING:

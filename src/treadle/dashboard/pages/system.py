@@ -91,7 +91,8 @@ async def _show(
         new_secret=new_secret,
         superusers=await accounts.list(SUPERUSERS),
         users_words=_users_words(len(users), sum(user.verified for user in users)),
-        audit=audit_rows(await state.audit.newest(AUDITED)),
+        audit=audit_rows(await state.audit.search(page.query("audit"), AUDITED)),
+        audit_words=page.query("audit")[:200],
         audit_limit=AUDITED,
     )
 
@@ -108,7 +109,7 @@ def _users_words(count: int, verified: int) -> str:
 
 async def _house(page: Page) -> list[tuple[str, str]]:
     now = await page.state.now.get()
-    waiting = await page.state.queue.store.pending_migrations()
+    waiting = await page.state.queue.store.migrate(dry_run=True)
     leaders = [
         ("Leader", f"{one.worker}, {one.name}, until {words.time_of_day(from_ms(one.until))} UTC")
         for one in now.leaders
@@ -203,7 +204,7 @@ async def _verdict(page: Page, form: AccessForm) -> Verdict:
     except (AccountNotFound, JobNotFound) as error:
         return Verdict(False, "Not tried.", error.message, "")
     allowed, today = _allows(draft, record, job), _allows(force, record, job)
-    who = form.as_ or "Somebody who has not signed in"
+    who = form.as_ or "A visitor who has not signed in"
     what = "see and manage" if form.may == "manage" else "enqueue"
     which = f"this {job['topic']}" if job else "jobs"
     refused = "401" if not record else "404" if job and form.may == "manage" else "403"

@@ -65,7 +65,7 @@ async def _question(page: Page, topic: str, problems: dict[str, str] | None = No
         "Pause",
         page.url("/topics"),
         "Keep it running",
-        lines=[f"No more of its jobs are started; those that run go on. {words.plural(due, 'job')} due now."],
+        lines=[f"No more of its jobs are started; running ones continue. {words.plural(due, 'job')} due now."],
         fields=[
             Field("span", "How long", options=SPANS),
             Field("until", "Or until", placeholder="2026-01-08T15:00:00Z", optional=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
@@ -28,7 +29,7 @@ async def settings(here: ServerDep) -> Response:
 
 @router.patch("/api/settings", **spec(doc.SettingsDocument, body=doc.SettingsPatch))
 async def change_settings(
-    here: ServerDep, body: Annotated[doc.SettingsPatch, Depends(body_of(doc.SettingsPatch))]
+    request: Request, here: ServerDep, body: Annotated[doc.SettingsPatch, Depends(body_of(doc.SettingsPatch))]
 ) -> Response:
     """Change the given settings, all or none; null resets one to its default. An invalid rule is refused."""
     given = body.model_dump(exclude_unset=True)
@@ -37,7 +38,11 @@ async def change_settings(
     if "access_rule" in changes:
         changes |= _both_rules(changes)
     changes |= {f"{name}_ms": value for name, value in (given.get("retention") or {}).items()}
-    return _shown(await here.site.change(changes) if changes else await here.site.settings())
+    if not changes:
+        return _shown(await here.site.settings())
+    changed = await here.site.change(changes)
+    await here.note(request, "settings", filter=", ".join(f"{name}: {value}" for name, value in changes.items()))
+    return _shown(changed)
 
 
 def _check_rules(changes: dict[str, Any]) -> None:

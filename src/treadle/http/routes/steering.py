@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from treadle.accounts import Caller
 from treadle.http import documents as doc
+from treadle.http.access import refusal
 from treadle.http.bodies import body_of
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
-from treadle.http.queries import flag
+from treadle.http.query_params import flag
 from treadle.http.routes.jobs import JobId, visible
-from treadle.http.server import Managed, ServerDep, answer
-from treadle.model.job import Job
+from treadle.http.server import Managed, Server, ServerDep, answer
+from treadle.insights.search import JobSearch
+from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
 from treadle.policy import rules
 from treadle.policy.lifecycle import Requeued, decide
 from treadle.queue import bulk
+from treadle.queue.audit import Actor
+from treadle.queue.operations import dry_run as dry_run_of
 
 router = APIRouter(tags=["jobs"])
 
@@ -45,7 +51,7 @@ async def change_many(
         wanted = rules.parse_filter(body.filter)
     except rules.InvalidRule as error:
         raise bad_field("filter", error.message, "invalid_filter") from None
-    change = bulk.Change(
+    change = bulk.BulkChange(
         body.action,
         reason=body.reason,
         force=forced,
@@ -54,8 +60,21 @@ async def change_many(
         max_attempts=_attempts(body),
     )
     as_of = optional_instant(body.asOf, "asOf")
+    if body.background and not dry_run:
+        if allowed != rules.always:
+            raise refusal(caller)  # an operation outlives the request that the rule was about
+        return await _in_background(here, caller, change, body, as_of)
     async with here.searching(request, "bulk"):
         done = await bulk.apply(here.queue, change, rules.both(allowed, wanted), as_of=as_of, dry_run=dry_run)
+    if not dry_run:
+        await here.note(
+            request,
+            change.action,
+            filter=body.filter,
+            reason=change.reason,
+            changed=done.changed,
+            skipped=done.refused,
+        )
     return answer(
         {
             "action": body.action,
@@ -63,12 +82,34 @@ async def change_many(
             "matched": done.matched,
             "changed": done.changed,
             "refused": done.refused,
+            "operationId": None,
+        }
+    )
+
+
+async def _in_background(
+    here: Server, caller: Caller, change: bulk.BulkChange, body: doc.BulkBody, as_of: datetime | None
+) -> Response:
+    search = JobSearch(filter=body.filter)
+    moment = as_of or from_ms(await here.queue.store.now())
+    assert moment
+    expected = sum(one.count for one in await dry_run_of(here.queue, change, search, moment) if not one.skipped)
+    operation = await here.operations.start(change, search, moment, Actor(caller.name, caller.kind), expected)
+    return answer(
+        {
+            "action": body.action,
+            "dryRun": False,
+            "matched": expected,
+            "changed": operation.changed,
+            "refused": operation.refused,
+            "operationId": operation.id,
         }
     )
 
 
 @router.post("/api/jobs/{id}/requeue", **spec(doc.JobDocument, body=doc.RequeueBody, errors=(404, 409)))
 async def requeue(
+    request: Request,
     here: ServerDep,
     allowed: Managed,
     id: JobId,
@@ -86,7 +127,9 @@ async def requeue(
     if flag("dryRun", dryRun, body.dryRun):
         decide(job, Requeued(forced, stale=job.stale_at is not None))
         return answer(job.as_json())
-    return answer((await here.queue.requeue(id, force=forced)).as_json())
+    done = await here.queue.requeue(id, force=forced)
+    await here.note(request, "requeue", id)
+    return answer(done.as_json())
 
 
 def _check_step(job: Job, body: doc.RequeueBody) -> None:
@@ -98,22 +141,50 @@ def _check_step(job: Job, body: doc.RequeueBody) -> None:
 
 @router.post("/api/jobs/{id}/cancel", **spec(doc.JobDocument, body=doc.CancelBody, errors=(404, 409)))
 async def cancel(
-    here: ServerDep, allowed: Managed, id: JobId, body: Annotated[doc.CancelBody, Depends(body_of(doc.CancelBody))]
+    request: Request,
+    here: ServerDep,
+    allowed: Managed,
+    id: JobId,
+    body: Annotated[doc.CancelBody, Depends(body_of(doc.CancelBody))],
 ) -> Response:
     """Cancel a job: immediately if it is waiting, at its next checkpoint if it is running. 409 if it has ended."""
     await visible(here, allowed, id)
-    return answer((await here.queue.cancel(id, body.reason)).as_json())
+    job = await here.queue.cancel(id, body.reason)
+    await here.note(request, "cancel", id, reason=body.reason)
+    return answer(job.as_json())
+
+
+@router.post("/api/jobs/{id}/release", **spec(doc.JobDocument, body=doc.NoBody, errors=(404, 409)))
+async def release_running(
+    request: Request,
+    here: ServerDep,
+    allowed: Managed,
+    id: JobId,
+    body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))],
+) -> Response:
+    """Take a running job from its worker and put it back without using up the attempt."""
+    await visible(here, allowed, id)
+    (refused,) = await here.queue.release_many([id])
+    if refused is not None:
+        raise refused
+    await here.note(request, "release", id)
+    return answer((await here.queue.get(id)).as_json())
 
 
 @router.patch("/api/jobs/{id}", **spec(doc.JobDocument, body=doc.JobPatch, errors=(404, 409)))
 async def patch(
-    here: ServerDep, allowed: Managed, id: JobId, body: Annotated[doc.JobPatch, Depends(body_of(doc.JobPatch))]
+    request: Request,
+    here: ServerDep,
+    allowed: Managed,
+    id: JobId,
+    body: Annotated[doc.JobPatch, Depends(body_of(doc.JobPatch))],
 ) -> Response:
     """Change a pending job."""
     await visible(here, allowed, id)
     job = await here.queue.reschedule(
         id, run_at=optional_instant(body.runAt, "runAt"), priority=body.priority, max_attempts=_attempts(body)
     )
+    await here.note(request, "edit", id)
     return answer(job.as_json())
 
 
@@ -138,4 +209,5 @@ async def delete(
     if forced and job.status is Status.COMPLETED and not caller.is_superuser:
         raise ApiError(403, "forbidden", "Only superusers can delete completed jobs.")
     await here.queue.delete(id, force=forced and caller.is_superuser)
+    await here.note(request, "delete", id)
     return Response(status_code=204)

@@ -38,19 +38,27 @@ async def topics(request: Request, here: ServerDep, allowed: Managed) -> Respons
     dependencies=STEERED,
 )
 async def pause(
-    here: ServerDep, topic: doc.TopicName, body: Annotated[doc.PauseBody, Depends(body_of(doc.PauseBody))]
+    request: Request,
+    here: ServerDep,
+    topic: doc.TopicName,
+    body: Annotated[doc.PauseBody, Depends(body_of(doc.PauseBody))],
 ) -> Response:
     """Stop starting jobs of this topic, indefinitely or until a given time. Jobs can still be enqueued."""
     await here.queue.pause(topic, optional_instant(body.until, "until"))
+    await here.note(request, "pause", topic, filter=f"until {body.until}" if body.until else "until resumed")
     return await _one(here, topic)
 
 
 @router.post("/api/topics/{topic}/resume", **spec(doc.TopicDocument, body=doc.NoBody), dependencies=STEERED)
 async def resume(
-    here: ServerDep, topic: doc.TopicName, body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))]
+    request: Request,
+    here: ServerDep,
+    topic: doc.TopicName,
+    body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))],
 ) -> Response:
     """Start jobs of this topic again."""
     await here.queue.resume(topic)
+    await here.note(request, "resume", topic)
     return await _one(here, topic)
 
 

@@ -1,6 +1,6 @@
-"""Wake-ups between processes on PostgreSQL: NOTIFY tells, LISTEN hears.
+"""Wake-ups between processes on PostgreSQL, by NOTIFY and LISTEN.
 
-Hints only: what they miss is found by polling. Behind a pooler in transaction mode there is no LISTEN.
+They are only hints: polling finds what they miss. Behind a pooler in transaction mode there is no LISTEN.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from treadle.store.wakeups import ALL, Wakeups
 log = logging.getLogger("treadle.postgres")
 
 CHANNEL = "treadle"
-# A notification needs no durability: without this its commit would wait for the disk.
+# A notification needs no durability. Without this its commit would wait for the disk.
 TELL_SETTINGS = {"synchronous_commit": "off"}
-# A second NOTIFY within this time adds nothing: whoever was woken looks at everything.
+# A second NOTIFY within this time adds nothing, because a woken process looks at everything.
 NOTIFY_PAUSE = 0.004
-# The last hints of a process that leaves are worth this long a wait.
+# How long a closing process waits for its last hints to be sent.
 LAST_HINTS_S = 1.0
-# A connection can die without a word (a firewall that forgets it, a host that is gone): this often it is asked.
+# How often to check the connection: it can die silently, for example when a firewall forgets it or a host is gone.
 CHECK_S = 10.0
 ANSWER_S = 5.0
 
@@ -53,19 +53,19 @@ class Notifier:
             self._listener.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if self._to_tell:  # the loop ends and cancelled the task that would have told
+        if self._to_tell:  # the loop is ending and has cancelled the sending task
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(LAST_HINTS_S):
                     await self._notify(self._to_tell)
         if self._tells:
             await self._tells.close()
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------
 
     def tell(self, hints: Sequence[str]) -> None:
-        """Give hints here right away, to other processes by one NOTIFY for all that comes within a moment.
+        """Deliver hints here right away, and to other processes by one NOTIFY for everything within a moment.
 
-        NOTIFY takes a lock on the whole database at commit, so it never rides on the engine's own transactions.
+        NOTIFY takes a lock on the whole database at commit, so it is never part of the engine's own transactions.
         """
         self.hub.publish(hints)
         self._to_tell.update(hints)
@@ -95,15 +95,15 @@ class Notifier:
         finally:
             self._tells.give_back(connection)
 
-    # -- hearing -------------------------------------------------------------------------------
+    # -- listening -----------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Start listening once; behind a pooler there is nothing to listen to."""
+        """Start listening, once. Behind a pooler there is nothing to listen to."""
         if not self._pools.pooled and self._listener is None:
             self._listener = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
-        """Keep one connection listening; whatever was missed while it was away is worth a look."""
+        """Keep one connection listening. After a reconnect, wake all subscribers: hints may have been missed."""
         pause = 0.1
         while True:
             try:
@@ -130,7 +130,7 @@ class Notifier:
             connection.terminate()
 
     def _heard(self, _connection: Any, pid: int, _channel: str, payload: str) -> None:
-        if pid != self._teller:  # our own were given here right away
+        if pid != self._teller:  # this process's own hints were delivered right away
             self.hub.publish([hint for hint in payload.split(",") if hint in ALL])
 
 

@@ -1,17 +1,17 @@
-"""Connections to one PostgreSQL server, and what to do when it is away.
+"""Connections to one PostgreSQL server, and the handling of outages.
 
-Three pools. The engine's own statements run with plan settings that keep them on their indexes
-whatever the statistics say (they were written for one plan; a hash join over `unnest` once cost a
-factor of ten). Reads run with the server's defaults, planned anew for their values. Searches, which cost
-as much as their caller likes, have connections of their own that stop a statement after two seconds.
+There are three pools. The engine's statements run with planner settings that keep them on their indexes regardless of
+statistics: each was written for one plan, and a hash join over `unnest` once made one ten times slower. Reads run with
+the server's defaults and are planned for their values. Searches can be arbitrarily expensive, so they use separate
+connections that stop a statement after two seconds.
 
-Behind a pooler in transaction mode a session belongs to nobody: no LISTEN, no prepared statements,
-no session settings. That is found out by itself (the backend's pid is not the one that the pooler
-told us); then settings travel with each transaction and wake-ups are left to polling.
+Behind a pooler in transaction mode, LISTEN, prepared statements and session settings don't work. The store detects this
+on opening, because the backend's pid differs from the one the pooler reports. It then sends the settings with each
+transaction and leaves wake-ups to polling.
 
-asyncpg's own pool shields, wraps and resets a connection at each use, which costs as much as a
-short statement. Nothing of ours outlives its transaction, so a connection that is whole can be
-used again as it is, and one that is not is thrown away.
+asyncpg's own pool shields, wraps and resets a connection on each use, which costs as much as a short statement. The
+store leaves no state behind after a transaction, so these pools reuse a healthy connection without a reset and drop a
+broken one.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ PLAN_SETTINGS = {
     "enable_seqscan": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
-    # A process that is frozen inside a transaction must not hold on to what it has locked, such as its own lease.
+    # A process frozen inside a transaction must not keep its locks, such as the one on its lease.
     "idle_in_transaction_session_timeout": "10000",
-    # What a role says of locks is meant for people; the engine's own limits are in its statements.
+    # A role's lock timeout is meant for people; the engine sets its own limits in its statements.
     "lock_timeout": "0",
 }
 READ_SETTINGS = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
 SEARCH_SETTINGS = {**READ_SETTINGS, "statement_timeout": f"{SEARCH_SECONDS * 1000:.0f}"}
-# No statement of ours takes nearly as long: whoever waits longer waits on a dead connection.
+# No statement of the engine takes nearly this long. Past this limit the connection must be dead.
 COMMAND_SECONDS = 60
-# A connection that has not been used for this long is closed.
+# An idle connection is closed after this time.
 IDLE_S = 60.0
 CLOSE_S = 5.0
 
@@ -88,7 +88,7 @@ class Pools:
         return await asyncpg.connect(self.url, command_timeout=COMMAND_SECONDS, **own)
 
     async def _behind_pooler(self) -> bool:
-        """A pooler invents the process id that it tells its clients."""
+        """A pooler makes up the process id that it reports to its clients."""
         try:
             connection = await asyncpg.connect(self.url, statement_cache_size=0)
             try:
@@ -109,7 +109,7 @@ class Pools:
 
     @contextlib.asynccontextmanager
     async def acquire(self) -> AsyncIterator[Any]:
-        """An engine connection, as it is."""
+        """An engine connection in its current state."""
         async with self._from(self._engine) as connection:
             yield connection
 
@@ -135,7 +135,7 @@ class Pools:
             yield connection
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        """One statement that is a transaction by itself, with the engine's plan settings: the hot path."""
+        """One statement in its own transaction with the engine's planner settings: the hot path."""
         pool = self._engine
         if self.pooled or pool is None:
             async with self.transaction() as connection:
@@ -156,7 +156,7 @@ class Pools:
 
     @contextlib.asynccontextmanager
     async def searcher(self, together: bool) -> AsyncIterator[Any]:
-        """A connection that stops every statement after a while; `together`: inside a transaction on one snapshot."""
+        """A connection that stops slow statements; `together`: inside a transaction on one snapshot."""
         async with self._from(self._searches) as connection:
             try:
                 if not (together or self.pooled):
@@ -192,7 +192,7 @@ class Pool:
             self.give_back(connection)
 
     async def take(self, sql: str = "") -> Any:
-        """A connection that must be given back; for this statement, one that has planned it already, if it is free."""
+        """A connection that must be given back, preferably one that has already planned this statement."""
         await self._room.acquire()
         try:
             self._check_open()
@@ -215,7 +215,7 @@ class Pool:
             raise InvalidInput("this queue was opened before a fork; open a new one in the child process")
 
     def _spare(self, sql: str) -> Any:
-        # A statement's first time on a connection takes twenty times as long as its second.
+        # A statement takes twenty times as long on its first run on a connection as on its second.
         for at in reversed(range(len(self._idle))) if sql else ():
             connection = self._idle[at][0]
             if sql in self._done.get(connection, ()) and not connection.is_closed():
@@ -229,7 +229,7 @@ class Pool:
     def give_back(self, connection: Any) -> None:
         self._room.release()
         self._busy.discard(connection)
-        # Still in a transaction: whoever used it was cancelled before it could roll back.
+        # Still in a transaction: its user was cancelled before it could roll back.
         if self._closed or connection.is_closed() or connection.is_in_transaction():
             connection.terminate()
             return
@@ -248,7 +248,7 @@ class Pool:
             self._sweep = asyncio.get_running_loop().call_later(IDLE_S, self._drop_old)
 
     async def close(self) -> None:
-        """Say goodbye where nothing is under way; what is gets a moment to end."""
+        """Close idle connections properly; give busy ones a moment to finish."""
         self._closed = True
         if self._sweep:
             self._sweep.cancel()
@@ -282,7 +282,7 @@ def _explained(error: Exception, url: str) -> Exception:
     if passing(error):
         return StoreUnavailable(f"PostgreSQL at {where} can't be used just now: {_reason(error)}")
     if isinstance(error, ValueError | OverflowError):
-        # Its text may quote a piece of the URL, and with it of the password.
+        # The text may quote part of the URL, and with it part of the password.
         return InvalidInput(
             f"the URL of {where} can't be read; check its port, and write @ : / in a password as %40 %3A %2F"
         )
@@ -290,7 +290,7 @@ def _explained(error: Exception, url: str) -> Exception:
 
 
 def _reason(error: Exception) -> str:
-    """The server's words or the system's, but not the driver's: those speak of its own classes and calls."""
+    """The server's or system's message. The driver's own messages name its classes and calls."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
     if isinstance(error, ConnectionRefusedError):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import asyncpg
 from pydantic_core import to_json
 
-from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable
+from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import wakeups
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
@@ -22,32 +22,45 @@ from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import LaneKey, Place, lane_of
+from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
-from treadle.store.values import Claim, Claimed, Finding, Inserted, NewJob, Record, RecordWrite, Settlement, Wants
+from treadle.store.values import (
+    Claim,
+    Claimed,
+    Finding,
+    Inserted,
+    NewJob,
+    Record,
+    RecordWrite,
+    Settlement,
+    TopicRate,
+    UserDatabase,
+    Wants,
+)
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
 Fetch = Callable[..., Awaitable[list[Any]]]
 
-# A constant that only Treadle uses: whoever holds this advisory lock is migrating.
+# A constant that only Treadle uses. The process that holds this advisory lock is migrating.
 MIGRATION_LOCK = 0x74726561646C65
-# Building an index on a large table, or waiting for the process that does.
+# Time to build an index on a large table, or to wait for the process that does.
 MIGRATION_SECONDS = 86_400.0
 # A script is run again from its start after a deadlock or a serialization failure.
 TRIES = 10
-# For how long claims of a busy lane may start at their mark instead of at its very head.
+# How long claims of a busy lane may start at their mark instead of at its head.
 MARK_SECONDS = 1.0
-# A look from the head may take long, past all that was claimed since an old snapshot: it waits so many times as long.
+# A look from the head can be slow, because it passes everything claimed since an old snapshot. The next one waits this
+# many times as long.
 LOOK_SHARE = 20
-# Results that are written by one statement: finding one in an array takes as long as the array is.
+# Results written by one statement. Finding one in an array takes as long as the array is.
 RESULTS_TOGETHER = 200
-# How long an enqueue waits for a row that another transaction has locked before it lets others pass, and in all.
+# How long an enqueue waits for a locked row before it lets others pass, and in total.
 LOCK_MS = 50
 KEY_SECONDS = 5.0
-# A look from the heads that takes longer has stepped over dead rows; otherwise claims need no marks.
+# A look from the heads that takes longer than this has stepped over dead rows. Otherwise claims need no marks.
 SLOW_LOOK_S = 0.01
-# So many in a row: the first on a connection is slow because it is planned.
+# This many in a row, because the first on a connection is slow: it is planned.
 SLOW_LOOKS = 2
 
 
@@ -64,7 +77,7 @@ class PostgresStore(SqlStore):
         self._vacuum = Vacuum(self.pools)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[LaneKey, int] = {}
-        self._marks: dict[int, Place] = {}
+        self._marks: dict[int, LanePlace] = {}
         self._stop_hearing: Callable[[], None] = lambda: None
         self._slow_looks = 0
         self._look_at = 0.0
@@ -80,7 +93,7 @@ class PostgresStore(SqlStore):
         try:
             if migrate:
                 await self.migrate()
-            elif waiting := await self.pending_migrations():
+            elif waiting := await self.migrate(dry_run=True):
                 raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
         except BaseException:
             await self.close()
@@ -88,7 +101,7 @@ class PostgresStore(SqlStore):
 
     async def close(self) -> None:
         if self._loop is not _running_loop():
-            return  # that loop is closed: nothing that was open on it can be awaited
+            return  # that loop is closed, so nothing opened on it can be awaited
         self._stop_hearing()
         await self.notifier.close()
         await self.pools.close()
@@ -97,11 +110,12 @@ class PostgresStore(SqlStore):
         if hint == wakeups.URGENT:
             self._marks.clear()
 
-    async def migrate(self) -> list[str]:
-        if not await self.pending_migrations():
-            return []
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        waiting = await self._missing_migrations()
+        if dry_run or not waiting:
+            return waiting
         async with self.pools.acquire() as connection, connection.transaction():
-            # One process migrates, the others wait here and then find nothing to do.
+            # One process migrates; the others wait here and then find nothing to do.
             await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})", timeout=MIGRATION_SECONDS)
             await connection.execute("CREATE SCHEMA IF NOT EXISTS treadle")
             await connection.execute(
@@ -117,9 +131,12 @@ class PostgresStore(SqlStore):
                 applied.append(one.name)
         return applied
 
-    async def pending_migrations(self) -> list[str]:
+    async def _missing_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(self.pools.url, self.pools.pooled)
 
     async def examine(self) -> list[Finding]:
         return await examine(self)
@@ -150,7 +167,7 @@ class PostgresStore(SqlStore):
         return answer
 
     async def _locking(self, make: Callable[[], Script[T]]) -> T:
-        """As `transact`, for what may need a row that a user's transaction has locked: StoreBusy if so."""
+        """Like `transact`, for scripts that may need a row locked by a user's transaction; StoreBusy if so."""
 
         def limited() -> Script[T]:
             yield "limit_waits", [{"ms": str(LOCK_MS)}]
@@ -187,16 +204,18 @@ class PostgresStore(SqlStore):
             return rows
 
     async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        # Planned once: planning the ten tables of a job anew takes six times as long as reading it.
+        # Planned once: planning a job's ten tables takes six times as long as reading it.
         return await self.pools.fetch(sql, *values)
 
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
         try:
-            return await super().put_record(kind, id, key, body, version, due)
-        except asyncpg.UniqueViolationError:
-            return None  # somebody took the key in the same moment
+            return await super().write_records(writes, atomic=atomic, rates=rates)
+        except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
+            if atomic:
+                raise VersionConflict("a record was written by another process") from None
+            return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
         async with (
@@ -237,7 +256,7 @@ class PostgresStore(SqlStore):
         return answers
 
     def _register_lanes(self, jobs: Sequence[NewJob]) -> Any:
-        """In a transaction of our own; for the blocking face, which calls from its own thread, on our own loop."""
+        """In a separate transaction, on this store's loop: the sync API calls it from its own thread."""
 
         async def register() -> None:
             self._lanes |= await self.transact(lambda: scripts.register_lanes(jobs))
@@ -248,7 +267,7 @@ class PostgresStore(SqlStore):
         return asyncio.run_coroutine_threadsafe(register(), self._loop).result()
 
     async def _patiently(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        """Without a connection while it waits for a key: claims and other enqueues need them."""
+        """Holds no connection while it waits for a key, because claims and other enqueues need them."""
         deadline = time.monotonic() + KEY_SECONDS
         while True:
             try:
@@ -259,7 +278,7 @@ class PostgresStore(SqlStore):
             await asyncio.sleep(random.uniform(0.5, 1.5) * LOCK_MS / 1000)
 
     async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        """If the connection breaks at COMMIT, look which jobs are there before asking once more for the others."""
+        """If the connection breaks at COMMIT, check which jobs exist and insert the others again."""
         try:
             return await self._insert(jobs, atomic)
         except StoreBusy:
@@ -268,13 +287,13 @@ class PostgresStore(SqlStore):
             return await self._insert_missing(jobs, atomic)
 
     async def _insert_missing(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        """What is not there was never tried, refused, or stood for by an older job: each is told once more."""
+        """A missing job was never tried, was refused, or is represented by an older one; another insert tells which."""
         there = await self._when_created(jobs)
         missing = [job for job in jobs if job.id not in there]
         try:
             told = iter(await self._insert(missing, atomic) if missing else ())
         except asyncpg.UniqueViolationError:
-            # The server was still at the first try when we looked, and has made them since.
+            # The server was still working on the first try during the check and has inserted them since.
             return await self._insert_missing(jobs, atomic)
         return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
 
@@ -291,7 +310,7 @@ class PostgresStore(SqlStore):
             return [_own(job, answer) for job, answer in zip(jobs, answers, strict=True)]
         at = await self._insert_alike(jobs)
         while at is None:
-            # The lane is not there: a first enqueue, or a memory of a transaction that rolled back.
+            # The lane does not exist: this is its first enqueue, or the transaction that added it rolled back.
             self._lanes |= await self._locking(lambda: scripts.register_lanes(jobs[:1]))
             at = await self._insert_alike(jobs)
         return [Inserted(at)] * len(jobs)
@@ -332,7 +351,7 @@ class PostgresStore(SqlStore):
         if hard:
             return await self.transact(lambda: scripts.claim(lease, wants))
         if marked and len(jobs) < wants.limit:
-            # What lies before the marks has not been looked at yet.
+            # Rows in front of the marks have not been looked at yet.
             more = await self.claim(lease, _without(wants, len(jobs)))
             return Claim(jobs + more.jobs, more.again_in_ms, now)
         return Claim(jobs, 0 if again and jobs else None, now)
@@ -342,8 +361,8 @@ class PostgresStore(SqlStore):
         return list(self._marks), [rank for rank, _, _ in marks], [at for _, at, _ in marks], [n for _, _, n in marks]
 
     def _remember(self, rows: Sequence[Any], full: bool, asked: float, marked: bool) -> None:
-        """Where the next claim may start in each lane: only while claims come back full, and only where a look from
-        the heads has shown to be slow. What is put in front of a mark is not seen until the next look."""
+        """Where the next claim may start in each lane. Marks exist only while claims come back full, and only where
+        looks from the heads proved slow. Jobs put in front of a mark are not seen until the next look."""
         took = time.monotonic() - asked
         if not marked:
             self._look_at = asked + took + max(MARK_SECONDS, LOOK_SHARE * took)
@@ -391,12 +410,12 @@ class PostgresStore(SqlStore):
 
 
 def _array(values: Sequence[object]) -> str:
-    """As text: the server reads it as fast as asyncpg's binary form, which takes five times as long to write."""
+    """As text: the server parses it as fast as asyncpg's binary form, which takes five times as long to encode."""
     return "{" + ",".join(map(str, values)) + "}"
 
 
 async def _until_it_commits(transaction: Callable[[], Awaitable[T]]) -> T:
-    """Again from its start after a deadlock or a serialization failure."""
+    """Start again after a deadlock or a serialization failure."""
     for left in reversed(range(TRIES)):
         try:
             return await transaction()
@@ -407,7 +426,7 @@ async def _until_it_commits(transaction: Callable[[], Awaitable[T]]) -> T:
 
 
 async def read_on(connection: Any, reading: Reading[T]) -> T:
-    """Drive a reading on a connection, inside whatever transaction is open there."""
+    """Run a reading on a connection, inside its open transaction."""
     try:
         sql, values = next(reading)
         while True:
@@ -418,7 +437,7 @@ async def read_on(connection: Any, reading: Reading[T]) -> T:
 
 
 def _own(job: NewJob, answer: Inserted | Refused) -> Inserted | Refused:
-    """A key that this very job holds already was taken by the first try, which came through after all."""
+    """If this same job already holds the key, the first try succeeded after all."""
     return Inserted(answer.at) if isinstance(answer, Inserted) and answer.existing_id == job.id else answer
 
 

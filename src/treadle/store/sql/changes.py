@@ -1,12 +1,12 @@
-"""What happened since somebody looked last, by any process: the source of every stream of events.
+"""The changes since the last look, made by any process: the source of every event stream.
 
-Hardly anything is written for it; it is read from what is stored anyway:
+Almost nothing is written for it; it is read from data that is stored anyway:
 
-* jobs made: the rows of `jobs`, by number;
-* moves and endings: the rows of `events`, by number. Completions, which have no line of their own there, leave
+* new jobs: the rows of `jobs`, by number;
+* moves and endings: the rows of `events`, by number. Completions have no line for each job; they leave
   one for each batch (a row of job 0 with their numbers), and so do deletions;
-* starts and progress: what `running` shows, compared with what it showed last time. A start that came and went
-  between two looks is told by the line or the outcome that ended its attempt; progress is only sampled.
+* starts and progress: the rows of `running`, compared with the last look. A start that came and went between two
+  looks is derived from the line or the outcome that ended its attempt; progress is only sampled.
   A cancel may be stored before the start of the attempt that it stops, so it waits a moment for that start.
 
 All of it is read on one snapshot of the database, so a job is never seen to move before it was made. Two moves of
@@ -42,9 +42,9 @@ T = TypeVar("T")
 Reading = Generator[tuple[str, Sequence[Any]], list[Any], T]
 """Yields (statement, values), is sent the rows, and returns its answer: all of it on one snapshot."""
 
-# Transactions that were open when the first look was taken may hold numbers this far back.
+# Transactions that were open at the first look may hold numbers this far back.
 LOOK_BACK = 10_000
-# Watching more gaps than this costs more than it is worth: the listener is told to look at everything again.
+# Watching more gaps than this costs too much: the listener is told to read everything again.
 MOST_GAPS = 10_000
 
 # What ends an attempt, if there was one.
@@ -55,7 +55,7 @@ ENDS_ATTEMPT = frozenset(
 START_WITHIN_MS = 2_000
 
 # These give the attempt back.
-UNSPENT = frozenset(("job:snoozed", "job:released"))
+UNSPENT = frozenset(("job:snoozed", "job:released", events.WAITING))
 
 
 class Snapshot(NamedTuple):
@@ -87,7 +87,7 @@ class Mark(NamedTuple):
     ) -> Mark:
         """The mark after `late` were found in the gaps and `new` after `last`.
 
-        All transactions below `oldest` have ended; those that can fill a new gap are below `until`.
+        All transactions below `oldest` have ended; any that can fill a new gap are below `until`.
         """
         gaps = [gap for gap in _without(self.gaps, late) if late_left or gap.until > oldest]
         if until > oldest:
@@ -109,8 +109,8 @@ def _without(gaps: Sequence[Gap], found: Iterable[int]) -> list[Gap]:
     return left
 
 
-class Running(NamedTuple):
-    """A started attempt, as it was last told."""
+class StartedAttempt(NamedTuple):
+    """A started attempt, as it was last reported."""
 
     token: int | None
     attempt: int
@@ -145,7 +145,7 @@ class EarlyCancel(NamedTuple):
 class Cursor(NamedTuple):
     jobs: Mark
     events: Mark
-    running: Mapping[int, Running]
+    running: Mapping[int, StartedAttempt]
     early_cancels: Mapping[int, EarlyCancel]
 
 
@@ -196,7 +196,7 @@ class Reader:
     ) -> Reading[Mark]:
         """The mark after these rows were read; their numbers come first."""
         numbers = [row[0] for row in new]
-        # Only if there is a gap: an id is spent each time.
+        # Only if there is a gap, because each call uses up an id.
         until = (yield from self._next_transaction()) if mark.skips(numbers) else snapshot.oldest
         return mark.advance([row[0] for row in late], numbers, snapshot.oldest, until, late_left)
 
@@ -210,12 +210,12 @@ class Reader:
         made, jobs, more = yield from self._made(cursor.jobs, limit, snapshot)
         lines, mark, current = made, cursor.events, None
         if not more:
-            # Only now: what happened to a job is told after that it was made.
+            # Only now, so that a job's creation is reported before anything else about it.
             moved, mark, more = yield from self._moved(cursor.events, limit, snapshot)
             lines = [*made, *moved]
         if not more:
             current = yield from self._running()
-        story = _Story(cursor, current)
+        story = _Starts(cursor, current)
         found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.concerned)
         told = story.tell(lines, found, snapshot.now)
         lost = jobs.too_many or mark.too_many
@@ -252,8 +252,8 @@ class Reader:
         gaps = [{"first": gap.first, "last": gap.last, "top": limit} for gap in mark.gaps]
         return (yield from self._ask(query, gaps))
 
-    def _running(self) -> Reading[dict[int, Running]]:
-        return {n: Running(*row) for n, *row in (yield from self._ask("started_attempts"))}
+    def _running(self) -> Reading[dict[int, StartedAttempt]]:
+        return {n: StartedAttempt(*row) for n, *row in (yield from self._ask("started_attempts"))}
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Reader:
 
 
 def _lines(row: Any) -> list[_Line]:
-    """What a row of `events` tells: one thing of one job, or the same of many."""
+    """The changes in one row of `events`: one change of one job, or the same change of many."""
     _, n, event, to, metadata, at = row
     told = from_json(metadata)
     status = Status(to) if to else None
@@ -292,15 +292,15 @@ def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
     return attempt - 1 if attempt and event in UNSPENT else attempt
 
 
-class _Story:
-    """Puts the starts where they belong: before whatever else happened in their attempts."""
+class _Starts:
+    """Puts starts where they belong: before everything else in their attempts."""
 
-    def __init__(self, before: Cursor, current: Mapping[int, Running] | None) -> None:
+    def __init__(self, before: Cursor, current: Mapping[int, StartedAttempt] | None) -> None:
         self.known = dict(before.running)
-        """The attempts whose start has been told, as they were last told."""
+        """The attempts with a reported start, as they were last reported."""
         self.early_cancels = dict(before.early_cancels)
         self._current = current
-        """What runs now; None: there are lines yet to be read, so nobody knows which attempt that is."""
+        """What runs now; None while there are unread lines, because they may end those attempts."""
         self._changed = {n for n, seen in (current or {}).items() if before.running.get(n) != seen}
         self.concerned = self._changed | self.early_cancels.keys()
         self._told: list[Change] = []
@@ -312,7 +312,7 @@ class _Story:
                 self._tell_line(line, job, started_at)
             elif line.gone is not None:
                 self._told.append(Change(line.event, line.at, None, gone=line.gone))
-            # Else it was deleted since, which is told after this.
+            # Otherwise it was deleted since, which is reported later.
         if self._current is not None:
             self._tell_those_that_run(jobs, now, self._current)
             self._tell_cancels_without_a_start(jobs, now)
@@ -323,7 +323,7 @@ class _Story:
         n = line.n
         if started_at is not None and n not in self.known and self._may_start(n):
             self._told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
-            self.known[n] = Running(None, line.ran or 0, started_at)
+            self.known[n] = StartedAttempt(None, line.ran or 0, started_at)
         if line.event == events.CANCELLING and n not in self.known:
             self.early_cancels[n] = EarlyCancel(line)
             return
@@ -352,7 +352,7 @@ class _Story:
                 self._tell_early_cancel(n, jobs[n])
 
     def _starts(self, lines: Sequence[_Line], jobs: Mapping[int, Job]) -> list[int | None]:
-        """For each line, when the attempt was started that it is about."""
+        """For each line, the start time of its attempt."""
         following = {n: seen.started_at for n, seen in (self._current or {}).items()}
         found: list[int | None] = []
         for line in reversed(lines):
@@ -361,10 +361,10 @@ class _Story:
                 following.pop(line.n, None)
                 if started_at is not None:
                     following[line.n] = started_at
-            found.append(following.get(line.n) if line.event in ENDS_ATTEMPT | {events.CANCELLING} else None)
+            found.append(following.get(line.n) if _of_an_attempt(line) else None)
         return found[::-1]
 
-    def _tell_those_that_run(self, jobs: Mapping[int, Job], now: int, current: Mapping[int, Running]) -> None:
+    def _tell_those_that_run(self, jobs: Mapping[int, Job], now: int, current: Mapping[int, StartedAttempt]) -> None:
         for n in sorted(self._changed & jobs.keys()):
             seen, known = current[n], self.known.get(n)
             if known is None or known.token not in (None, seen.token):
@@ -379,8 +379,15 @@ class _Story:
                 self._told.append(Change(events.PROGRESS, now, jobs[n], None, seen.attempt, *news))
 
 
+def _of_an_attempt(line: _Line) -> bool:
+    """Whether it happened while an attempt was under way. An answer that ends a step, and a wait, does not."""
+    if line.event == events.STEP_COMPLETED:
+        return line.to is None
+    return line.event in ENDS_ATTEMPT or line.event == events.CANCELLING
+
+
 def _start_of_outcome(line: _Line, jobs: Mapping[int, Job]) -> int | None:
-    """A completed job's own timestamps tell; if it was requeued since, that it must have been started."""
+    """A completed job's own timestamps tell; if it was requeued since, it must at least have been started."""
     job = jobs.get(line.n)
     if line.event != events.COMPLETED or job is None:
         return None

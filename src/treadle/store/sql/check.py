@@ -13,7 +13,7 @@ _REPORT = "this is a bug in treadle or an edit by hand; please report it, with t
 
 
 async def examine(store: SqlStore) -> list[Finding]:
-    """Each check is one statement, so it sees one state of the database whatever moves meanwhile."""
+    """Each check is one statement, so it sees one state of the database while jobs keep moving."""
     return [await _places(store), await _limits(store)]
 
 

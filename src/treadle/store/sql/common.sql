@@ -26,7 +26,7 @@ FROM {rows: topic text, capability text}
 {seek: lanes l ON l.topic = t.topic AND l.capability = t.capability AND l.worker_type = ''}
 
 -- name: take_keys
--- Claim unique keys; what is missing from the answer belongs to somebody else. Sorted, or two batches deadlock.
+-- Take unique keys; a key missing from the answer is already taken. Sorted, or two batches deadlock.
 INSERT INTO {keys} (kind, key, n, hash)
 SELECT t.kind, t.key, t.n, t.hash FROM {rows: kind text, key text, n bigint, hash text}
 WHERE true ORDER BY 1, 2
@@ -34,7 +34,7 @@ ON CONFLICT (kind, key) DO NOTHING
 RETURNING kind, key, n
 
 -- name: find_keys
--- Who holds these keys.
+-- The owners of these keys.
 SELECT k.kind, k.key, k.hash, CAST(j.id AS text)
 FROM {rows: kind text, key text} JOIN {keys} k ON k.kind = t.kind AND k.key = t.key JOIN {jobs} j ON j.n = k.n
 
@@ -47,18 +47,19 @@ DELETE FROM {keys} WHERE n {among: n bigint} AND kind = (SELECT min(t.kind) FROM
 UPDATE {keys} SET kind = 'once' WHERE kind = 'dedupe' AND n {among: n bigint}
 
 -- name: lock_limit_keys
--- Make and lock the rows that stand for concurrency keys: one `reject` or `replace` after the other. Claims and endings
--- don't look at them, so a user's transaction that has one locked stops nobody else. Sorted, or two batches deadlock.
+-- Create and lock the rows that stand for concurrency keys, so that jobs with `reject` or `replace` come one after the
+-- other. Claims and endings don't read them, so a user's transaction that has one locked blocks no worker. Sorted, or
+-- two batches deadlock.
 INSERT INTO {keys} (kind, key, n) SELECT 'limit', t.key, 0 FROM {rows: key text} WHERE true ORDER BY 2
 ON CONFLICT (kind, key) DO UPDATE SET n = 0
 
 -- name: make_limits
--- The counts that are missing.
+-- Create missing counts.
 INSERT INTO {limits} (key, running) SELECT DISTINCT t.key, 0 FROM {rows: key text} WHERE true ORDER BY 1
 ON CONFLICT (key) DO NOTHING
 
 -- name: lock_free_limits
--- The counts of these keys, locked; what somebody else has locked is missing.
+-- Lock the counts of these keys; counts locked by other transactions are skipped.
 SELECT l.key, l.running FROM {limits} l WHERE l.key {among: key text} ORDER BY l.key {skip_locked}
 
 -- name: lock_limits
@@ -78,16 +79,16 @@ SELECT y.key, y.lane, (SELECT x.most FROM {held} x WHERE x.key = y.key AND x.lan
 FROM lane y WHERE y.lane IS NOT NULL ORDER BY 1, 2
 
 -- name: add_wakes
--- Somebody has to look who is held under these keys.
+-- The jobs held under these keys need a look.
 INSERT INTO {wakes} (key) SELECT DISTINCT t.key FROM {rows: key text} WHERE true
 
 -- name: take_wakes
--- Keys to look at; what a user's transaction has written comes when it commits.
+-- Keys to look at; keys written by a user's transaction show up when it commits.
 DELETE FROM {wakes} WHERE id {any_of} SELECT w.id FROM {wakes} w ORDER BY w.id LIMIT 1000 {skip_locked} {end_any}
 RETURNING key
 
 -- name: add_replaced
--- Running jobs to be asked to stop once this transaction has committed: whoever asks now would lock them until then.
+-- Running jobs to cancel after this transaction has committed; a cancel now would keep them locked until then.
 INSERT INTO {replaced} (job, reason) SELECT t.job, t.reason FROM {rows: job uuid, reason text} WHERE true
 
 -- name: take_replaced
@@ -125,29 +126,35 @@ INSERT INTO {deadlines} (n, expires_at) SELECT t.n, t.expires_at FROM {rows: n b
 DELETE FROM {deadlines} WHERE n {among: n bigint}
 
 -- name: due_deadlines
--- Jobs past their deadline; those that run are left alone.
+-- Jobs past their deadline; running ones are left alone.
 SELECT d.n FROM {deadlines} d WHERE d.expires_at <= {now} AND NOT EXISTS (SELECT 1 FROM {running} r WHERE r.n = d.n)
 ORDER BY d.expires_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: place_ready
--- Into the queue, at the place that the job's own lane, priority and time give it.
+-- Into the queue, at the place given by the job's lane, priority and time.
 INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags)
 SELECT j.lane, ~j.priority, j.run_at, j.n, t.attempt, j.max_attempts, j.flags
 FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1, 2, 3, 4
 
 -- name: place_later
--- Set aside until the job's own time has come.
+-- Set aside until the job is due.
 INSERT INTO {later} (n, lane, run_at, attempt)
 SELECT j.n, j.lane, j.run_at, t.attempt FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
 -- name: place_held
--- Set aside until one of the running jobs of its key leaves.
+-- Held until a running job of the same key ends.
 INSERT INTO {held} (n, lane, key, rank, run_at, most, attempt)
 SELECT j.n, j.lane, j.limit_key, ~j.priority, j.run_at, j.limit_most, t.attempt
 FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
+-- name: place_parked
+-- Set aside until an answer comes, or until the first of its waits is over.
+INSERT INTO {parked} (n, lane, attempt, until)
+SELECT j.n, j.lane, t.attempt, (SELECT min(s.until) FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting')
+FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
+
 -- name: clear_deadline
--- A requeued job gets all the time it needs.
+-- A requeued job has no deadline.
 UPDATE {jobs} SET expires_at = NULL WHERE n {among: n bigint}
 
 -- name: lock_ready
@@ -162,81 +169,95 @@ SELECT p.n, p.attempt FROM {later} p WHERE p.n {among: n bigint} ORDER BY p.n {f
 -- Which of these wait for a key.
 SELECT p.n, p.attempt FROM {held} p WHERE p.n {among: n bigint} ORDER BY p.n {for_update}
 
+-- name: lock_parked
+-- Which of these wait for an answer.
+SELECT p.n, p.attempt FROM {parked} p WHERE p.n {among: n bigint} ORDER BY p.n {for_update}
+
 -- name: lock_running
 -- Which of these are running.
 SELECT r.n, r.attempt, r.cancel_at FROM {running} r WHERE r.n {among: n bigint} ORDER BY r.n {for_update}
 
 -- name: take_ready
--- Out of the queue, by number.
+-- Take jobs out of `ready` by number.
 DELETE FROM {ready} WHERE n {among: n bigint} RETURNING n, attempt
 
 -- name: take_later
--- Out of the set-aside, by number.
+-- Take jobs out of `later` by number.
 DELETE FROM {later} WHERE n {among: n bigint} RETURNING n, attempt
 
 -- name: take_held
--- Away from their keys, by number.
+-- Take jobs out of `held` by number.
 DELETE FROM {held} WHERE n {among: n bigint} RETURNING n, attempt
 
+-- name: take_parked
+-- Away from their waits, by number.
+DELETE FROM {parked} WHERE n {among: n bigint} RETURNING n, attempt
+
+-- name: take_overdue
+-- Jobs with a wait that lasted too long.
+DELETE FROM {parked} WHERE n {any_of} SELECT k.n FROM {parked} k WHERE k.until <= {now}
+    ORDER BY k.until, k.n LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked} {end_any}
+RETURNING n, attempt
+
 -- name: expire_ready
--- Out of `ready`, if the deadline has passed before a first attempt; what somebody has locked is left alone.
+-- Take jobs out of `ready` if the deadline passed before their first attempt; locked ones are skipped.
 DELETE FROM {ready} WHERE n {any_of} SELECT p.n FROM {ready} p WHERE p.n {among: n bigint} AND p.attempt = 0
     AND (SELECT d.expires_at FROM {deadlines} d WHERE d.n = p.n) <= {now} {skip_locked} {end_any}
 RETURNING n, attempt
 
 -- name: expire_later
--- Out of `later`, if the deadline has passed before a first attempt; what somebody has locked is left alone.
+-- Take jobs out of `later` if the deadline passed before their first attempt; locked ones are skipped.
 DELETE FROM {later} WHERE n {any_of} SELECT p.n FROM {later} p WHERE p.n {among: n bigint} AND p.attempt = 0
     AND (SELECT d.expires_at FROM {deadlines} d WHERE d.n = p.n) <= {now} {skip_locked} {end_any}
 RETURNING n, attempt
 
 -- name: expire_held
--- Out of `held`, if the deadline has passed before a first attempt; what somebody has locked is left alone.
+-- Take jobs out of `held` if the deadline passed before their first attempt; locked ones are skipped.
 DELETE FROM {held} WHERE n {any_of} SELECT p.n FROM {held} p WHERE p.n {among: n bigint} AND p.attempt = 0
     AND (SELECT d.expires_at FROM {deadlines} d WHERE d.n = p.n) <= {now} {skip_locked} {end_any}
 RETURNING n, attempt
 
 -- name: take_due
--- The oldest jobs whose time has come.
+-- The oldest jobs that are due.
 DELETE FROM {later} WHERE n {any_of} SELECT l.n FROM {later} l WHERE l.run_at <= {now}
     ORDER BY l.run_at, l.n LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked} {end_any}
 RETURNING n, attempt
 
 -- name: next_due
--- In how many ms the next job's time comes, whether a deadline has passed, whether held jobs are to be looked
--- at, and whether running ones were replaced.
-SELECT (SELECT min(run_at) FROM {later}) - {now},
+-- Milliseconds until the next job is due or the next wait ends, whether a deadline has passed, whether held jobs need a
+-- look, and whether running ones were replaced.
+SELECT (SELECT min(x.at) FROM (SELECT min(run_at) AS at FROM {later} UNION ALL SELECT min(until) FROM {parked}) x) - {now},
     (SELECT d.n FROM {deadlines} d WHERE d.expires_at <= {now} AND NOT EXISTS (SELECT 1 FROM {running} r WHERE r.n = d.n)
         ORDER BY d.expires_at LIMIT 1),
     (SELECT w.id FROM {wakes} w LIMIT 1), (SELECT x.id FROM {replaced} x LIMIT 1)
 
 -- name: hold_lease
--- Lock a live lease so that nobody reclaims it meanwhile (renewing it is not kept waiting), and read the clock.
+-- Lock a live lease so that it is not reclaimed (renewing does not wait), and read the clock.
 SELECT l.id, {now} FROM {leases} l WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > {now} {key_share}
 
 -- name: keep_lease
--- Lock a lease that was not taken back, so that the reaper passes it over (renewing it is not kept waiting), and read
--- the clock. Its time may be over: what was done under it counts until it is taken back.
+-- Lock a lease that was not taken back, so that the reaper passes it over (renewing does not wait), and read the clock.
+-- It may have expired: its outcomes count until it is taken back.
 SELECT l.id, {now}, l.worker_id, l.worker FROM {leases} l WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) {key_share}
 
 -- name: take_running_by_number
--- End attempts whoever holds them.
+-- End attempts regardless of their owner.
 DELETE FROM {running} WHERE n {among: n bigint}
 RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: take_orphans
--- End the attempts of leases that have run out (the caller has them locked).
+-- End the attempts of expired leases, which the caller has locked.
 DELETE FROM {running} WHERE (lease IN (SELECT t.lease FROM {rows: lease bigint})) IS TRUE
 RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: take_unknown
--- End attempts under this lease that its worker never heard of.
+-- End attempts under this lease that its worker does not know about.
 DELETE FROM {running} WHERE lease = (SELECT min(t.lease) FROM {rows: lease bigint})
     AND token NOT IN (SELECT t.token FROM {rows: token bigint})
 RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: settled_by
--- Endings that carry these tokens: the answer to a settle whose COMMIT got no answer.
+-- Endings with these tokens: shows whether a settle happened when its COMMIT got no answer.
 SELECT o.n FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
 
 -- name: mark_cancel
@@ -250,7 +271,7 @@ RETURNING n, attempt
 SELECT r.n, r.attempt, r.cancel_at FROM {running} r WHERE r.n {among: n bigint}
 
 -- name: cancelling
--- Every job that was asked to stop, and for how long already.
+-- Every job with a cancel request, and for how long.
 SELECT r.n, r.token, r.lease, j.topic, {now} - r.cancel_at
 FROM {running} r JOIN {jobs} j ON j.n = r.n WHERE r.cancel_at IS NOT NULL
 
@@ -272,7 +293,7 @@ FROM {rows: n bigint, token bigint, topic text, status text, attempt integer, en
 WHERE true
 
 -- name: drop_outcomes
--- They live again, or are deleted.
+-- Requeued or deleted jobs.
 DELETE FROM {outcomes} WHERE n {among: n bigint}
 
 -- name: add_notes
@@ -310,11 +331,11 @@ WHERE true GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 ON CONFLICT (minute, writer, topic, status) DO UPDATE SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
 
 -- name: take_old_tally
--- Minutes that several writers counted and that are over.
+-- Finished minutes that several writers counted.
 DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING minute, topic, status, count, run_ms
 
 -- name: find_jobs
--- What moving a job needs to know of it, by public id.
+-- The fields needed to move a job, by public id.
 SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
     j.limit_policy, j.limit_most
 FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
@@ -338,7 +359,7 @@ SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {row
 ORDER BY o.ended_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: take_old_outcomes
--- Outcomes that are still as old as that.
+-- Outcomes that are still that old.
 DELETE FROM {outcomes} WHERE n {among: n bigint} AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
 RETURNING n, status, ended_at, started_at, topic
 
@@ -347,11 +368,11 @@ RETURNING n, status, ended_at, started_at, topic
 DELETE FROM {tally_hist} WHERE minute < ({now} - (SELECT t.age FROM {rows: age bigint})) / 60000
 
 -- name: drop_empty_tally
--- Minutes whose jobs have all been deleted or requeued.
+-- Minutes that count no jobs any more, because all were deleted or requeued.
 DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 2
 
 -- name: open_lease
--- No worker_id in the answer means that nobody has had this name before.
+-- No worker_id in the answer means that the name is new.
 INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
 SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), {now} + t.ms, {now}, {json: t.serves}
 FROM {rows: worker text, ms bigint, serves text} WHERE true RETURNING id, worker_id
@@ -367,20 +388,20 @@ UPDATE {leases} SET worker_id = (SELECT w.id FROM {workers} w WHERE w.name = {le
 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
 
 -- name: lease_workers
--- Whose leases these are.
+-- The workers of these leases.
 SELECT l.id, l.worker_id, l.worker FROM {leases} l WHERE l.id {among: lease bigint}
 
 -- name: close_lease
--- Nothing more will be done under it; what is left can be reclaimed at once.
+-- End a lease; jobs left under it can be reclaimed immediately.
 UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
 
 -- name: expired_leases
--- Leases that have run out and that nobody is settling under just now.
+-- Expired leases that no settle has locked.
 SELECT l.id, l.worker, l.worker_id FROM {leases} l WHERE l.until <= {now}
 ORDER BY l.until, l.id LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked}
 
 -- name: jobs_under
--- How many jobs run under each of these leases. One pass over what runs: it is little, and has no index on the lease.
+-- How many jobs run under each of these leases. One scan of `running`, which is small and has no index on the lease.
 SELECT r.lease, count(*) FROM {running} r WHERE (r.lease IN (SELECT t.lease FROM {rows: lease bigint})) IS TRUE GROUP BY 1
 
 -- name: see_workers
@@ -405,8 +426,8 @@ SELECT p.topic, p.rate_limit, p.rate_ms FROM {topics} p
 WHERE p.rate_limit IS NOT NULL AND p.topic IN (SELECT t.topic FROM {rows: topic text}) ORDER BY p.topic {for_update}
 
 -- name: recent_starts
--- What was started within the window, oldest first. The window is 200 ms longer than the rate says, because a handler
--- starts up to that much later than its job was claimed.
+-- Starts within the window, oldest first. The window is 200 ms longer than the rate says, because a handler may start
+-- that much later than its job was claimed.
 SELECT s.topic, s.at, s.count FROM {starts} s JOIN {topics} p ON p.topic = s.topic
 WHERE s.topic IN (SELECT t.topic FROM {rows: topic text}) AND s.at > {now} - p.rate_ms - 200 ORDER BY s.topic, s.at
 
@@ -418,29 +439,36 @@ SELECT t.topic, t.at, t.token, t.count FROM {rows: topic text, at bigint, token 
 DELETE FROM {starts} WHERE at <= {now} - 200 - coalesce((SELECT p.rate_ms FROM {topics} p WHERE p.topic = {starts}.topic), 0)
 
 -- name: start_running
--- Leased: the attempt is spent from here on.
+-- Move jobs into `running`: the attempt is used up from here on.
 INSERT INTO {running} (n, token, lease, attempt, claimed_at)
 SELECT t.n, t.token, t.lease, t.attempt, t.claimed_at
 FROM {rows: n bigint, token bigint, lease bigint, attempt integer, claimed_at bigint} WHERE true
 
 -- name: drop_ready
--- Out of the queue, nothing asked back.
+-- Take jobs out of `ready` without returning them.
 DELETE FROM {ready} WHERE n {among: n bigint}
 
 -- name: pause_topic
 INSERT INTO {topics} (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
 ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 
+-- name: extend_pause
+-- Never shortens a pause that is longer.
+INSERT INTO {topics} AS p (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
+ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
+WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
+
 -- name: set_rates
--- The rate limits that the templates name.
+-- The rate limits of topics; null lifts one.
 INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
 WHERE true ORDER BY 1
 ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms
 
 -- name: list_topics
--- Every topic that there is, with its pause.
+-- All topics with their pauses.
 SELECT x.topic, (SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now})
-FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION SELECT topic FROM {templates}) x ORDER BY x.topic
+FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION
+    SELECT id FROM {records} WHERE kind = 'template') x ORDER BY x.topic
 
 -- name: live_counts
 -- Jobs that have not ended, by topic.
@@ -448,6 +476,7 @@ SELECT l.topic, x.status, sum(x.count) FROM (
     SELECT lane, 'pending' AS status, count(*) AS count FROM {ready} GROUP BY lane
     UNION ALL SELECT lane, 'pending', count(*) FROM {later} GROUP BY lane
     UNION ALL SELECT lane, 'pending', count(*) FROM {held} GROUP BY lane
+    UNION ALL SELECT lane, 'waiting', count(*) FROM {parked} GROUP BY lane
     UNION ALL SELECT j.lane, CASE WHEN r.cancel_at IS NULL THEN 'processing' ELSE 'cancelling' END, count(*)
         FROM {running} r JOIN {jobs} j ON j.n = r.n GROUP BY 1, 2) x
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2
@@ -458,12 +487,12 @@ SELECT y.topic, y.status, sum(y.count), sum(y.run_ms) FROM {tally} y
 WHERE y.minute >= (SELECT t.minute FROM {rows: minute bigint}) GROUP BY 1, 2
 
 -- name: tally_history
--- Endings in spans of so many minutes, from the tally.
+-- Endings in spans of minutes, from the tally.
 SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.topic, y.status, sum(y.count), sum(y.run_ms)
 FROM {tally} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3 ORDER BY 1
 
 -- name: backlog
--- What waits, by topic and capability: due or for later, how much, and since or until when.
+-- Pending jobs by topic and capability, due or not, with their number and earliest time.
 SELECT l.topic, l.capability, x.due, sum(x.count), min(x.first) FROM (
     SELECT lane, 1 AS due, count(*) AS count, min(run_at) AS first FROM {ready} GROUP BY lane
     UNION ALL SELECT h.lane, 1, count(*), min(j.run_at) FROM {held} h JOIN {jobs} j ON j.n = h.n GROUP BY h.lane
@@ -471,40 +500,11 @@ SELECT l.topic, l.capability, x.due, sum(x.count), min(x.first) FROM (
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
 
 -- name: leaders
--- Who holds which office.
+-- The current leaders.
 SELECT o.name, o.holder, o.until FROM {leaders} o WHERE o.until > {now} ORDER BY o.name
 
--- name: get_templates
-SELECT topic, {json_text: definition}, version FROM {templates} ORDER BY topic
-
--- name: lock_templates
-SELECT topic, {json_text: definition}, version FROM {templates} WHERE topic IN (SELECT t.topic FROM {rows: topic text})
-ORDER BY topic {for_update}
-
--- name: template_history
--- Every definition that was saved for these topics.
-SELECT v.topic, v.version, {json_text: v.definition} FROM {rows: topic text} {seek: template_versions v ON v.topic = t.topic}
-
--- name: add_template_versions
-INSERT INTO {template_versions} (topic, version, definition, created_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic, version) DO UPDATE SET definition = excluded.definition
-
--- name: add_templates
--- Version 0 of those that are missing; the same transaction writes the first one.
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, 0, 'null', {now} FROM {rows: topic text} WHERE true ORDER BY 1
-ON CONFLICT (topic) DO NOTHING
-
--- name: put_templates
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic) DO UPDATE SET version = excluded.version, definition = excluded.definition, updated_at = excluded.updated_at
-
 -- name: elect
--- Take an office that is free, held by me, or whose term is over.
+-- Take an office that is free, expired, or already held by the caller.
 INSERT INTO {leaders} AS o (name, holder, until) SELECT t.name, t.holder, {now} + t.ms FROM {rows: name text, holder text, ms bigint}
 WHERE true
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
@@ -512,19 +512,19 @@ ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.unti
 RETURNING name
 
 -- name: resign
-DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text})
+DELETE FROM {leaders} WHERE (name, holder) IN (SELECT t.name, t.holder FROM {rows: name text, holder text}) RETURNING name
 
 -- name: drop_idle_limit_keys
--- Rows that stand for concurrency keys under which no job lives any more.
+-- Rows for concurrency keys without live jobs.
 DELETE FROM {keys} WHERE (kind, key) IN (SELECT k.kind, k.key FROM {keys} k WHERE k.kind = 'limit'
     AND NOT EXISTS (SELECT 1 FROM {members} m WHERE m.key = k.key) LIMIT 1000 {skip_locked})
 
 -- name: drop_idle_limits
--- Counts of keys under which nothing runs.
+-- Counts of keys without running jobs.
 DELETE FROM {limits} WHERE key {any_of} SELECT l.key FROM {limits} l WHERE l.running = 0 LIMIT 1000 {skip_locked} {end_any}
 
 -- name: set_limits
--- What really runs under these keys, which are locked.
+-- The real number of running jobs under these keys, which are locked.
 UPDATE {limits} SET running = (SELECT count(*) FROM {members} m JOIN {running} r ON r.n = m.n WHERE m.key = {limits}.key)
 WHERE key {among: key text} RETURNING key, running
 
@@ -536,7 +536,7 @@ WITH RECURSIVE held_key (key) AS (
 SELECT k.key FROM held_key k WHERE k.key IS NOT NULL LIMIT 10000
 
 -- name: limit_drift
--- Concurrency keys whose count is not what it should be; there should be none.
+-- Concurrency keys with a wrong count; there should be none.
 SELECT x.key, sum(x.counted), sum(x.running) FROM (
     SELECT l.key, l.running AS counted, 0 AS running FROM {limits} l
     UNION ALL SELECT j.limit_key, 0, 1 FROM {running} r JOIN {jobs} j ON j.n = r.n WHERE j.limit_key IS NOT NULL) x
@@ -545,32 +545,55 @@ GROUP BY x.key
 -- name: misplaced
 -- Jobs in no place or in more than one; there should be none.
 SELECT CAST(j.id AS text), (SELECT count(*) FROM {ready} p WHERE p.n = j.n) + (SELECT count(*) FROM {later} p WHERE p.n = j.n)
-    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
+    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {parked} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
     + (SELECT count(*) FROM {outcomes} p WHERE p.n = j.n) AS places
 FROM {jobs} j WHERE
     (SELECT count(*) FROM {ready} p WHERE p.n = j.n) + (SELECT count(*) FROM {later} p WHERE p.n = j.n)
-    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
+    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {parked} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
     + (SELECT count(*) FROM {outcomes} p WHERE p.n = j.n) <> 1 LIMIT 100
 
 -- name: view
--- A job with all that is known of it; `listing.py` puts the FROM that chooses the jobs in front of the joins.
+-- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins.
 SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_text: j.payload}, j.run_at, j.created_at,
     j.expires_at, j.max_attempts, j.flags, j.scope, j.scope_id, j.created_by, j.idempotency_key, j.template_version,
     j.schedule_id, j.scheduled_at,
     CASE WHEN o.n IS NOT NULL THEN 'ended' WHEN r.n IS NOT NULL THEN 'running' WHEN q.n IS NOT NULL THEN 'ready'
-        WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' ELSE 'lost' END,
-    coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, 0), coalesce(o.token, r.token), o.status,
+        WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' WHEN k.n IS NOT NULL THEN 'parked' ELSE 'lost' END,
+    coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, k.attempt, 0), coalesce(o.token, r.token), o.status,
     coalesce(o.claimed_at, r.claimed_at), coalesce(o.started_at, r.started_at), o.ended_at,
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
     coalesce(o.progress, r.progress), coalesce(o.message, r.message), {json_text: o.result},
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
-    ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at
+    ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
+    CASE WHEN (j.flags & 32) <> 0 THEN {current_step} END, CASE WHEN (j.flags & 32) <> 0 THEN CAST({step_document} AS text) END
 FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 {seek_any: outcomes o ON o.n = j.n} {seek_any: running r ON r.n = j.n} {seek_any: ready q ON q.n = j.n}
-{seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: leases s ON s.id = r.lease}
+{seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: parked k ON k.n = j.n} {seek_any: leases s ON s.id = r.lease}
 {seek_any: notes x ON x.n = j.n} {seek_any: workers w ON w.id = coalesce(o.worker, x.worker)}
 ORDER BY j.n DESC
+
+-- name: current_step
+-- The step that began last; a part of other queries.
+SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL ORDER BY s.started_at DESC, s.place DESC LIMIT 1
+
+-- name: step_document
+-- The steps of a job as people see them: one entry for each name, the runs of one that has keys as its `items`. A part of
+-- other queries: the view of a job and the filters share it, so that they can't disagree.
+SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'name', coalesce(max(s.title), s.name),
+        'status', CASE WHEN {any: processing} THEN 'processing' WHEN {any: waiting} THEN 'waiting'
+            WHEN {any: failed} THEN 'failed' WHEN {any: pending} THEN 'pending' WHEN {any: cancelled} THEN 'cancelled'
+            WHEN {any: completed} THEN 'completed' ELSE 'skipped' END,
+        'progress', CASE WHEN max(s.key) = '' AND count({done}) = 0 THEN coalesce(max(s.progress), 0)
+            ELSE count({done}) * 100 / count(*) END,
+        'message', max(s.message), 'attempt', max(s.attempt), 'startedAt', {date: min(s.started_at)},
+        'completedAt', CASE WHEN count({done}) = count(*) THEN {date: max(s.ended_at)} END,
+        'error', max(CASE s.state WHEN 'completed' THEN NULL ELSE s.error END),
+        'result', {parsed: max(CASE s.key WHEN '' THEN {json_text: s.result} END)},
+        'resultSize', max(CASE s.key WHEN '' THEN s.result_size END), 'key', NULL,
+        'items', CASE WHEN max(s.key) <> '' THEN {json_object}('total', count(*), 'done', count({done}),
+            'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
+    FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
 
 -- name: page_by_id
 -- The jobs with these ids.
@@ -588,12 +611,12 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM {leases} WHERE until <= {now})
     OR EXISTS (SELECT 1 FROM {running} WHERE cancel_at IS NOT NULL)
 
 -- name: live_workers
--- Workers whose lease is live, and how much they hold.
+-- Workers with a live lease, and how many jobs they hold.
 SELECT l.worker, {json_text: l.serves}, l.until, (SELECT count(*) FROM {running} r WHERE r.lease = l.id), l.renewed_at
 FROM {leases} l WHERE l.until > {now} ORDER BY l.worker
 
 -- name: held_behind
--- The running jobs that a job waits for at its limit: how many may run and do, one of them, and who waits before it.
+-- What a job waits for at its limit: how many may run and do, one of them, and how many wait ahead of it.
 SELECT j.limit_most, c.running, CAST(k.id AS text), (
     SELECT count(*) FROM {members} o JOIN {jobs} b ON b.n = o.n WHERE o.key = j.limit_key
         AND (~b.priority, b.run_at, b.n) < (~j.priority, j.run_at, j.n)
@@ -605,7 +628,7 @@ WHERE j.id = (SELECT t.id FROM {rows: id uuid}) AND c.running >= j.limit_most
 ORDER BY m.n LIMIT 3
 
 -- name: rate_used
--- The rate limit of a job's topic and what was started within its window.
+-- The rate limit of a job's topic and the starts within its window.
 SELECT p.rate_limit, p.rate_ms, (SELECT coalesce(sum(s.count), 0) FROM {starts} s
     WHERE s.topic = p.topic AND s.at > {now} - p.rate_ms - 200)
 FROM {jobs} j JOIN {topics} p ON p.topic = j.topic
@@ -616,57 +639,181 @@ WHERE p.rate_limit IS NOT NULL AND j.id = (SELECT t.id FROM {rows: id uuid})
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due
 FROM {rows: kind text, id text} JOIN {records} r ON r.kind = t.kind AND r.id = t.id
 
--- name: find_record
+-- name: record_by_key
 -- The one record of a kind with this key.
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due
 FROM {rows: kind text, key text} JOIN {records} r ON r.kind = t.kind AND r.key = t.key
 
--- name: list_records
--- All of a kind, oldest first.
+-- name: oldest_records
+-- The records of a kind, oldest first.
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
 WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) ORDER BY r.n LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: due_records
--- Those of a kind that want to be looked at before a time, the earliest first.
+-- Records of a kind that are due before a time, the earliest first.
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
 WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) AND r.due IS NOT NULL
     AND r.due < (SELECT t.before FROM {rows: before bigint})
 ORDER BY r.due LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: newest_records
--- The last ones of a kind, newest first.
+-- The newest of a kind, newest first.
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
 WHERE r.kind = (SELECT t.kind FROM {rows: kind text}) ORDER BY r.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})
 
--- name: add_record
--- Make one; no row means that its id or its key is taken.
+-- name: add_records
+-- Create records; missing from the answer: the ones with a taken id or key.
 INSERT INTO {records} (kind, id, key, body, due, version, created_at, updated_at)
 SELECT t.kind, t.id, t.key, t.body, t.due, 1, {now}, {now}
 FROM {rows: kind text, id text, key text, body text, due bigint}
 WHERE true ON CONFLICT DO NOTHING
 RETURNING kind, id, key, body, version, created_at, updated_at, due
 
--- name: change_record
--- Change one that is still as it was read; no row means that it is not, or that its new key is taken.
-UPDATE {records} SET key = (SELECT t.key FROM {rows: key text}), body = (SELECT t.body FROM {rows: body text}),
-    due = (SELECT t.due FROM {rows: due bigint}), version = version + 1, updated_at = {now}
-WHERE (kind, id, version) IN (SELECT t.kind, t.id, t.version FROM {rows: kind text, id text, version bigint})
-    AND NOT EXISTS (SELECT 1 FROM {rows: kind text, id text, key text} JOIN {records} o ON o.kind = t.kind
-        AND o.key = t.key AND o.id <> t.id)
-RETURNING kind, id, key, body, version, created_at, updated_at, due
-
 -- name: change_records
--- Change many that are still as they were read; what is missing from the answer is not.
-UPDATE {records} SET body = t.body, due = t.due, version = t.version + 1, updated_at = {now}
-FROM {rows: kind text, id text, body text, due bigint, version bigint}
+-- Change records; missing from the answer: the ones with a different version or a taken key.
+UPDATE {records} SET key = t.key, body = t.body, due = t.due, version = t.version + 1, updated_at = {now}
+FROM {rows: kind text, id text, key text, body text, due bigint, version bigint}
 WHERE {records}.kind = t.kind AND {records}.id = t.id AND {records}.version = t.version
-RETURNING {records}.kind, {records}.id
+    AND NOT EXISTS (SELECT 1 FROM {records} o WHERE o.kind = t.kind AND o.key = t.key AND o.id <> t.id)
+RETURNING {records}.kind, {records}.id, {records}.key, {records}.body, {records}.version, {records}.created_at,
+    {records}.updated_at, {records}.due
 
--- name: drop_record
+-- name: drop_records
 DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
 
+-- name: claimed_steps
+-- What the steps of these jobs have done, small results included, and the answers that came early.
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
+    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type
+FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL
+FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
+
+-- name: add_steps
+-- The declared steps of new jobs.
+INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title)
+SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title FROM {rows: n bigint, name text, place integer, title text} WHERE true
+
+-- name: put_steps
+-- What steps have done, each once; what is not told stays as it was.
+INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
+    error_type, result, result_size, input_hash, title, schema)
+SELECT t.n, t.name, t.key, t.place, t.state, t.attempt, t.progress, t.message, t.started_at, t.ended_at, t.ran_ms, t.until,
+    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}
+FROM {rows: n bigint, name text, key text, place integer, state text, attempt integer, progress integer, message text,
+    started_at bigint, ended_at bigint, ran_ms bigint, until bigint, error text, error_type text, result text,
+    result_size integer, input_hash text, title text, schema text}
+WHERE true ORDER BY 1, 2, 3
+ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+    progress = coalesce(excluded.progress, x.progress), message = coalesce(excluded.message, x.message),
+    started_at = coalesce(excluded.started_at, x.started_at), ended_at = excluded.ended_at, ran_ms = x.ran_ms + excluded.ran_ms,
+    until = coalesce(excluded.until, x.until), error = excluded.error, error_type = excluded.error_type,
+    result = excluded.result, result_size = excluded.result_size,
+    input_hash = coalesce(excluded.input_hash, x.input_hash), title = coalesce(excluded.title, x.title),
+    schema = coalesce(excluded.schema, x.schema)
+
+-- name: put_step_results
+-- Results that are kept apart.
+INSERT INTO {step_results} (n, name, key, result)
+SELECT t.n, t.name, t.key, {json: t.result} FROM {rows: n bigint, name text, key text, result text} WHERE true ORDER BY 1, 2, 3
+ON CONFLICT (n, name, key) DO UPDATE SET result = excluded.result
+
+-- name: interrupt_steps
+-- Steps that were under way when their job's attempt ended, or that will not run any more.
+UPDATE {steps} SET state = t.state, error = t.error, error_type = t.error_type, ended_at = t.ended_at
+FROM {rows: n bigint, was text, state text, error text, error_type text, ended_at bigint}
+WHERE {steps}.n = t.n AND {steps}.state = t.was
+
+-- name: flag_steps
+-- Jobs that have steps from now on.
+UPDATE {jobs} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
+
+-- name: flag_ready
+-- The same where they are ready: a claim looks only there.
+UPDATE {ready} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
+
+-- name: started_in_time
+-- Jobs whose deadline no longer concerns them.
+UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
+
+-- name: find_steps
+-- The steps of ended jobs, without their results.
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+ORDER BY s.n, s.place, s.name, s.key
+
+-- name: lock_steps
+-- The state of steps that are to be answered.
+SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL
+FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
+
+-- name: add_answers
+-- Answers that come early; what is missing from the answer was answered before.
+INSERT INTO {answers} (n, name, key, created_at, answered_by, error, result)
+SELECT t.n, t.name, t.key, t.created_at, t.answered_by, t.error, {json: t.result}
+FROM {rows: n bigint, name text, key text, created_at bigint, answered_by text, error text, result text}
+WHERE true ORDER BY 1, 2, 3
+ON CONFLICT (n, name, key) DO NOTHING RETURNING n, name, key
+
+-- name: early_answers
+-- Answers that came early to steps that wait now.
+SELECT a.n, a.name, a.key, s.place, s.attempt, {json_text: a.result}, a.error, a.answered_by
+FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
+{seek: steps s ON s.n = a.n AND s.name = a.name AND s.key = a.key AND s.state = 'waiting'}
+
+-- name: drop_answers
+-- Answers that were used.
+DELETE FROM {answers} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
+
+-- name: reset_steps
+-- Declared steps that run again.
+UPDATE {steps} SET state = 'pending', attempt = 0, progress = NULL, message = NULL, started_at = NULL, ended_at = NULL,
+    ran_ms = 0, until = NULL, error = NULL, error_type = NULL, result = NULL, result_size = NULL, input_hash = NULL
+WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text}) AND title IS NOT NULL
+
+-- name: forget_steps
+-- Steps of a handler that run again: it makes them anew.
+DELETE FROM {steps} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
+    AND title IS NULL
+
+-- name: forget_step_results
+DELETE FROM {step_results} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
+
+-- name: set_payloads
+-- New payloads of jobs that are requeued.
+UPDATE {jobs} SET payload = {json: t.payload} FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n
+
+-- name: job_payloads
+SELECT j.n, {json_text: j.payload} FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
+
+-- name: drop_steps
+DELETE FROM {steps} WHERE n {among: n bigint}
+
+-- name: drop_step_results
+DELETE FROM {step_results} WHERE n {among: n bigint}
+
+-- name: drop_all_answers
+DELETE FROM {answers} WHERE n {among: n bigint}
+
+-- name: step_page
+-- The runs of one step, whole results included.
+SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
+    coalesce({json_text: s.result}, {json_text: w.result}), {json_text: s.schema}, s.until
+FROM {rows: id uuid, name text, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
+{seek: steps s ON s.n = j.n AND s.name = t.name}
+{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+ORDER BY s.started_at, s.key LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
+
+-- name: count_step
+SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name}
+
+-- name: step_results
+-- The results of runs of steps, however large.
+SELECT s.name, s.key, coalesce({json_text: s.result}, {json_text: w.result})
+FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
+{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+
 -- name: last_numbers
--- How far jobs and events have come.
+-- The last numbers of jobs and events.
 SELECT (SELECT max(n) FROM {jobs}), (SELECT max(id) FROM {events})
 
 -- name: jobs_after
@@ -675,12 +822,12 @@ SELECT j.n, j.created_at FROM {jobs} j WHERE j.n > (SELECT t.last FROM {rows: la
 ORDER BY j.n LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: events_after
--- Lines of history after a number, of whichever job.
+-- Lines of history after a number, of any job.
 SELECT e.id, e.n, e.type, e.to_status, {json_text: e.metadata}, e.created_at FROM {events} e
 WHERE e.id > (SELECT t.last FROM {rows: last bigint}) ORDER BY e.id LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: started_attempts
--- What runs, as far as it has come.
+-- Running attempts with their progress.
 SELECT r.n, r.token, r.attempt, r.started_at, r.progress, r.message FROM {running} r WHERE r.started_at IS NOT NULL
 
 -- name: cancelled_before_start
@@ -692,10 +839,10 @@ SELECT r.n FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.started_at IS NU
 SELECT t.n FROM {rows: n bigint}
 
 -- name: departing
--- What is still told of jobs that are being deleted.
+-- The fields of a deleted job that its last event reports.
 SELECT CAST(j.id AS text), j.topic, j.scope, j.scope_id, j.created_by FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
 ORDER BY j.n
 
 -- name: drop_old_news
--- Lines about many jobs are only for those who watch.
+-- Lines about many jobs are only for listeners.
 DELETE FROM {events} WHERE n = 0 AND created_at <= {now} - 300000

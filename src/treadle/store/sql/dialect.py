@@ -1,4 +1,4 @@
-"""What the two databases say differently in a condition; `where.py` puts it together."""
+"""The differences between the two databases in conditions; `where.py` builds the SQL from them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ Bind = Callable[[str | int | float], str]
 Path = Sequence[str | int]
 
 
-class Value(NamedTuple):
-    """One side of a comparison: its number and its text, None where it can't be one."""
+class SqlValue(NamedTuple):
+    """One side of a comparison: its number and its text, None if it can't be one."""
 
     number: str | None = None
     text: str | None = None
 
 
 class Lookup(NamedTuple):
-    """A JSON path that is looked up once per job: what the inner select adds for it, and what the outer one says."""
+    """A JSON path that is looked up once per job: the inner select's column for it, and the outer one's reference."""
 
     join: str
     select: str
-    value: Value
+    value: SqlValue
     written: str
     """The text that ~ looks at."""
 
 
 class Dialect(ABC):
-    """How one database says it. `bind` gives a value its placeholder."""
+    """One database's SQL. `bind` gives a value its placeholder."""
 
     same: str
     differs: str
@@ -58,14 +58,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def in_bytes(self, text: str) -> str:
-        """A text that is put in order by its bytes, which is by code points."""
+        """A text that sorts by its bytes, which is by code points."""
 
     @abstractmethod
     def contains(self, whole: str, part: str) -> str: ...
 
     @abstractmethod
     def everything(self) -> str:
-        """A limit that is none, but keeps the planner from working out a select's columns anew at each use."""
+        """A limit without effect, except that the planner computes the select's columns only once."""
 
     @abstractmethod
     def lookup(self, column: str, path: Path, number: int) -> Lookup:
@@ -105,14 +105,14 @@ class Sqlite(Dialect):
 
     def lookup(self, column: str, path: Path, number: int) -> Lookup:
         step, v, w = self.bind(_sqlite_path(path)), f"s.v{number}", f"s.w{number}"
-        # Asked for twice, a value comes as it is written in the document; as a REAL it would have lost digits.
+        # Selected twice, because a value must come back as written in the document; a REAL would lose digits.
         whole = f"CASE json_type({column}, {step}) WHEN 'real' THEN json_extract({column}, {step}, {step}) END"
         raw = f"substr({w}, 2, (length({w}) - 3) / 2)"
         short = f"CASE WHEN substr({raw}, -2) = '.0' THEN substr({raw}, 1, length({raw}) - 2) ELSE {raw} END"
         return Lookup(
             "",
             f"json_extract({column}, {step}) AS v{number}, {whole} AS w{number}",
-            Value(
+            SqlValue(
                 f"CASE WHEN typeof({v}) <> 'text' THEN {v} END",
                 f"CASE WHEN typeof({v}) = 'text' THEN {v} END",
             ),
@@ -164,7 +164,7 @@ class Postgres(Dialect):
         return Lookup(
             f"CROSS JOIN LATERAL (SELECT {found} AS v OFFSET 0) d{number}",
             f"json_typeof(d{number}.v) AS t{number}, d{number}.v #>> '{{}}' AS x{number}",
-            Value(
+            SqlValue(
                 f"CASE {kind} WHEN 'number' THEN CAST({text} AS numeric) "
                 f"WHEN 'boolean' THEN CASE {text} WHEN 'true' THEN 1 ELSE 0 END END",
                 f"CASE WHEN {kind} IN ('string', 'object', 'array') THEN {text} END",
@@ -175,7 +175,7 @@ class Postgres(Dialect):
 
 
 def _sqlite_path(path: Path) -> str:
-    # Keys come from names, which have letters, digits and _ only: a quote can't be among them.
+    # Keys come from names, which contain only letters, digits and _, so a quote is impossible.
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f'."{step}"' for step in path)
 
 

@@ -1,10 +1,10 @@
-"""Enqueue inside a transaction that the user's own code has open, whatever driver it came with.
+"""Enqueue inside a transaction that the user's code has opened, with any supported driver.
 
-The scripts do no I/O, so joining a transaction only takes a way to run one statement on it:
-sqlite3, asyncpg, psycopg (sync and async), SQLAlchemy (sync and async connections and sessions)
-and Django. The commit stays the caller's; if it rolls back, the jobs were never there.
+The scripts do no I/O, so joining a transaction only takes a way to run one statement on it: sqlite3, asyncpg, psycopg
+(sync and async), SQLAlchemy (sync and async connections and sessions) and Django. The commit stays with the caller;
+after a rollback the jobs don't exist.
 
-A connection in autocommit mode has no transaction to join: there the call is one of its own.
+A connection in autocommit mode has no transaction to join, so there the call runs in a new transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from treadle.store.values import Inserted, NewJob
 
 T = TypeVar("T")
 
-# Runs one statement with its one JSON parameter and returns the rows; may return an awaitable of them.
+# Runs one statement with its one JSON parameter and returns the rows, or an awaitable of them.
 Execute = Callable[[str, str | None], Any]
 
 _SUPPORTED = (
@@ -35,7 +35,7 @@ _SUPPORTED = (
 
 
 class Foreign(NamedTuple):
-    """The caller's connection, as far as we use it."""
+    """The operations we need of the caller's connection."""
 
     dialect: str
     execute: Execute
@@ -51,9 +51,9 @@ async def insert_with(
     atomic: bool,
     outside: Callable[[], Any] | None = None,
 ) -> list[Inserted | Refused]:
-    """Insert on the caller's connection; on PostgreSQL the wake-up is sent by the commit itself.
+    """Insert on the caller's connection; on PostgreSQL the commit itself sends the wake-up.
 
-    `outside` registers what others would have to wait for until the caller commits, in a transaction of its own.
+    `outside` registers, in a separate transaction, rows that others would otherwise wait for until the caller commits.
     """
     joined = await _join(connection, dialect)
     if outside and await _sees_new_rows(joined):
@@ -72,31 +72,32 @@ async def insert_with(
 
 
 async def query_with(connection: Any, dialect: str, sql: str, document: str) -> list[Any]:
-    """Read on the caller's connection: what its transaction has not committed yet is seen there only."""
+    """Read on the caller's connection, the only place that sees its uncommitted changes."""
     joined = await _join(connection, dialect)
     rows: list[Any] = await _maybe(joined.execute(sql, document))
     return rows
 
 
 async def _sees_new_rows(joined: Foreign) -> bool:
-    """Not with a snapshot of its own: there a row that others have just made is an error, not a find."""
+    """False with a fixed snapshot, in which a row that others have just made is an error, not a match."""
     rows = await _maybe(joined.execute("SHOW transaction_isolation", None))
     return bool(rows[0][0] == "read committed")
 
 
 async def _begin(joined: Foreign, certain: bool) -> tuple[list[str], list[str]]:
-    """Make the insert all or nothing, even if the caller catches its error and commits; how to undo and to end it."""
+    """Make the insert all or nothing, even if the caller catches its error and commits. Returns how to undo and to end
+    it."""
     if joined.dialect == "sqlite":
         await _run(joined, "SELECT 1")
     if joined.alone():
         await _run(joined, "BEGIN IMMEDIATE" if joined.dialect == "sqlite" else "BEGIN")
         return ["ROLLBACK"], ["COMMIT"]
     if joined.dialect == "sqlite":
-        # Changes nothing but takes the write lock, before anything is read: numbers are chosen by reading, and a
-        # transaction that has read can't write any more once somebody else has written.
+        # Changes nothing but takes the write lock before anything is read: numbers are chosen by reading, and a
+        # transaction that has read can't write after another connection has written.
         await _run(joined, "UPDATE treadle_token SET value = value WHERE 0")
     elif certain:
-        return [], []  # no refusal can happen, and an error ends a PostgreSQL transaction anyway: two round trips saved
+        return [], []  # nothing can be refused, and an error ends a PostgreSQL transaction anyway
     await _run(joined, "SAVEPOINT treadle_enqueue")
     done = ["RELEASE SAVEPOINT treadle_enqueue"]
     return ["ROLLBACK TO SAVEPOINT treadle_enqueue", *done], done
@@ -108,7 +109,7 @@ async def _run(joined: Foreign, *statements: str) -> None:
 
 
 async def _drive(execute: Execute, queries: dict[str, Query], script: Script[T]) -> T:
-    """No real await happens for a sync connection, so the sync face can run this without a loop."""
+    """A sync connection never really awaits, so the sync API can run this without a loop."""
     try:
         name, rows = next(script)
         while True:
@@ -141,7 +142,7 @@ async def _join(connection: Any, dialect: str) -> Foreign:
 
 
 def _adapter(connection: Any) -> Callable[[Any], Any] | None:
-    """By the names of its classes, so that no driver has to be installed or imported."""
+    """By class name, so that no driver has to be installed or imported."""
     for cls in type(connection).__mro__:
         name = f"{cls.__module__.split('.')[0]}.{cls.__name__}"
         if name in _ADAPTERS:
@@ -155,7 +156,7 @@ def _adapter(connection: Any) -> Callable[[Any], Any] | None:
 def _sqlite3(connection: Any) -> Foreign:
     def execute(sql: str, document: str | None) -> list[Any]:
         cursor = connection.cursor()
-        cursor.row_factory = None  # whatever the caller has chosen for his own rows
+        cursor.row_factory = None  # independent of the caller's row factory
         cursor.execute(sql, () if document is None else (document,))
         return cursor.fetchall() if cursor.description else []
 
@@ -190,7 +191,7 @@ def _psycopg_alone(connection: Any) -> bool:
     return bool(connection.autocommit) and connection.info.transaction_status == TransactionStatus.IDLE
 
 
-# Cursors of psycopg's own kind, whatever cursors and rows the caller has chosen for himself.
+# psycopg's plain cursors, independent of the caller's cursor and row factories.
 
 
 def _psycopg(connection: Any) -> Foreign:
@@ -276,7 +277,7 @@ def _django(connection: Any) -> Foreign:
             if document is None:
                 cursor.execute(sql)
             else:
-                # Django numbers no parameters, so one that is used twice is passed twice.
+                # Django doesn't number parameters, so one that is used twice is passed twice.
                 cursor.execute(sql.replace("%", "%%").replace(mark, "%s"), [document] * sql.count(mark))
             return cursor.fetchall() if cursor.description else []
 

@@ -1,7 +1,7 @@
-"""Lists and counts: start from the table of the wanted status, newest first, and stop early.
+"""Lists and counts: start from the table of the requested status, newest first, and stop early.
 
-A condition over job fields joins only the tables that it looks at. What it says of status, topic and
-scope is taken out of it first, because for these there are tables and indexes to start from.
+A condition over job fields joins only the tables that it reads. Its demands on status, topic and scope are extracted
+first, because there are tables and indexes to start from for these.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from treadle.model.status import ENDED, Status
 from treadle.policy.rules import All, Comparison, Condition, Constant, JobField, JobPath, SortKey, by_cost
 from treadle.policy.rules.conditions import every
 from treadle.store.sql.dialect import DIALECTS, Lookup
-from treadle.store.sql.queries import Query, told_events
+from treadle.store.sql.queries import Query, step_columns, told_events
 from treadle.store.sql.where import COLUMNS, Conditions
 from treadle.store.values import Listing
 
-Bound = list[str | int | float]
+BoundValues = list[str | int | float]
 
 # The view's name for each table, and how it is joined to the job.
-PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h"}
+PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h", "parked": "k"}
 JOINS = {
     "o": "LEFT JOIN {outcomes} {o} ON {o}.n = {p}.n",
     "r": "LEFT JOIN {running} {r} ON {r}.n = {p}.n",
     "q": "LEFT JOIN {ready} {q} ON {q}.n = {p}.n",
     "a": "LEFT JOIN {later} {a} ON {a}.n = {p}.n",
     "h": "LEFT JOIN {held} {h} ON {h}.n = {p}.n",
+    "k": "LEFT JOIN {parked} {k} ON {k}.n = {p}.n",
     "s": "LEFT JOIN {leases} {s} ON {s}.id = {r}.lease",
     "x": "LEFT JOIN {notes} {x} ON {x}.n = {p}.n",
 }
-# SQLite reads no statement of more than a million bytes.
+# SQLite rejects statements of more than a million bytes.
 MAX_STATEMENT = 900_000
 # PostgreSQL and SQLite count the values of a statement in 15 bits.
 MAX_VALUES = 32_000
@@ -49,7 +50,7 @@ class Builder:
         self.dialect = dialect
         self.stale_after_ms = stale_after_ms
         self.clock = f"({queries['clock'].sql})"
-        self.values: Bound = []
+        self.values: BoundValues = []
 
     def bind(self, value: str | float) -> str:
         self.values.append(value)
@@ -59,7 +60,7 @@ class Builder:
         return f"treadle.{name}" if self.dialect == "postgres" else f"treadle_{name}"
 
 
-def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
+def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
     """The statement for one page of jobs."""
     build = Builder(queries, dialect, stale_after_ms)
     keys, order = _order(listing)
@@ -72,9 +73,19 @@ def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_
     return f"WITH page AS ({ranked}) {view.removesuffix(NEWEST_FIRST)} ORDER BY page.place", build.values
 
 
+def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
+    """The statement for numbers and ids of one page, newest first."""
+    build = Builder(queries, dialect, stale_after_ms)
+    chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, [], "n DESC")
+    limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
+    page = f"SELECT n FROM ({chosen}) c ORDER BY n DESC {limits}"
+    jobs = build.table("jobs")
+    return f"SELECT x.n, CAST(j.id AS text) FROM ({page}) x JOIN {jobs} j ON j.n = x.n ORDER BY x.n DESC", build.values
+
+
 def count(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
-) -> tuple[str, Bound]:
+) -> tuple[str, BoundValues]:
     """The statement that counts, up to cap + 1."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC")
@@ -83,7 +94,7 @@ def count(
 
 def count_by_topic(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
-) -> tuple[str, Bound]:
+) -> tuple[str, BoundValues]:
     """The statement that counts the topics of the first `cap`."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), cap, [], "n DESC")
@@ -141,7 +152,7 @@ def _option(part: Condition) -> tuple[str, str | Status] | None:
 def _order(listing: Listing) -> tuple[list[str], str]:
     """The fields to sort by, and the order of the jobs by their values (k0, k1 …) and numbers.
 
-    Jobs are numbered as they are created, so `createdAt` stands for the number, and for all that could follow it.
+    Jobs are numbered as they are created, so `createdAt` stands for the number and for any later key.
     """
     keys = list(listing.sort)
     names = [key.field for key in keys]
@@ -159,7 +170,7 @@ def _direction(key: SortKey) -> str:
 
 
 def _chosen(build: Builder, listing: Listing, top: int, keys: list[str], order: str) -> str:
-    """The numbers of the jobs that the listing means, at most `top` of each place, in order."""
+    """The numbers of the listed jobs, at most `top` of each place, in order."""
     parts = [
         f"SELECT {', '.join(['n', *_key_names(keys)])} FROM ({_select(build, listing, place, wheres, keys, order)} "
         f"LIMIT {build.bind(top)}) t"
@@ -185,14 +196,14 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
         wheres.append(f"({source.sql(plain)})")
     own_order = order.replace("n ", "p.n ", 1)
     if listing.ended_since is not None and place == "outcomes" and build.dialect == "sqlite":
-        # By number it would look through all that ever ended for those few; PostgreSQL knows better.
+        # By number it would scan everything that ever ended for those few; PostgreSQL knows better.
         source.index = "INDEXED BY treadle_outcomes_ended"
         own_order = own_order if keys else "p.ended_at DESC"
     if inside is True:
         return f"SELECT {', '.join(columns)} FROM {source.joined(wheres)} ORDER BY {own_order}"
-    # What looks into documents comes last, over the newest jobs that the rest lets through; the limit between the two
-    # selects is also what has each path looked up once. Rows come out of the inner one in its order.
-    outer = _Around(source)
+    # Conditions on documents come last, over the newest jobs that the others let through. The limit between the two
+    # selects also makes each path be looked up only once. Rows come out of the inner one in its order.
+    outer = _OuterSelect(source)
     fits = outer.sql(inside)
     bound = source.dialect.everything() if listing.newest is None else f"LIMIT {build.bind(listing.newest)}"
     inner_order = "p.n DESC" if keys or listing.newest is not None else own_order
@@ -204,16 +215,17 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
 
 
 class _Source:
-    """A place, and beside it the tables that its conditions look at."""
+    """A place, joined with the tables that its conditions read."""
 
     def __init__(self, build: Builder, place: str) -> None:
         self.build = build
         self.place = place
         self.index = ""
         own = PLACES[place]
-        self.aliases = {alias: alias for alias in "jloqrahsx"} | {own: "p", "p": "p"}
+        self.aliases = {alias: alias for alias in "jloqrahksx"} | {own: "p", "p": "p"}
         self.used: set[str] = set()
         self.dialect = dialect = DIALECTS[build.dialect](build.bind)
+        current_step, step_document = step_columns(build.dialect, "p.n")
         self.words = {
             "clock": build.clock,
             "stale_after": str(build.stale_after_ms),
@@ -222,6 +234,8 @@ class _Source:
             "told_events": told_events(build.dialect),
             "greatest": dialect.greatest,
             "empty_list": dialect.empty_list,
+            "current_step": current_step,
+            "step_document": step_document,
         }
         self.conditions = Conditions(dialect, self.column)
 
@@ -247,7 +261,7 @@ class _Source:
         return " ".join(tables) + (f" WHERE {' AND '.join(wheres)}" if wheres else "")
 
     def _inner_joins(self, tables: list[str]) -> Iterator[str]:
-        # A cross join keeps SQLite from starting at the jobs of the topic, of which most have ended long ago.
+        # A cross join keeps SQLite from starting at the jobs of the topic, most of which ended long ago.
         if self.place != "jobs" and self.used & {"j", "l"}:
             tables.append(f"CROSS JOIN {self.build.table('jobs')} j")
             yield "j.n = p.n"
@@ -265,8 +279,8 @@ class _Source:
         ]
 
 
-class _Around:
-    """The select around a source: it knows the job's fields and documents by what the inner one gives it."""
+class _OuterSelect:
+    """The select around a source: it takes the job's fields and documents from the inner one."""
 
     def __init__(self, source: _Source) -> None:
         self._source = source
@@ -310,20 +324,24 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
             return [("running", ["p.cancel_at IS NULL"])]
         case Status.CANCELLING:
             return [("running", ["p.cancel_at IS NOT NULL"])]
+        case Status.WAITING:
+            return [("parked", [])]
         case status if status in ENDED:
-            # Literals, so that the planner sees the partial index; SQLite only if its very condition is there.
+            # Literals, so that the planner sees the partial index; SQLite needs its exact condition.
             conditions = [f"p.status = '{status.value}'"]
             if status is not Status.COMPLETED:
                 conditions.append("p.status <> 'completed'")
             if listing.ended_since is not None:
                 conditions.append(f"p.ended_at >= {build.bind(listing.ended_since)}")
             return [("outcomes", conditions)]
-        case _:
-            return [("running", ["1 = 0"])]
+        case unknown:
+            raise AssertionError(f"{unknown} has no place")
 
 
 def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[str]:
     conditions = []
+    if listing.below is not None:
+        conditions.append(f"p.n < {build.bind(listing.below)}")
     if listing.topic is not None:
         topic = "p.topic" if source.place == "outcomes" else source.job_column("topic")
         conditions.append(f"{topic} = {build.bind(listing.topic)}")

@@ -1,20 +1,21 @@
--- PostgreSQL's own statements: the hot ones, each a single round trip, and those whose syntax differs.
+-- PostgreSQL's own statements: the hot ones, each a single round trip, and others with a different syntax.
 
 -- name: reserve_numbers
--- Numbers for new jobs. The transaction gets its id before: who sees a number missing must know who may still use it.
+-- Numbers for new jobs. The transaction takes its id first: a reader that sees a gap must know which transactions can
+-- still fill it.
 WITH me AS MATERIALIZED (SELECT pg_current_xact_id() AS id)
 SELECT nextval(pg_get_serial_sequence('treadle.jobs', 'n'))
 FROM me, generate_series(1, (SELECT t.count FROM {rows: count integer})) WHERE me.id IS NOT NULL
 
 -- name: limit_waits
--- Until the end of this transaction, no lock is waited for longer than this.
+-- Limit lock waits until the end of this transaction.
 SELECT set_config('lock_timeout', t.ms, true) FROM {rows: ms text}
 
 -- name: next_token
 SELECT nextval('treadle.token')
 
 -- name: lane_heads
--- The lanes that a worker serves and in which a job is ready, with the place of the first one.
+-- The lanes that a worker serves and that have a ready job, with the place of the first one.
 SELECT l.lane, l.topic, r.rank, r.run_at, r.n FROM {rows: topic text, capability text, worker_type text}
 {seek: lanes l ON l.topic = t.topic AND l.capability = t.capability AND l.worker_type = t.worker_type}
 LEFT JOIN {topics} p ON p.topic = l.topic
@@ -23,14 +24,14 @@ CROSS JOIN LATERAL (SELECT x.rank, x.run_at, x.n FROM {ready} x WHERE x.lane = l
 WHERE p.paused_until IS NULL OR p.paused_until <= {now} ORDER BY r.rank, r.run_at, r.n
 
 -- name: peek_lane
--- The first jobs of a lane, as far as a claim has to know them, locked; what somebody else is claiming is skipped.
+-- The first jobs of a lane, locked, with the fields that a claim needs; rows locked by other claims are skipped.
 SELECT r.n, r.rank, r.run_at, r.attempt, r.max_attempts, r.flags, j.topic, j.limit_key, j.limit_policy, j.limit_most,
     j.expires_at, pg_column_size(j.payload)
 FROM {ready} r {seek: jobs j ON j.n = r.n} WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
 ORDER BY r.rank, r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}) FOR UPDATE OF r SKIP LOCKED
 
 -- name: claimed_jobs
--- What a worker has to know of jobs.
+-- The fields of claimed jobs.
 SELECT j.n, j.id::text, j.topic, j.payload, j.max_attempts, j.flags, j.created_by, j.scope, j.scope_id,
     greatest(j.run_at, j.created_at), j.trace
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
@@ -44,8 +45,8 @@ SELECT t.key, m.id, m.running, m.flags FROM {rows: key text} CROSS JOIN LATERAL 
 ORDER BY t.key, m.n
 
 -- name: next_held
--- Who is held under these keys, most urgent first, in each lane as many as there is room for; not all, they may be
--- many. One that somebody has locked is passed by.
+-- Jobs held under these keys, most urgent first, in each lane as many as there is room for; there may be many more.
+-- Locked ones are skipped.
 SELECT t.key, t.lane, h.n FROM {rows: key text, lane integer, running integer, room integer} CROSS JOIN LATERAL (
     SELECT x.n FROM {held} x WHERE x.key = t.key AND x.lane = t.lane AND x.most > t.running
     ORDER BY x.rank, x.run_at, x.n LIMIT t.room FOR UPDATE SKIP LOCKED) h
@@ -76,16 +77,17 @@ SELECT now FROM at
 -- The whole claim. $1 lease, $2 topics, $3 capabilities and '', $4 worker types and '', $5 limit, $6 free slots,
 -- $7 bytes of payload, $8 $9 $10 $11 marks (lane, rank, run_at, n).
 --
--- Highest priority first, then the oldest over all lanes. A worker's lanes are looked up by their key, and those that
--- are empty end there, so the cost does not grow with lanes or priorities ever used, with the backlog, with other topics
--- or with the future. With several lanes the first few rows of each are looked at without a lock (`peek`). Where a lane
--- gave as many as were asked for, there may be more: what lies behind the first such lane's last row (`cut`) is left for
--- the next claim. That says how many rows each lane gives, and so many are then locked, whichever they are by then.
+-- Highest priority first, then the oldest over all lanes. A worker's lanes are looked up by their key, and empty ones
+-- end there, so the cost does not grow with lanes or priorities ever used, with the backlog, with other topics or with
+-- delayed jobs. With several lanes the first few rows of each are read without a lock (`peek`). Where a lane returned
+-- as many as requested, there may be more: rows behind the first such lane's last row (`cut`) are left for the next
+-- claim. This gives the number of rows to take from each lane, and that many are then locked, even if they are
+-- different rows by then.
 --
--- A mark says where the last claim of a lane ended: what lies before it is dead and would have to be stepped over while
--- an old snapshot keeps it from being vacuumed. Jobs on their last attempt are only taken into a free slot. If one of the
--- jobs has a concurrency limit or a rate, or its deadline has passed, nothing is taken (`hard`): the script decides which
--- may start. Rows are deleted by ctid: they are locked, so they cannot have moved.
+-- A mark says where the last claim of a lane ended. Rows before it are dead, but would have to be stepped over while an
+-- old snapshot keeps them from being vacuumed. Jobs on their last attempt are only taken into a free slot. If one of
+-- the jobs has a concurrency or rate limit, or its deadline has passed, nothing is taken (`hard`): the script decides
+-- which may start. Rows are deleted by ctid: they are locked, so they cannot have moved.
 WITH me AS MATERIALIZED (
     SELECT l.id AS lease, nextval('treadle.token') AS token, {now} AS now
     FROM {leases} l WHERE l.id = $1 AND l.until > {now} FOR KEY SHARE
@@ -154,12 +156,12 @@ SELECT c.n, c.id, c.topic, c.payload, c.attempt + 1, c.max_attempts, c.flags, c.
 FROM me CROSS JOIN seen LEFT JOIN chosen c ON true ORDER BY c.place
 
 -- name: settle_completed
--- The everyday ending of any number of jobs under one lease: completed, nothing hangs on them. $1 lease, $2 numbers,
--- rising, $3 their tokens, $4 ms that they ran (null: never started), $5 topics, $6 which of the topics each has
--- (null: all the first), $7 results (null: none has one). Arrays come as text, which is quicker to write.
+-- Complete any number of plain jobs under one lease. $1 lease, $2 numbers, rising, $3 their tokens, $4 ms that they ran
+-- (null: never started), $5 topics, $6 the index of each job's topic (null: all have the first), $7 results (null:
+-- none). Arrays come as text, which is quicker to encode.
 --
--- No join: the numbers are searched in the index, and what belongs to a number is found by a binary search for its
--- place among them. A join was once planned while `running` was empty and then scanned it for each row.
+-- No join: the numbers are searched in the index, and the values for a number are found by a binary search. A join was
+-- once planned while `running` was empty and then scanned it for each row.
 WITH live AS MATERIALIZED (
     SELECT l.id, l.worker_id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
 ), gone AS (
@@ -199,7 +201,7 @@ DELETE FROM {running} r WHERE r.n = ANY((SELECT ns FROM t)::bigint[])
 RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: set_run_at
--- A new time for jobs that are in no place just now.
+-- A new time for jobs that are in no place at the moment.
 WITH t AS MATERIALIZED (
     SELECT array_agg(t.n ORDER BY t.n) AS ns, array_agg(t.run_at ORDER BY t.n) AS times FROM {rows: n bigint, run_at bigint})
 UPDATE {jobs} j SET run_at = (SELECT times FROM t)[width_bucket(j.n, (SELECT ns FROM t))]
@@ -210,7 +212,7 @@ WHERE j.n = ANY((SELECT ns FROM t)::bigint[])
 SELECT {now}, CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)
 
 -- name: next_transaction
--- An id above that of every transaction that had one when this was asked: the caller's own, taken now.
+-- An id above that of every transaction that has one already: the caller's own, taken now.
 SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)
 
 -- name: late_jobs
@@ -227,8 +229,8 @@ SELECT x.id, x.n, x.type, x.to_status, x.metadata, x.created_at FROM {rows: firs
 ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
 
 -- name: renew_lease
--- Renew a lease, late or not, and read what its owner was asked to stop; no row means that it was taken back or given
--- up. One statement: a worker that is frozen between two would keep the reaper from its lease.
+-- Renew a lease, late or not, and read the cancel requests for its jobs; no row means that it was taken back or given
+-- up. One statement: a worker frozen between two would keep the reaper from its lease.
 UPDATE {leases} l SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
 RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
@@ -259,7 +261,7 @@ UPDATE {limits} l SET running = l.running + ((SELECT changes FROM t) ->> l.key):
 WHERE l.key {among: key text} RETURNING l.key, l.running
 
 -- name: patch_jobs
--- Change pending jobs that are in no place just now, as far as something is named. No join, as in settle_completed.
+-- Change the named fields of pending jobs that are in no place at the moment. No join, as in settle_completed.
 WITH t AS MATERIALIZED (
     SELECT array_agg(t.n ORDER BY t.n) AS ns, array_agg(t.priority ORDER BY t.n) AS priorities,
         array_agg(t.run_at ORDER BY t.n) AS times, array_agg(t.max_attempts ORDER BY t.n) AS most, max(t.now) AS now

@@ -1,8 +1,8 @@
--- SQLite's own statements. Those that answer with many rows answer with one JSON text instead ("packed"): stepping
--- through rows gives up Python's global lock at each of them, and a busy event loop takes 5 ms to hand it back.
+-- SQLite's own statements. Statements with many rows return one JSON text instead ("packed"): stepping through rows
+-- releases Python's global lock at each of them, and a busy event loop takes 5 ms to hand it back.
 
 -- name: reserve_numbers
--- Numbers for new jobs; nobody else can write until this transaction ends.
+-- Numbers for new jobs; no other process can write until this transaction ends.
 WITH RECURSIVE series(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM series WHERE i < (SELECT t.count FROM {rows: count integer}))
 SELECT i + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'treadle_jobs'), 0) FROM series
 
@@ -10,7 +10,7 @@ SELECT i + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'treadle_jobs'
 UPDATE {token} SET value = value + 1 RETURNING value
 
 -- name: lane_heads
--- The lanes that a worker serves and in which a job is ready, with the place of the first one.
+-- The lanes that a worker serves and that have a ready job, with the place of the first one.
 SELECT x.lane, x.topic, r.rank, r.run_at, r.n FROM (
     SELECT l.lane, l.topic, (SELECT r.n FROM {ready} r WHERE r.lane = l.lane ORDER BY r.rank, r.run_at, r.n LIMIT 1) AS n
     FROM {rows: topic text, capability text, worker_type text}
@@ -20,7 +20,7 @@ SELECT x.lane, x.topic, r.rank, r.run_at, r.n FROM (
 CROSS JOIN {ready} r ON r.n = x.n ORDER BY r.rank, r.run_at, r.n
 
 -- name: peek_lane
--- packed: The first jobs of a lane, as far as a claim has to know them.
+-- packed: The first jobs of a lane, with the fields that a claim needs.
 SELECT json_group_array(json_array(n, rank, run_at, attempt, max_attempts, flags, topic, limit_key, limit_policy, limit_most, expires_at, size))
 FROM (SELECT r.n, r.rank, r.run_at, r.attempt, r.max_attempts, r.flags, j.topic, j.limit_key, j.limit_policy, j.limit_most,
         j.expires_at, length(CAST(j.payload AS BLOB)) AS size
@@ -28,7 +28,7 @@ FROM (SELECT r.n, r.rank, r.run_at, r.attempt, r.max_attempts, r.flags, j.topic,
     ORDER BY r.rank, r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}))
 
 -- name: claimed_jobs
--- packed: What a worker has to know of jobs.
+-- packed: The fields of claimed jobs.
 SELECT json_group_array(json_array(j.n, j.id, j.topic, j.payload, j.max_attempts, j.flags, j.created_by, j.scope, j.scope_id,
     max(j.run_at, j.created_at), j.trace))
 FROM {rows: n bigint} CROSS JOIN {jobs} j WHERE j.n = t.n
@@ -40,7 +40,7 @@ FROM {rows: key text} CROSS JOIN {members} m CROSS JOIN {jobs} j
 WHERE m.key = t.key AND j.n = m.n ORDER BY m.key, m.n
 
 -- name: next_held
--- Who is held under these keys, most urgent first, in each lane as many as the roomiest has room for.
+-- Jobs held under these keys, most urgent first, in each lane as many as the roomiest has room for.
 SELECT t.key, t.lane, h.n FROM {rows: key text, lane integer, running integer} CROSS JOIN {held} h
 WHERE h.n IN (SELECT x.n FROM {held} x WHERE x.key = t.key AND x.lane = t.lane AND x.most > t.running
     ORDER BY x.rank, x.run_at, x.n LIMIT (SELECT max(t.room) FROM {rows: room integer}))
@@ -85,8 +85,8 @@ SELECT json_group_array(size) FROM (SELECT length(CAST(j.payload AS BLOB)) AS si
     FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.rank, r.run_at, r.n LIMIT ?2)
 
 -- name: peek_heads
--- The first jobs of a lane as one JSON text, whether any has a limit or a deadline or is on its last attempt.
-SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null)),
+-- The first jobs of a lane as one JSON text, and whether any has a limit or a deadline or is on its last attempt.
+SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null, null)),
     max(flags & 2), max(flags & 4), max(attempt + 1 >= max_attempts)
 FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
         max(r.run_at, j.created_at) AS due, j.trace
@@ -105,7 +105,8 @@ SELECT n, ?1, ?2, attempt + 1, ?3 FROM {ready} WHERE lane = ?4 AND (rank, run_at
 DELETE FROM {ready} WHERE lane = ?1 AND (rank, run_at, n) <= (?2, ?3, ?4)
 
 -- name: settle_completed
--- The everyday ending: append, guarded by token and lease (the caller has the only write lock and has seen the lease live).
+-- Complete plain jobs: append, guarded by token and lease (the caller has the only write lock and has checked the
+-- lease).
 INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
     message, result, worker)
 SELECT r.n, r.token, ?2, 'completed', r.attempt, ?3, r.claimed_at, ?3 - json_extract(value, '$[2]'), r.cancel_at,
@@ -114,11 +115,11 @@ FROM json_each(?1) CROSS JOIN {running} r
 WHERE r.n = json_extract(value, '$[0]') AND r.token = json_extract(value, '$[1]') AND r.lease = ?4
 
 -- name: drop_running
--- The other half of settling: what has just been appended leaves `running`.
+-- The other half of settling: the completed jobs leave `running`.
 DELETE FROM {running} WHERE n IN (SELECT json_extract(value, '$[0]') FROM json_each(?1))
 
 -- name: snapshot
--- The clock; no other transaction is ever open when a number is taken, so none has to be waited for.
+-- The clock. No other transaction is ever open when a number is taken, so there is none to wait for.
 SELECT {now}, 0
 
 -- name: next_transaction
@@ -142,11 +143,12 @@ DELETE FROM {running} WHERE (n, token, lease) IN (SELECT t.n, t.token, t.lease F
 RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, progress, message, lease
 
 -- name: set_run_at
--- A new time for jobs that are in no place just now.
+-- A new time for jobs that are in no place at the moment.
 UPDATE {jobs} SET run_at = t.run_at FROM {rows: n bigint, run_at bigint} WHERE {jobs}.n = t.n
 
 -- name: renew_lease
--- Renew a lease, late or not, and read what its owner was asked to stop; no row means that it was taken back or given up.
+-- Renew a lease, late or not, and read the cancel requests for its jobs; no row means that it was taken back or given
+-- up.
 UPDATE {leases} SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
 RETURNING until, (SELECT json_group_array(json_array(r.n, r.token, coalesce(r.cancel_reason, '')))
@@ -167,7 +169,7 @@ UPDATE {limits} SET running = running + t.change FROM {rows: key text, change in
 RETURNING {limits}.key, running
 
 -- name: patch_jobs
--- Change pending jobs that are in no place just now, as far as something is named.
+-- Change the named fields of pending jobs that are in no place at the moment.
 UPDATE {jobs} SET priority = coalesce(t.priority, {jobs}.priority), run_at = coalesce(t.run_at, {jobs}.run_at),
     max_attempts = coalesce(t.max_attempts, {jobs}.max_attempts), changed_at = t.now
 FROM {rows: n bigint, priority integer, run_at bigint, max_attempts integer, now bigint} WHERE {jobs}.n = t.n

@@ -1,4 +1,4 @@
-"""What both SQL stores share: every verb that is a script or a plain query. Each says only how to run one."""
+"""What both SQL stores share: every verb that is a script or a plain query. Each store only says how to run one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import InvalidInput, Refused
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
@@ -19,37 +18,47 @@ from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
-from treadle.store.sql.rows import JobRow, job_from_row
+from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
 from treadle.store.sql.scripts import Script
 from treadle.store.values import (
     FOREVER,
     Advanced,
+    Answer,
     Backlog,
     CancelRequest,
     Changes,
+    Checkpoint,
     Claimed,
-    Ended,
+    ClaimedSteps,
+    EndedCount,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
+    LimitReached,
     Listing,
     LiveWorker,
     NewJob,
+    Obstacle,
+    RateReached,
     Reaped,
     Record,
+    RecordWrite,
     Refusal,
     Renewed,
     Settlement,
     Stats,
+    StepKey,
+    StepPage,
     Topic,
+    TopicRate,
     Touch,
 )
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
-# PostgreSQL takes the longer to find a message among others, the more there are.
+# PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
 
 
@@ -66,7 +75,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
-        """Run the script that `make` makes in one transaction; then give the hints `tell`."""
+        """Run the script that `make` returns in one transaction; then send the hints `tell`."""
 
     @abstractmethod
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -74,16 +83,17 @@ class SqlStore(ABC):
 
     @abstractmethod
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
-        """Run all queries of the reading that `make` makes on one snapshot of the database."""
+        """Run all queries of the reading that `make` returns on one snapshot of the database."""
 
     @abstractmethod
     async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
-        """Read what may cost as much as the caller likes: in a lane of its own, QueryTooSlow after two seconds.
+        """A read with a cost that the caller decides: kept apart from other reads, QueryTooSlow after two seconds.
 
-        `together`: all queries on one snapshot."""
+        `together`: all queries on one snapshot.
+        """
 
     async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        """Read rows by their keys: a statement whose plan is the same whatever the values are."""
+        """Read rows by their keys: a statement with the same plan for all values."""
         return await self.read(sql, values)
 
     async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -98,7 +108,7 @@ class SqlStore(ABC):
         return await self.read(sql, [] if rows is None else [to_json(rows).decode()])
 
     async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
-        """Run one statement that is a transaction by itself."""
+        """Run one statement in its own transaction."""
 
         def single() -> Script[list[Any]]:
             return (yield name, rows)
@@ -140,27 +150,28 @@ class SqlStore(ABC):
             plain = [one for one in mine if is_plain(one)]
             if plain:
                 lost += await self.settle_completed(lease, plain)
-            rest = [one for one in mine if not is_plain(one) and not one.effects]
+            rest = [one for one in mine if not is_plain(one) and not _may_be_refused(one)]
             if rest:
                 lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
             for one in mine:
-                if one.effects:
+                if _may_be_refused(one):
                     lost += await self._settle_with_effects(one)
         return lost
 
     async def _settle_with_effects(self, one: Settlement) -> list[Settlement]:
-        """In a transaction of its own: a refused follow-up job undoes this outcome and no other."""
+        """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
             return await self.transact(lambda: scripts.settle([one]), _told([one]))
         except Refused as refusal:
             failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
-            instead = one._replace(transition=decide(one.job, failed), effects=None)
+            effects = one.effects and one.effects._replace(jobs=(), events=())
+            instead = one._replace(transition=decide(one.job, failed), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
             return [one] if lost else []
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        """The everyday ending, fast."""
+        """The fast path for plain completions."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         known: set[tuple[int, int]] = set()
@@ -169,6 +180,30 @@ class SqlStore(ABC):
             rows = [one._asdict() | {"lease": lease} for one in newest[i : i + TOUCHED_TOGETHER]]
             known.update((n, token) for n, token in await self._change("touch_running", rows))
         return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
+
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        merged = _one_checkpoint_per_job(checkpoints)
+        lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
+        written = {(one.n, one.token) for one in merged} - set(lost)
+        return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
+
+    async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
+        rows = [{"n": n} for n in sorted(set(ns))]
+        sql, document = self.queries["claimed_steps"].sql, to_json(rows).decode()
+        return claimed_steps(await self.read_by_key(sql, [document]) if rows else [])
+
+    async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
+        rows = await self._ask("step_results", [{"n": n, "name": one.name, "key": one.key} for one in steps])
+        return {StepKey(name, key): text for name, key, text in rows if text is not None}
+
+    async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
+        known = [one for one in answers if is_job_id(one.id)]
+        answering = scripts.Answering({}, 0)
+        if known:
+            answering = await self.transact(lambda: scripts.answer(known))
+            self._tell([wakeups.READY, wakeups.ENDED] if answering.woken else [wakeups.ENDED])
+        refusals = iter(answering.refusals.get(i) for i in range(len(known)))
+        return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
@@ -214,7 +249,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _tell(self, hints: Sequence[str]) -> None:
-        """Give hints, after the commit that they are about."""
+        """Send hints after the commit that they are about."""
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -231,7 +266,7 @@ class SqlStore(ABC):
         return [jobs.get(id) for id in ids]
 
     def _job(self, row: Any) -> Job:
-        return job_from_row(JobRow(*row), self.stale_after_ms, from_json)
+        return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
@@ -239,6 +274,13 @@ class SqlStore(ABC):
             return [self._job(row) for row in rows]
 
         return await self.search(page)
+
+    async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
+        def selected() -> Reading[Sequence[tuple[int, str]]]:
+            rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
+            return [(int(n), id) for n, id in rows]
+
+        return await self.search(selected)
 
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
         def counted() -> Reading[int]:
@@ -263,6 +305,13 @@ class SqlStore(ABC):
             for number, type_, source, to, message, metadata, at in rows
         ]
 
+    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+        if not is_job_id(id) or not _storable(step):
+            return None
+        [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
+        rows = await self._ask("step_page", [{"id": id, "name": step, "top": limit, "skip": offset}]) if total else []
+        return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
+
     async def workers(self) -> Sequence[LiveWorker]:
         found = []
         for name, serves, until, running, renewed_at in await self._ask("live_workers"):
@@ -280,19 +329,17 @@ class SqlStore(ABC):
             )
         return found
 
-    async def obstacles(self, id: str) -> Sequence[str]:
+    async def obstacles(self, id: str) -> Sequence[Obstacle]:
         if not is_job_id(id):
             return []
-        reasons = []
+        found: list[Obstacle] = []
         behind = await self._ask("held_behind", [{"id": id}])
         if behind:
-            limit, _, _, waiting = behind[0]
-            names = ", ".join(row[2] for row in behind)
-            reasons.append(f"its key allows {limit} at once: it waits for job {names} ({waiting} wait before it)")
-        for limit, window, used in await self._ask("rate_used", [{"id": id}]):
+            found.append(LimitReached(behind[0][0], [row[2] for row in behind], behind[0][3]))
+        for limit, window_ms, used in await self._ask("rate_used", [{"id": id}]):
             if used >= limit:
-                reasons.append(f"its topic's rate limit of {limit} per {format_ms(window)} is used up")
-        return reasons
+                found.append(RateReached(limit, window_ms))
+        return found
 
     async def changes(
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
@@ -317,21 +364,20 @@ class SqlStore(ABC):
         totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
         return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [Ended(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows]
+        return [
+            EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
+        ]
 
     async def backlog(self) -> Sequence[Backlog]:
         rows = await self._ask("backlog")
         return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": until}])
-
-    async def resume(self, topic: str) -> None:
-        await self._change("pause_topic", [{"topic": topic, "until": None}], [wakeups.READY])
+        await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self) -> Sequence[Topic]:
         counts = (await self.stats()).topics
@@ -345,24 +391,12 @@ class SqlStore(ABC):
             for name, paused in await self._ask("list_topics")
         ]
 
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        rates: dict[str, tuple[int | None, int | None]] = {}
-        for topic, (text, _) in definitions.items():
-            rate = from_json(text).get("rate")
-            rates[topic] = (rate["n"], duration_ms(rate["perSeconds"])) if rate else (None, None)
-        return await self.transact(lambda: scripts.save_templates(definitions, rates))
-
-    async def templates(self) -> dict[str, tuple[str, int]]:
-        return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
-
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        return bool(await self._change("elect", [{"name": name, "holder": holder, "ms": ttl_ms}]))
+        query = "elect" if ttl_ms else "resign"
+        return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
 
-    async def leaders(self) -> Sequence[Leader]:
-        return [Leader(*row) for row in await self._ask("leaders")]
-
-    async def resign(self, name: str, holder: str) -> None:
-        await self._change("resign", [{"name": name, "holder": holder}])
+    async def leaders(self) -> Sequence[Leadership]:
+        return [Leadership(*row) for row in await self._ask("leaders")]
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
@@ -376,42 +410,50 @@ class SqlStore(ABC):
 
     # -- records -------------------------------------------------------------------------------
 
-    async def records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
+    async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
         rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
         sql, document = self.queries["get_records"].sql, to_json(rows).decode()
         found = [Record(*row) for row in await self.read_small(sql, [document])] if rows else []
         by_id = {(record.kind, record.id): record for record in found}
         return [by_id.get(one) for one in wanted]
 
-    async def find_record(self, kind: str, key: str) -> Record | None:
-        rows = await self._ask("find_record", [{"kind": kind, "key": key}]) if _storable(kind, key) else []
-        return Record(*rows[0]) if rows else None
-
-    async def list_records(self, kind: str, limit: int = 1000, *, newest: bool = False) -> Sequence[Record]:
-        name = "newest_records" if newest else "list_records"
-        rows = await self._ask(name, [{"kind": kind, "top": limit}]) if _storable(kind) else []
+    async def find_records(
+        self,
+        kind: str,
+        *,
+        key: str | None = None,
+        due_before: int | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+    ) -> Sequence[Record]:
+        if not _storable(kind, key or ""):
+            return []
+        if key is not None:
+            rows = await self._ask("record_by_key", [{"kind": kind, "key": key}])
+        elif due_before is not None:
+            rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
+        else:
+            rows = await self._ask("newest_records" if newest else "oldest_records", [{"kind": kind, "top": limit}])
         return [Record(*row) for row in rows]
 
-    async def find_records(self, kind: str, *, due_before: int, limit: int = 1000) -> Sequence[Record]:
-        rows = await self._ask("due_records", [{"kind": kind, "before": due_before, "top": limit}])
-        return [Record(*row) for row in rows]
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
+        if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
+            raise InvalidInput(_UNSTORABLE)
+        tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
-    async def put_record(
-        self, kind: str, id: str, key: str, body: str, version: int | None = None, due: int | None = None
-    ) -> Record | None:
-        if not _storable(kind, id, key, body):
-            raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
-        row = {"kind": kind, "id": id, "key": key, "body": body, "version": version, "due": due}
-        tell = [] if due is None else [wakeups.LATER]
-        rows = await self._change("add_record" if version is None else "change_record", [row], tell)
-        return Record(*rows[0]) if rows else None
+    async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
+        rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
+        return len(await self._change("drop_records", rows)) if rows else 0
 
-    async def delete_record(self, kind: str, id: str) -> bool:
-        return _storable(kind, id) and bool(await self._change("drop_record", [{"kind": kind, "id": id}]))
+
+_UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no database can store it"
 
 
 def _storable(*texts: str) -> bool:
-    """Whatever else is asked for can't be there; the databases would fail over it in different ways."""
+    """No other name can exist, and each database would fail on it differently."""
     try:
         return b"\x00" not in "".join(texts).encode()
     except UnicodeEncodeError:
@@ -419,7 +461,7 @@ def _storable(*texts: str) -> bool:
 
 
 def _then_wake(script: Script[T]) -> Script[T]:
-    """In the same transaction, let in who waits behind jobs that the script took out of the queue."""
+    """In the same transaction, let in jobs that waited behind the ones the script took out of the queue."""
     answer = yield from script
     yield from scripts.take_wakes()
     return answer
@@ -430,8 +472,13 @@ def is_plain(one: Settlement) -> bool:
     return done and one.job.flags == 0 and not one.effects
 
 
+def _may_be_refused(one: Settlement) -> bool:
+    return one.effects is not None and bool(one.effects.jobs)
+
+
 def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """A worker may report a job that it lost and got again twice at once: only the newest claim can be live."""
+    """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
+    live."""
     tokens: dict[int, int] = {}
     for one in settlements:
         tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
@@ -440,7 +487,7 @@ def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], l
 
 
 def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
-    """The news of the newest claim of each job, several of them as one: a statement gets each job once."""
+    """The reports about the newest claim of each job, merged: a statement gets each job once."""
     newest: dict[int, Touch] = {}
     for one in touches:
         known = newest.get(one.n)
@@ -453,12 +500,28 @@ def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
     return list(newest.values())
 
 
+def _one_checkpoint_per_job(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The newest claim of each job, several of its checkpoints as one: a statement gets each job once."""
+    newest: dict[int, Checkpoint] = {}
+    for one in checkpoints:
+        known = newest.get(one.n)
+        if known is None or one.token > known.token:
+            newest[one.n] = one
+        elif one.token == known.token:
+            newest[one.n] = known.then(one)
+    return list(newest.values())
+
+
 def _told(settlements: Sequence[Settlement]) -> list[str]:
-    """Whom these endings may concern."""
+    """The hints for these endings."""
     tell = [wakeups.ENDED]
-    if any(one.transition.to is Status.PENDING and one.transition.delay_ms for one in settlements):
+    if any(
+        one.transition.to is Status.WAITING or (one.transition.to is Status.PENDING and one.transition.delay_ms)
+        for one in settlements
+    ):
         tell.append(wakeups.LATER)
-    if any(one.job.flags or one.transition.to is Status.PENDING for one in settlements):
+    put_back = (Status.PENDING, Status.WAITING)
+    if any(one.job.flags or one.transition.to in put_back for one in settlements):
         tell.append(wakeups.READY)
     if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
         tell += wakeups.of_new(new)

@@ -1,8 +1,8 @@
 """Conditions in SQL, for both dialects: the same answers as `treadle.rules.matches`, with bound values only.
 
-A value is null, a number or a text, and inside a document only the row knows which. So each side of a
-comparison becomes two expressions, one that is its number and one that is its text, of which at most
-one is not null. Two values are equal if both pairs are; what can't be is left out here, not in SQL.
+A value is null, a number or a text, and inside a document only the row knows which. So each side of a comparison
+becomes two expressions, its number and its text, at most one of them not null. Two values are equal if both pairs are.
+Impossible pairs are left out here, not in SQL.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from treadle.policy.rules import (
     Comparison,
     Condition,
     Constant,
-    Document,
     Either,
+    FieldKind,
     JobField,
     JobPath,
-    Kind,
+    WholeDocument,
     Wildcard,
 )
 from treadle.policy.rules.conditions import Operand
 from treadle.policy.rules.values import MAX_PATTERN, canonical_date, instant, is_empty, written
-from treadle.store.sql.dialect import Dialect, Lookup, Value
+from treadle.store.sql.dialect import Dialect, Lookup, SqlValue
 
-# Where a job's fields are, in the words of the `view` query: {j} is the job, {l} its lane, {s} its lease, {x} its
-# note, {p} whichever table comes first, and {o} {r} {q} {a} {h} are the places. It is `job_from_row` in SQL.
-_ATTEMPT = "coalesce({o}.attempt, {r}.attempt, {q}.attempt, {a}.attempt, {h}.attempt, 0)"
-# Of what no job has yet.
+# Where a job's fields are, in terms of the `view` query: {j} is the job, {l} its lane, {s} its lease, {x} its note, {p}
+# the first table, and {o} {r} {q} {a} {h} {k} are the places. It is `job_from_row` in SQL.
+_ATTEMPT = "coalesce({o}.attempt, {r}.attempt, {q}.attempt, {a}.attempt, {h}.attempt, {k}.attempt, 0)"
+# For fields that no job has yet.
 _NO_TEXT = "CAST(NULL AS text)"
 COLUMNS: Mapping[str, str] = {
     "id": "{j}.id",
     "topic": "{j}.topic",
-    "status": "CASE WHEN {o}.n IS NOT NULL THEN {o}.status WHEN {r}.n IS NULL THEN 'pending' "
-    "WHEN {r}.cancel_at IS NULL THEN 'processing' ELSE 'cancelling' END",
+    "status": "CASE WHEN {o}.n IS NOT NULL THEN {o}.status WHEN {k}.n IS NOT NULL THEN 'waiting' "
+    "WHEN {r}.n IS NULL THEN 'pending' WHEN {r}.cancel_at IS NULL THEN 'processing' ELSE 'cancelling' END",
     "staleAt": "CASE WHEN {o}.ended_at + {stale_after} <= {clock} THEN {o}.ended_at + {stale_after} END",
     "priority": "{j}.priority",
     "payload": "{j}.payload",
@@ -45,8 +45,8 @@ COLUMNS: Mapping[str, str] = {
     "errorType": "coalesce({o}.error_type, {x}.error_type)",
     "progress": "CASE WHEN {o}.status = 'completed' THEN 100 ELSE coalesce({o}.progress, {r}.progress, 0) END",
     "progressMessage": "coalesce({o}.message, {r}.message)",
-    "step": _NO_TEXT,
-    "steps": "{empty_list}",
+    "step": "CASE WHEN ({j}.flags & 32) <> 0 THEN {current_step} END",
+    "steps": "coalesce(CASE WHEN ({j}.flags & 32) <> 0 THEN {step_document} END, {empty_list})",
     "attempt": _ATTEMPT,
     "maxAttempts": "{j}.max_attempts",
     "retries": "CASE WHEN ({r}.n IS NOT NULL OR {o}.status = 'completed') AND "
@@ -121,7 +121,7 @@ class Conditions:
     def sort_key(self, name: str) -> str:
         """What to order by: text by its bytes, and absent values before all others."""
         column, kind = self.column(name), JobField(name).kind
-        if kind is not Kind.TEXT:
+        if kind is not FieldKind.TEXT:
             return f"coalesce({column}, {LOWEST})"
         if name == "id":
             return column
@@ -130,7 +130,7 @@ class Conditions:
     # -- comparisons ---------------------------------------------------------------------------
 
     def _comparison(self, one: Comparison) -> str:
-        if isinstance(one.right, Document):
+        if isinstance(one.right, WholeDocument):
             return NO  # comes from a body, and jobs are listed without one; SQLite can't compare JSON by value
         if one.sign in ("~", "!~"):
             return self._like(one.left, one.right, one.sign == "~")
@@ -151,7 +151,7 @@ class Conditions:
         left, right = self._to_equal(one.left, one.right, one.strict), self._to_equal(one.right, one.left, one.strict)
         sides = [pair for pair in zip(left, right, strict=True) if any(pair)]
         if _is_set(one.left) or _is_set(one.right):
-            # The other side is of the constant's kind or it is another value: an index may be used.
+            # The other side must have the constant's kind to be equal, so an index can be used.
             sides = [pair for pair in sides if all(pair)]
             equals = "=" if wanted else self.dialect.differs
         else:
@@ -162,7 +162,7 @@ class Conditions:
         return " OR ".join(answers) or NO
 
     def _same_id(self, constant: Constant) -> str:
-        """By the index on ids, which in PostgreSQL are no texts."""
+        """By the index on ids, which are not texts in PostgreSQL."""
         if not isinstance(constant.value, str) or not is_job_id(constant.value):
             return NO
         return f"{self.column('id')} = {self.dialect.bound_id(constant.value)}"
@@ -176,7 +176,7 @@ class Conditions:
         assert when is not None
         return self.dialect.bound_number((when - EPOCH) // timedelta(milliseconds=1))
 
-    def _in_order(self, left: Value, sign: str, right: Value) -> str:
+    def _in_order(self, left: SqlValue, sign: str, right: SqlValue) -> str:
         answers = []
         if left.number and right.number:
             answers.append(f"{left.number} {sign} {right.number}")
@@ -193,33 +193,33 @@ class Conditions:
             return f"{whole} {'' if wanted else 'NOT '}LIKE {pattern} ESCAPE '\\'"
         part = self._written(right)
         found = self.dialect.contains(whole, self.dialect.lower(part))
-        if not isinstance(right, Constant):  # of any length; null is what nothing is like and nothing is not like
+        if not isinstance(right, Constant):  # of any length; null is like nothing and unlike nothing
             found = f"CASE WHEN length({part}) <= {MAX_PATTERN} THEN {found} END"
         return found if wanted else f"NOT ({found})"
 
     # -- operands ------------------------------------------------------------------------------
 
-    def _to_equal(self, operand: Operand, other: Operand, strict: bool) -> Value:
-        """For = and !=: unless strict, the empty text is null; beside a constant that needs no saying."""
+    def _to_equal(self, operand: Operand, other: Operand, strict: bool) -> SqlValue:
+        """For = and !=: unless strict, the empty text is null; next to a constant this can be left out."""
         if isinstance(operand, Constant) and not strict and is_empty(operand.value):
-            return Value()
-        if isinstance(operand, JobField) and operand.kind is not Kind.NUMBER and not strict:
+            return SqlValue()
+        if isinstance(operand, JobField) and operand.kind is not FieldKind.NUMBER and not strict:
             text = self._text(operand)
-            return Value(text=text if _is_set(other) else f"NULLIF({text}, '')")
+            return SqlValue(text=text if _is_set(other) else f"NULLIF({text}, '')")
         return self._value(operand)
 
-    def _value(self, operand: Operand) -> Value:
+    def _value(self, operand: Operand) -> SqlValue:
         match operand:
             case Constant(value=None):
-                return Value()
+                return SqlValue()
             case Constant(value=str() as text):
-                return Value(text=self.dialect.bound_text(text))
+                return SqlValue(text=self.dialect.bound_text(text))
             case Constant(value=int() | float() as number):
-                return Value(number=self.dialect.bound_number(number))
-            case JobField() if operand.kind is Kind.NUMBER:
-                return Value(number=f"({self.column(operand.name)})")
+                return SqlValue(number=self.dialect.bound_number(number))
+            case JobField() if operand.kind is FieldKind.NUMBER:
+                return SqlValue(number=f"({self.column(operand.name)})")
             case JobField():
-                return Value(text=f"coalesce({self._text(operand)}, '')")
+                return SqlValue(text=f"coalesce({self._text(operand)}, '')")
             case JobPath():
                 return self.lookup(operand).value
             case _:
@@ -229,16 +229,16 @@ class Conditions:
         column = self.column(field.name)
         if field.name == "id":
             column = self.dialect.id_text(column)
-        elif field.kind is Kind.DATE:
+        elif field.kind is FieldKind.DATE:
             column = self.dialect.date_text(column)
         return self.dialect.lower(column) if field.lower else column
 
     def _written(self, operand: Operand) -> str:
-        """The text that ~ looks at."""
+        """The text that ~ searches."""
         match operand:
             case Constant():
                 return self.dialect.bound_text(written(operand.value) or "")
-            case JobField() if operand.kind is Kind.NUMBER:
+            case JobField() if operand.kind is FieldKind.NUMBER:
                 return f"CAST({self.column(operand.name)} AS text)"
             case JobField():
                 return f"coalesce({self._text(operand)}, '')"
@@ -249,14 +249,14 @@ class Conditions:
 
 
 def _joined(word: str, parts: list[str]) -> str:
-    """By halves: SQLite takes no expression that is more than a thousand deep, and a plain chain is as deep as long."""
+    """By halves: SQLite rejects expressions more than a thousand deep, and a plain chain of n parts is n deep."""
     if len(parts) <= 8:
         return word.join(parts)
     middle = len(parts) // 2
     return f"({_joined(word, parts[:middle])}){word}({_joined(word, parts[middle:])})"
 
 
-# A value that is bound must stand in the statement, so what can't be is found out before anything is bound.
+# A bound value must appear in the statement, so impossible pairs are found before anything is bound.
 
 
 def _kinds(operand: Operand) -> set[type]:
@@ -268,7 +268,7 @@ def _kinds(operand: Operand) -> set[type]:
             return {str}
         case Constant():
             return {float}
-        case JobField() if operand.kind is Kind.NUMBER:
+        case JobField() if operand.kind is FieldKind.NUMBER:
             return {float}
         case JobPath():
             return {float, str}
@@ -285,10 +285,10 @@ def _is_id(operand: Operand) -> bool:
 
 
 def _is_date(operand: Operand) -> bool:
-    """Texts that are dates compare as the texts do, but by a number."""
+    """Texts that are dates compare like the texts do, but by a number."""
     match operand:
         case JobField():
-            return operand.kind is Kind.DATE
+            return operand.kind is FieldKind.DATE
         case Constant(value=str() as text):
             return canonical_date(text) == text
         case _:

@@ -71,7 +71,7 @@ def _wal(path: Path) -> Finding:
 
 
 def _permissions(path: Path) -> Finding:
-    """The file has the key that signs tokens: one who can read it can sign in as anybody."""
+    """The file contains the key that signs tokens, so read access is enough to sign in as any user."""
     files = [one for one in (Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")) if one.exists()]
     modes = {one: stat.S_IMODE(one.stat().st_mode) for one in files}
     open_to = [f"{one.name} ({mode:04o})" for one, mode in modes.items() if mode & 0o077]

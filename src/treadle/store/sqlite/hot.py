@@ -1,7 +1,7 @@
-"""SQLite's hot paths, on the writer's connection inside its transaction: few statements, few rows to step through.
+"""SQLite's hot paths, on the writer's connection inside its transaction: few statements and few rows to step through.
 
-Stepping through a row gives up Python's global lock, and a busy event loop takes up to 5 ms to hand
-it back. So many rows travel as one JSON text, in both directions.
+Stepping through a row releases Python's global lock, and a busy event loop takes up to 5 ms to hand it back. So many
+rows travel as one JSON text, in both directions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost
 from treadle.store.sql.queries import Query
-from treadle.store.sql.scripts.lanes import LaneKey, Turns, lane_keys, quota, turns
+from treadle.store.sql.scripts.lanes import LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.scripts.moves import completed_row
 from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants
 
@@ -27,7 +27,7 @@ Lanes = dict[LaneKey, int]
 
 
 def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, lane: int) -> int:
-    """A plain job by itself: two statements. Returns when."""
+    """Insert one plain job with two statements. Returns the time."""
     values = (
         job.id,
         lane,
@@ -43,7 +43,7 @@ def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, l
         job.trace,
         job.priority,
     )
-    # All rows are fetched: with one left, the statement would still be running at COMMIT.
+    # Fetch all rows: with one left, the statement would still be running at COMMIT.
     [(n, run_at, now)] = db.execute(queries["insert_one"].sql, values).fetchall()
     if run_at <= now:
         db.execute(queries["place_one_ready"].sql, (lane, run_at, n, job.max_attempts, job.priority))
@@ -53,7 +53,7 @@ def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, l
 
 
 def insert(db: sqlite3.Connection, queries: dict[str, Query], jobs: Sequence[NewJob], lanes: Lanes) -> int:
-    """Plain jobs, without keys, limits or deadlines: the rows, then their places by number. Returns when."""
+    """Insert plain jobs, without keys, limits or deadlines: the rows, then their places by number. Returns the time."""
     now, last = db.execute(queries["clock_and_last_number"].sql).fetchone()
     due: list[tuple[object, ...]] = []
     later: list[tuple[object, ...]] = []
@@ -86,14 +86,14 @@ def insert(db: sqlite3.Connection, queries: dict[str, Query], jobs: Sequence[New
 
 
 def nothing_to_claim(db: sqlite3.Connection, queries: dict[str, Query], lease: int, wants: Wants) -> bool:
-    """A look without a transaction: those who come in vain with a live lease take no lock and write nothing."""
+    """Check without a transaction. If there is nothing to claim and the lease is live, no lock is taken."""
     if db.execute(queries["lane_heads"].sql, (document(lane_keys(wants)),)).fetchone():
         return False
     return db.execute(queries["hold_lease"].sql, (document([{"lease": lease}]),)).fetchone() is not None
 
 
 class Sizes:
-    """How large the payloads of the last claim were: small ones need not be measured again before the next."""
+    """The payload sizes of the last claim. Small ones need not be measured again before the next."""
 
     def __init__(self) -> None:
         self.bytes_per_job: float | None = None
@@ -103,7 +103,7 @@ class Sizes:
 
 
 def claim(db: sqlite3.Connection, queries: dict[str, Query], lease: int, wants: Wants, sizes: Sizes) -> Claim | None:
-    """Whole runs of lanes from their heads. None: not so simple (limits, rates, deadlines, last attempts)."""
+    """Claim whole runs of lanes from their heads. None: a limit, rate, deadline or last attempt needs the script."""
     topics = document([{"topic": topic} for topic in wants.topics])
     if db.execute(queries["rated_topics"].sql, (topics,)).fetchone():
         return None
@@ -127,10 +127,10 @@ def claim(db: sqlite3.Connection, queries: dict[str, Query], lease: int, wants: 
     return Claim(_in_turn(found, heads), 0 if cut else None, held[1])
 
 
-def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], limit: int) -> Turns:
-    """From which lane each job comes; one lane needs no look at its places."""
+def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], limit: int) -> LaneTurns:
+    """The lane of each job; a single lane needs no look at the places."""
     if len(lanes) == 1:
-        return Turns([lanes[0]] * limit, False)
+        return LaneTurns([lanes[0]] * limit, False)
     top = quota(limit, len(lanes))
     peek = queries["peek_places"].sql
     texts = {lane: db.execute(peek, (lane, top)).fetchone()[0] for lane in lanes}
@@ -139,8 +139,8 @@ def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[in
 
 def _fitting(
     db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], max_bytes: int, cut: bool
-) -> Turns:
-    """As many as their payloads leave room for, and one at least."""
+) -> LaneTurns:
+    """As many as fit by payload size, and at least one."""
     peek = queries["peek_sizes"].sql
     sizes = {lane: iter(from_json(db.execute(peek, (lane, top)).fetchone()[0])) for lane, top in Counter(lanes).items()}
     total = 0
@@ -148,9 +148,9 @@ def _fitting(
     for lane in lanes:
         total += next(sizes[lane], 0)
         if total > max_bytes and fitting:
-            return Turns(fitting, True)
+            return LaneTurns(fitting, True)
         fitting.append(lane)
-    return Turns(fitting, cut)
+    return LaneTurns(fitting, cut)
 
 
 def _peek(
@@ -161,7 +161,7 @@ def _peek(
     free: int,
     sizes: Sizes,
 ) -> dict[int, list[Claimed]] | None:
-    """The first jobs of lanes, so many of each; None if the script has to look at one of them."""
+    """The first jobs of each lane; None if the script has to look at one of them."""
     heads: dict[int, list[Claimed]] = {}
     count = length = last_attempts = 0
     for lane, top in lanes.items():
@@ -184,7 +184,7 @@ def _in_turn(lanes: Sequence[int], heads: Mapping[int, list[Claimed]]) -> list[C
 def settle(
     db: sqlite3.Connection, queries: dict[str, Query], lease: int, settlements: Sequence[Settlement]
 ) -> list[Settlement]:
-    """Completed, and nothing hangs on them; the lost ones."""
+    """Complete plain jobs; returns the lost ones."""
     held = db.execute(queries["keep_lease"].sql, (document([{"lease": lease}]),)).fetchone()
     by_topic: dict[str, list[Settlement]] = {}
     for one in settlements:
@@ -207,7 +207,7 @@ def _settle_topic(
     held: tuple[int, int, int | None, str] | None,
     done: list[int],
 ) -> list[Settlement]:
-    """The lost ones; the numbers of those that are completed now are added to `done`."""
+    """Returns the lost ones; adds the numbers of the completed ones to `done`."""
     lost: list[Settlement] = []
     _, now, worker, _ = held or (0, None, None, "")
     text = document([(one.job.n, one.job.token, one.ran_ms, one.transition.result) for one in group])
@@ -218,7 +218,7 @@ def _settle_topic(
         rows = document([{"n": one.job.n, "token": one.job.token} for one in group])
         settled_by_me = {row[0] for row in db.execute(queries["settled_by"].sql, (rows,))}
         lost = [one for one in group if one.job.n not in settled_by_me]
-        # What was settled before, by a call whose answer got lost, is no longer running and not counted again.
+        # A job settled by an earlier call, if its answer was lost, is no longer running and is not counted again.
         running = {row[0] for row in db.execute(queries["find_running"].sql, (rows,))}
         group = [one for one in group if one.job.n in settled_by_me and one.job.n in running]
         text = document([(one.job.n,) for one in group])

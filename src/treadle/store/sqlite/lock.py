@@ -1,12 +1,12 @@
-"""The lock by which the writers of different processes take turns: `flock` on a file beside the database.
+"""The lock that writers of different processes take in turn: `flock` on a file next to the database.
 
-`flock` itself has no time limit, and waiting with short sleeps instead would leave the lock idle while every waiting
-process is asleep. So a writer waits in the kernel, which wakes it right away, and a thread that exists only while
-processes contend for the lock looks at the clock. A process that holds the lock and does not go on (stopped, or on a
-disk that hangs) then costs its neighbours an error in time, and they go on when it does.
+`flock` has no time limit, and polling for it would leave the lock idle while every waiting process sleeps. So a writer
+waits in the kernel, which wakes it right away, and a second thread, which exists only while processes contend for the
+lock, watches the clock. If the holder is stopped or its disk hangs, the other processes get an error in time, and they
+continue when it does.
 
-`flock` belongs to the open file, which a fork shares with its parent: the lock of a parent that was killed would stay
-with the child for as long as the child lives. So a child closes its copy.
+`flock` belongs to the open file, which a fork shares with its parent. If the parent is killed, its lock would stay with
+the child for as long as the child lives. So a child closes its copy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ try:
 except ImportError:  # pragma: no cover - Windows: SQLite's busy handler must do
     fcntl = None  # type: ignore[assignment]
 
-# A writer that has waited for this long is told so.
+# How long a writer waits before `on_limit` is called.
 LIMIT_SECONDS = 30.0
-# The thread that looks at the clock ends after so many looks at which no one waited.
+# The clock thread ends after this many checks without a waiting writer.
 QUIET_LOOKS = 20
 
 OnLimit = Callable[[float], None]
@@ -52,8 +52,8 @@ class WriteLock:
     def take(self, on_limit: OnLimit) -> None:
         """Wait until this process has the lock.
 
-        While that takes longer than the limit, `on_limit` is called again and again from another thread, with the
-        seconds so far; never after this has returned.
+        Past the limit, `on_limit` is called repeatedly from another thread with the seconds waited so far; never after
+        this has returned.
         """
         if not self.try_take():
             assert self._fd is not None
@@ -97,12 +97,12 @@ class WriteLock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def ring(self) -> None:
-        """Write to the file, which wakes the watchers of other processes."""
+        """Write to the file to wake the watchers of other processes."""
         if self._fd is not None:
             try:
                 os.pwrite(self._fd, b"x", 0)
             except OSError:
-                pass  # a full disk: they look now and then
+                pass  # the disk is full; the others still poll
 
     def close(self) -> None:
         self._closed.set()
@@ -116,10 +116,10 @@ class WriteLock:
 
 
 def _open(database: Path) -> int | None:
-    """None where there is no such lock: then SQLite's own must do."""
+    """None if the platform has no such lock: SQLite's own must do."""
     if fcntl is None:  # pragma: no cover
         return None
-    # Who may write to the database may take the lock, and no one else: it can hold up everybody.
+    # Write access to the database is what permits taking the lock: a holder can block every other process.
     mode = 0o660 if database.stat().st_mode & 0o020 else 0o600
     try:
         return os.open(f"{database}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
@@ -131,7 +131,7 @@ _open_locks: WeakSet[WriteLock] = WeakSet()
 
 
 def _close_in_child() -> None:
-    # Closing is enough. Unlocking would take the lock from the parent, too.
+    # Closing is enough. Unlocking would also release the parent's lock.
     for lock in list(_open_locks):
         lock.close_file()
     _open_locks.clear()

@@ -1,8 +1,8 @@
-"""Reads whose cost a caller decides: on threads and connections of their own, and never longer than a deadline.
+"""Reads with a cost that the caller decides, on separate threads and connections and with a deadline.
 
-Whatever else is read (a job by its id, the next due time, an account) has other threads, so that a search never
-stands in its way. `interrupt` stops a statement between two rows, where a progress handler would count
-instructions, of which one may look through a megabyte of JSON.
+All other reads (a job by its id, the next due time, an account) use other threads, so a search never delays them.
+`interrupt` stops a statement between two rows. A progress handler would count instructions instead, and a single
+instruction may search a megabyte of JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Work = Callable[[sqlite3.Connection], T]
 THREADS = 4
 # How late a statement may be stopped.
 TICK_S = 0.05
-# The thread that looks at the time ends when there was nothing to look at for so long.
+# The deadline thread ends after this much idle time.
 IDLE_S = 30.0
 
 
@@ -69,7 +69,7 @@ class Searches:
         return connection
 
     def close(self) -> None:
-        """What runs is stopped; blocks until it has."""
+        """Stop running searches; blocks until they have ended."""
         self._closing = True
         self._deadlines.stop_all()
         self._threads.shutdown(wait=True)
@@ -79,7 +79,7 @@ class Searches:
 
 
 class _Deadlines:
-    """Interrupts connections that are busy past their time."""
+    """Interrupts connections that are busy past their deadline."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class _Deadlines:
                 connection.interrupt()
 
     def close(self) -> None:
-        """Once nothing runs any more."""
+        """Called when no statement runs any more."""
         self._closed.set()
         if watcher := self._watcher:
             watcher.join()

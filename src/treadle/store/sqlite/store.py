@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic_core import from_json
 
@@ -26,12 +27,12 @@ from treadle.store.sqlite.health import examine
 from treadle.store.sqlite.hot import document
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.writer import BUSY, Writer
-from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, Wants
+from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
 
-# Hints that come from the file (not from this process) are given at most this often, but for "ready".
+# Hints that come from the file, not from this process, are delivered at most this often, except "ready".
 HINT_PAUSE = 0.02
 
 
@@ -56,7 +57,7 @@ class SqliteStore(SqlStore):
         try:
             if migrate:
                 await self.migrate()
-            elif waiting := await self.pending_migrations():
+            elif waiting := await self.migrate(dry_run=True):
                 raise SchemaMismatch(f"{self.path} lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
         except BaseException:
             await self.close()
@@ -67,7 +68,7 @@ class SqliteStore(SqlStore):
         await self.engine.close()
 
     def _changed(self) -> None:
-        """Another connection has committed: it may be anything."""
+        """Another connection has committed; the change may be anything."""
         now = time.monotonic()
         if now - self._last_hints >= HINT_PAUSE:
             self._last_hints = now
@@ -75,17 +76,23 @@ class SqliteStore(SqlStore):
         else:
             self.hub.publish((wakeups.READY,))
 
-    async def migrate(self) -> list[str]:
-        if not await self.pending_migrations():
-            return []
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        waiting = await self._missing_migrations()
+        if dry_run or not waiting:
+            return waiting
         applied: list[str] = await self.engine.write(_migrate)
         return applied
 
-    async def pending_migrations(self) -> list[str]:
-        """By reading only: the queue may be opened inside a transaction that has the write lock."""
+    async def _missing_migrations(self) -> list[str]:
+        """Only reads: the queue may be opened inside a transaction that has the write lock."""
         there = await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'", ())
         rows = await self.engine.read("SELECT number FROM treadle_migrations", ()) if there else []
         return [one.name for one in missing("sqlite", {row[0] for row in rows})]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(
+            f"sqlite:///{quote(str(self.path.absolute()))}?synchronous={self.engine.synchronous.lower()}"
+        )
 
     async def examine(self) -> list[Finding]:
         return await examine(self)
@@ -135,17 +142,17 @@ class SqliteStore(SqlStore):
     ) -> list[Inserted | Refused]:
         if records:
             return await self.transact(lambda: scripts.insert_with_records(jobs, atomic, records), wakeups.of_new(jobs))
-        # `patient` has nothing to decide: a writer is alone, so no key is ever locked.
+        # `patient` makes no difference: there is one writer, so no key is ever locked.
         if connection is not None:
             return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
         if not jobs:
             return []
         writing = self.engine.write(lambda db: self._insert(db, jobs, atomic))
-        # Their claim is the next thing in the writer's queue, as a rule in time for the same commit.
+        # Their claim is next in the writer's queue, usually in time for the same commit.
         self.hub.tell_claimants(self)
         answers: list[Inserted | Refused]
         answers, lanes = await writing
-        # Remembered only now that the transaction that registered them has committed.
+        # Remembered only after the transaction that registered them has committed.
         self._lanes |= lanes
         self.hub.publish(wakeups.of_new(jobs), told=self)
         return answers
@@ -203,7 +210,7 @@ class SqliteStore(SqlStore):
 
 
 def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) -> T:
-    """Drive a script on a sqlite3 connection, inside whatever transaction is open there."""
+    """Run a script on a sqlite3 connection, inside its open transaction."""
     try:
         name, rows = next(script)
         while True:
@@ -227,7 +234,7 @@ def _of_one_moment(connection: sqlite3.Connection, reading: Reading[T]) -> T:
 
 
 def read_on(connection: sqlite3.Connection, reading: Reading[T]) -> T:
-    """Drive a reading on a connection, inside whatever transaction is open there."""
+    """Run a reading on a connection, inside its open transaction."""
     try:
         sql, values = next(reading)
         while True:
@@ -244,7 +251,7 @@ def _missing(connection: sqlite3.Connection) -> list[Migration]:
 
 
 def _migrate(connection: sqlite3.Connection) -> list[str]:
-    """Inside one BEGIN IMMEDIATE: the second of two processes waits here and then finds nothing to do."""
+    """Inside one BEGIN IMMEDIATE, so a second process waits here and then finds nothing to do."""
     connection.execute(
         "CREATE TABLE IF NOT EXISTS treadle_migrations "
         "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
@@ -259,10 +266,10 @@ def _migrate(connection: sqlite3.Connection) -> list[str]:
 
 
 def _forget_statistics(connection: sqlite3.Connection) -> None:
-    """Drop what someone's ANALYZE found out about these tables: it may have found them empty.
+    """Drop ANALYZE statistics about these tables: they may date from when the tables were empty.
 
-    The statements are written for one plan, the one that SQLite makes without statistics. A change of the schema makes
-    every open connection, in any process, forget the old statistics too.
+    The statements are written for one plan, the one that SQLite chooses without statistics. A schema change makes every
+    open connection, in any process, forget the old statistics too.
     """
     forgotten = connection.execute("DELETE FROM sqlite_stat1 WHERE tbl LIKE 'treadle!_%' ESCAPE '!'").rowcount
     if forgotten:
@@ -272,7 +279,7 @@ def _forget_statistics(connection: sqlite3.Connection) -> None:
 
 
 def _statements(sql: str) -> list[str]:
-    """Single statements; `executescript` would commit the transaction that holds them together."""
+    """Single statements; `executescript` would commit the surrounding transaction."""
     found, current = [], ""
     for line in sql.splitlines(keepends=True):
         current += line

@@ -1,7 +1,7 @@
-"""Waiting for a change of files without asking all the time.
+"""Waiting for file changes without polling.
 
-Linux tells of changes by itself (inotify). Python has no module for it, so its three calls are made
-through ctypes. Elsewhere `FileWatcher` never rings, and whoever waits for it looks now and then.
+Linux reports changes through inotify. Python has no module for it, so its three functions are called through ctypes. On
+other systems `FileWatcher` never fires, and its users poll.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 IN_MODIFY = 0x2
 BUFFER = 65_536
-# Which watch, what happened, and two that don't matter; no name follows, because the watches are on files.
+# The watch, the event, and two fields that don't matter; no name follows, because the watches are on files.
 EVENT = struct.Struct("iIII")
 
 
 class FileWatcher:
-    """Rings when one of the files is written to, by whatever process."""
+    """Fires when any process writes to one of the files."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._inotify, self._paths = _watching(paths)
@@ -35,7 +35,7 @@ class FileWatcher:
         return self._inotify is not None
 
     def wait(self, seconds: float) -> str | None:
-        """Until it rings or the time is over; the file that was written to last."""
+        """Wait for a write or the timeout; returns the file that was written to last."""
         ready = [fd for fd, _ in self._poll.poll(seconds * 1000)]
         if self._inotify not in ready:
             return None
@@ -43,7 +43,7 @@ class FileWatcher:
         return self._paths.get(watch)
 
     def stop(self) -> None:
-        """Wake whoever waits, now and from now on."""
+        """Wake all waiters, now and in the future."""
         os.write(self._stop, b"x")
 
     def close(self) -> None:
@@ -53,8 +53,8 @@ class FileWatcher:
 
 
 def _watching(paths: Sequence[str]) -> tuple[int | None, dict[int, str]]:
-    """A descriptor that is readable when one of the files was written to, and the files by their number in it; None
-    where there is no such thing."""
+    """A descriptor that becomes readable when one of the files is written to, and the files by watch number. None if
+    the system has no inotify."""
     if sys.platform != "linux":
         return None, {}
     try:
@@ -62,7 +62,7 @@ def _watching(paths: Sequence[str]) -> tuple[int | None, dict[int, str]]:
         fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, AttributeError):
         return None, {}
-    if fd < 0:  # too many of them, system-wide
+    if fd < 0:  # the system-wide limit on watches is reached
         return None, {}
     watches = {libc.inotify_add_watch(fd, os.fsencode(path), IN_MODIFY): path for path in paths}
     if min(watches) < 0:

@@ -1,13 +1,12 @@
-"""One SQLite file: a writer thread with group commit, readers beside it, and a watch for other processes.
+"""One SQLite file: a writer thread with group commit, reader threads, and a watch for other processes.
 
-Every write goes through one thread, in the order in which it was asked for. Whatever waits when it is free, or
-comes until it commits, goes into one transaction, so a hundred callers pay for one fsync. If one piece of a group
-fails, the group is rolled back and each piece gets a transaction of its own: one caller's error is never another's.
+Every write goes through one thread, in request order. All requests that arrive before the commit share one transaction,
+so a hundred callers pay for one fsync. If one request of a group fails, the group is rolled back and each request runs
+in a separate transaction, so one caller's error never affects another.
 
-Writers of different processes take turns by a lock beside the database (`lock.py`), because SQLite's own busy handler
-sleeps and polls: the lock would lie idle while every process that waits is asleep. The lock also covers the checkpoint
-that a commit may trigger, which keeps Treadle's processes out of the window of the WAL-reset bug of SQLite before
-3.51.3 (a writer and a checkpoint at the same instant).
+Writers of different processes take turns with a file lock (`lock.py`), because SQLite's busy handler sleeps and polls:
+the lock would be idle while every waiting process sleeps. The lock also covers the checkpoint that a commit may
+trigger. This avoids the WAL-reset bug of SQLite before 3.51.3 (a writer and a checkpoint at the same instant).
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ MIN_VERSION = (3, 35, 0)
 BUSY_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 GROUP = 256
-# How often the watch looks for other processes' commits: quickly after one, slower the longer nothing happens.
+# How often to look for other processes' commits: often after one, then more and more rarely.
 WATCH_MIN = 0.0015
-# Where the system tells of writes, looking is only for what it might have missed.
+# Where the system reports writes, polling only catches what it might have missed.
 BELL_MAX, BELL_GROWTH = 1.0, 1.5
 POLL_MAX, POLL_GROWTH = 0.010, 1.002
 
@@ -57,7 +56,7 @@ BUSY = object()
 
 
 class _NotBegun(Exception):
-    """The write lock could not be had."""
+    """The write lock was not available in time."""
 
     def __init__(self, cause: sqlite3.Error) -> None:
         super().__init__(str(cause))
@@ -78,7 +77,7 @@ class Writer:
         self._small_reads: sqlite3.Connection | None = None
         self._log = f"{path}-wal"
         self._in_use = threading.Lock()
-        """Held by whoever uses the writer's connection."""
+        """Held while the writer's connection is in use."""
         self._writer: threading.Thread | None = None
         self._watch: threading.Thread | None = None
         self._bell: FileWatcher | None = None
@@ -105,7 +104,7 @@ class Writer:
         self._writer.start()
 
     def watch(self, on_change: Callable[[], None]) -> None:
-        """Start telling of other connections' commits; once is enough."""
+        """Start reporting other connections' commits; once is enough."""
         if self._watch is None:
             self._bell = FileWatcher([self._log, f"{self.path}.lock"])
             self._watch = threading.Thread(
@@ -129,7 +128,7 @@ class Writer:
             connection.execute("PRAGMA cache_size = -65536")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
-            # The file's header is read only now: a file that is no database shows here.
+            # The header is read only now, so this is where a file that is no database fails.
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(f"can't open {self.path}: {error}") from None
@@ -151,8 +150,10 @@ class Writer:
             connection.interrupt()
         self._readers.shutdown(wait=True)
         for connection in self._read_connections:
+            # A new statement clears the interrupt, which would also stop the last connection's checkpoint.
+            connection.execute("SELECT 1").fetchone()
             connection.close()
-        # A writer that waits for another process's lock ends when it gets it; nothing is lost by leaving before.
+        # A writer waiting for another process's lock ends when it gets it; leaving earlier loses nothing.
         until = time.monotonic() + CLOSE_SECONDS
         threads = [thread for thread in (self._watch, self._writer) if thread]
         for thread in threads:
@@ -165,10 +166,10 @@ class Writer:
     # -- writing -------------------------------------------------------------------------------
 
     def write(self, work: Work, look: Work | None = None) -> asyncio.Future[Any]:
-        """Run `work` on the writer's connection, inside a transaction that has committed when the answer is there.
+        """Run `work` on the writer's connection; its transaction has committed when the answer is there.
 
-        It has its place in the order of all writes when this returns. If nothing before it is to be written, `look`
-        runs first, outside of any transaction; if that has an answer, it is the answer.
+        Its place in the order of all writes is fixed when this returns. If no earlier write is waiting, `look` runs
+        first, outside any transaction; if it returns an answer, that is the result.
         """
         self._check_process()
         loop = asyncio.get_running_loop()
@@ -177,7 +178,7 @@ class Writer:
         return future
 
     def write_here(self, work: Work) -> Any:
-        """Like `write`, in the caller's own thread; `BUSY`: others write, and joining their commit is cheaper."""
+        """Like `write`, in the caller's thread; `BUSY` while others write: joining their commit is cheaper."""
         self._check_process()
         if not self._requests.empty() or not self._in_use.acquire(blocking=False):
             return BUSY
@@ -221,7 +222,7 @@ class Writer:
             lock.close()
 
     def _join_waiting(self, group: list[_Request]) -> None:
-        """Add what waits by now."""
+        """Add the requests that have arrived by now."""
         while len(group) < GROUP and not self._closing and not self._requests.empty():
             following = self._requests.get()
             if following is None:
@@ -230,13 +231,13 @@ class Writer:
                 group.append(following)
 
     def _looked(self, connection: sqlite3.Connection, request: _Request) -> bool:
-        """True: a look was enough."""
+        """True if a look was enough."""
         if request.look is None:
             return False
         try:
             answer = request.look(connection)
         except Exception:
-            return False  # the transaction will say so, or work
+            return False  # the transaction will report it, or work
         if answer is not None:
             _deliver([request], [answer])
         return answer is not None
@@ -248,11 +249,11 @@ class Writer:
         group: list[_Request],
         behind: list[_Request] | None = None,
     ) -> None:
-        """All in one transaction, with what comes until the commit; not so if others wait `behind` for their own."""
+        """Run all in one transaction, including requests that arrive before the commit, unless others wait `behind`."""
         try:
             answers = self._transaction(connection, lock, group, behind)
         except _NotBegun as error:
-            # Nobody's fault, and waiting once more for each of them would not help.
+            # No request caused this, and waiting again for each of them would not help.
             _refuse([group, behind or []], functools.partial(_explained, error.cause, self.path))
         except Exception as error:
             if len(group) == 1:
@@ -295,7 +296,7 @@ class Writer:
         return answers
 
     def _give_up(self, groups: Sequence[list[_Request]], seconds: float) -> None:
-        """The writer waits for its turn, for too long: nothing that it would write then has been written."""
+        """The writer has waited too long for the lock. Nothing of this group has been written yet."""
         late: list[_Request] = []
         while not self._requests.empty():
             request = self._requests.get()
@@ -313,7 +314,7 @@ class Writer:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, sql, values)
 
     async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        """Read a few rows that are as good as in memory, on the loop: a thread takes ten times as long to answer."""
+        """Read a few cached rows on the event loop: a thread takes ten times as long to answer."""
         self._check_process()
         try:
             if self._small_reads is None:
@@ -322,10 +323,10 @@ class Writer:
                 self._read_connections.append(self._small_reads)
             return self._small_reads.execute(sql, values).fetchall()
         except sqlite3.Error:
-            return await self.read(sql, values)  # busy, or worse: a thread can wait, and tell
+            return await self.read(sql, values)  # busy, or worse: a thread can wait, and report it
 
     async def read_snapshot(self, work: Work) -> Any:
-        """Run `work` on a reader's connection; all that it reads is of one moment."""
+        """Run `work` on a reader's connection, on one snapshot."""
         self._check_process()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_snapshot, work)
 
@@ -341,7 +342,7 @@ class Writer:
             raise _explained(error, self.path) from None
 
     def _reader(self) -> sqlite3.Connection:
-        """This thread's own; opened here, because an initializer that fails once would break the pool for good."""
+        """One per thread. Opened here, because an initializer that fails once breaks the pool for good."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self.connect()
@@ -358,7 +359,7 @@ class Writer:
         return rows
 
     async def search(self, searches: Searches, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in the lane of the searches."""
+        """Run `work` on a search thread."""
         self._check_process()
         try:
             return await searches.run(work)
@@ -368,10 +369,10 @@ class Writer:
     # -- watching ------------------------------------------------------------------------------
 
     def _look(self, connection: sqlite3.Connection, on_change: Callable[[], None]) -> None:
-        """Tell when any other connection has committed: on the writer's, `data_version` leaves our own commits out.
+        """Report commits of other connections; `data_version` on the writer's connection ignores its own commits.
 
-        It is a look at shared memory, no I/O. The log is written to a moment before the commit can be seen; Treadle's
-        own processes ring once more when it can.
+        Reading it is a look at shared memory, not I/O. The log is written a moment before the commit becomes visible;
+        Treadle's own processes signal again when it is.
         """
         assert self._bell
         most, growth = (BELL_MAX, BELL_GROWTH) if self._bell.works else (POLL_MAX, POLL_GROWTH)
@@ -383,7 +384,7 @@ class Writer:
             else:
                 pause = WATCH_MIN if rang == self._log else most
                 if self._in_use.locked():
-                    time.sleep(WATCH_MIN)  # most likely our own commit, whose bell rings many times
+                    time.sleep(WATCH_MIN)  # most likely this process's own commit, which causes many events
             try:
                 with self._in_use:
                     version = connection.execute("PRAGMA data_version").fetchone()
@@ -392,22 +393,22 @@ class Writer:
             if version != seen:
                 if seen is not None:
                     on_change()
-                    time.sleep(WATCH_MIN)  # whoever was told looks at everything: no need to tell of each commit
+                    time.sleep(WATCH_MIN)  # a woken subscriber looks at everything, so not every commit needs a hint
                 seen, pause = version, WATCH_MIN
 
 
 def _deliver(group: Sequence[_Request], answers: Sequence[Any]) -> None:
-    """Hand the answers to the loops that wait, with one call per loop."""
+    """Hand the answers to the waiting loops, with one call per loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for request, answer in zip(group, answers, strict=True):
         by_loop.setdefault(request.loop, []).append((request.future, answer))
     for loop, pairs in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits any more
             loop.call_soon_threadsafe(_resolve, pairs)
 
 
 def _refuse(groups: Sequence[list[_Request]], error: Callable[[], Exception]) -> None:
-    """An error for each of them; then none is left waiting."""
+    """Fail all of them, so that no caller is left waiting."""
     for group in groups:
         _deliver(group, [error() for _ in group])
         group.clear()
@@ -424,14 +425,15 @@ def _resolve(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
 
 
 def _create_private(path: Path) -> None:
-    """A new database is for its owner alone: it holds the key that signs tokens. SQLite gives the files that it makes
-    beside it the same mode. A file that is there must not be opened here: closing it would end SQLite's locks on it."""
-    with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+    """Create the file for its owner only, because it contains the key that signs tokens. SQLite gives its other files
+    the same mode. An existing file must not be opened here: closing it would release SQLite's locks on it."""
+    with contextlib.suppress(OSError):  # it exists, or SQLite will say what is wrong
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _turn_to_wal(connection: sqlite3.Connection) -> None:
-    """Of two that turn a new file at once, SQLite tells one at once that it is locked: both could wait for ever."""
+    """If two processes convert a new file to WAL, SQLite immediately reports a lock to one of them: both could wait
+    forever."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -443,7 +445,7 @@ def _turn_to_wal(connection: sqlite3.Connection) -> None:
         time.sleep(0.005)
 
 
-# What passes by itself: the same call may work a moment later.
+# Temporary errors: the same call may work a moment later.
 _PASSING = ("locked", "busy", "full", "i/o error", "unable to open", "readonly")
 
 

@@ -14,9 +14,9 @@ import pytest
 from treadle.model.errors import LeaseLost
 from treadle.model.status import Status
 from treadle.policy.admission import Limit
-from treadle.policy.lifecycle import Completed, Failed, Released
+from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import NewJob, Wants
+from treadle.store.values import FOREVER, NewJob, Wants
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
     ENDED,
@@ -405,7 +405,7 @@ class PauseContract(ContractPart):
         other = await bench.enqueue_one(topic="other")
         await bench.store.pause(TOPIC)
         assert [job.id for job in await bench.claim(5, topics=[TOPIC, "other"])] == [other]
-        await bench.store.resume(TOPIC)
+        await bench.store.pause(TOPIC, 0)
         assert [job.id for job in await bench.claim(5)] == ids
 
     async def test_a_paused_topic_still_takes_jobs(self, bench: Workbench) -> None:
@@ -441,10 +441,58 @@ class PauseContract(ContractPart):
         await bench.store.pause(TOPIC, now + HOUR)
         assert [topic.paused_until for topic in await bench.store.topics()] == [now + HOUR]
 
+    async def test_a_snooze_of_the_whole_topic_pauses_it_and_gives_the_attempt_back(self, bench: Workbench) -> None:
+        limited, waiting = await bench.enqueue(2)
+        other = await bench.enqueue_one(topic="other")
+        asked = await bench.store.now()
+        job = await bench.claim_one()
+        assert await bench.settle(job, Snoozed(HOUR, "429", pauses_topic=True))
+        assert [job.id for job in await bench.claim(5, topics=[TOPIC, "other"])] == [other]
+        seen = await bench.job(limited)
+        assert (seen.status, seen.attempt, await bench.history(limited)) == (Status.PENDING, 0, ["snoozed"])
+        [until] = [topic.paused_until for topic in await bench.store.topics() if topic.topic == TOPIC]
+        assert until is not None
+        assert asked + HOUR <= until <= await bench.store.now() + HOUR
+        await bench.pass_time(2 * HOUR)
+        await bench.store.advance()
+        assert sorted(job.id for job in await bench.claim(5)) == sorted([limited, waiting])
+
+    async def test_a_snooze_never_shortens_a_pause(self, bench: Workbench) -> None:
+        await bench.enqueue(3)
+        first, second, third = await bench.claim(3)
+        longer = await bench.store.now() + 3 * HOUR
+        await bench.store.pause(TOPIC, longer)
+        assert await bench.settle(first, Snoozed(HOUR, "429", pauses_topic=True))
+        assert [topic.paused_until for topic in await bench.store.topics()] == [longer]
+        assert await bench.settle(second, Snoozed(5 * HOUR, "429", pauses_topic=True))
+        [extended] = [topic.paused_until for topic in await bench.store.topics()]
+        assert extended is not None
+        assert extended > longer
+        await bench.store.pause(TOPIC)
+        assert await bench.settle(third, Snoozed(HOUR, "429", pauses_topic=True))
+        assert [topic.paused_until for topic in await bench.store.topics()] == [FOREVER]
+
+    async def test_several_snoozes_of_a_topic_in_one_call_pause_it_for_the_longest(self, bench: Workbench) -> None:
+        await bench.enqueue(3)
+        jobs = await bench.claim(3)
+        outcomes = [Snoozed(hours * HOUR, "429", pauses_topic=True) for hours in (1, 3, 2)]
+        asked = await bench.store.now()
+        settlements = [settlement(job, one) for job, one in zip(jobs, outcomes, strict=True)]
+        assert await bench.store.settle(settlements) == []
+        [until] = [topic.paused_until for topic in await bench.store.topics()]
+        assert until is not None
+        assert asked + 3 * HOUR <= until <= await bench.store.now() + 3 * HOUR
+
+    async def test_a_lost_job_pauses_nothing(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        job = await bench.claim_one()
+        assert not await bench.settle(job._replace(token=job.token + 1), Snoozed(HOUR, "429", pauses_topic=True))
+        assert [topic.paused_until for topic in await bench.store.topics()] == [None]
+
     async def test_resuming_what_was_not_paused_changes_nothing(self, bench: Workbench) -> None:
         ids = await bench.enqueue(1)
-        await bench.store.resume(TOPIC)
-        await bench.store.resume("unknown")
+        await bench.store.pause(TOPIC, 0)
+        await bench.store.pause("unknown", 0)
         assert [job.id for job in await bench.claim(5)] == ids
 
 

@@ -1,9 +1,8 @@
-"""Long-lived data: templates, leaders, retention and the schema."""
+"""Long-lived data: leaders, retention and the schema."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
@@ -14,71 +13,6 @@ from treadle.queue import steering
 from treadle.store.values import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import DAY, ENDED, HOUR, LEASES_ONLY, MINUTE, SECOND, STATES, TOPIC, Workbench
-
-
-def definition(**changes: object) -> str:
-    return json.dumps({"topic": "mail", "name": "Mail", **changes})
-
-
-class TemplateContract(ContractPart):
-    async def test_what_was_saved_comes_back(self, bench: Workbench) -> None:
-        assert await bench.store.templates() == {}
-        saved = {"mail": (definition(), None), "video": (definition(topic="video", name="Ü"), None)}
-        assert await bench.store.save_templates(saved) == {"mail": 1, "video": 1}
-        assert await bench.store.templates() == {topic: (text, 1) for topic, (text, _) in saved.items()}
-
-    async def test_the_same_again_is_no_new_version(self, bench: Workbench) -> None:
-        for _ in range(3):
-            assert await bench.store.save_templates({"mail": (definition(), None)}) == {"mail": 1}
-
-    async def test_a_change_is_a_new_version(self, bench: Workbench) -> None:
-        versions = []
-        for name in ("a", "b", "b", "a"):
-            versions.append(await bench.store.save_templates({"mail": (definition(name=name), None)}))
-        assert [version["mail"] for version in versions] == [1, 2, 2, 1]
-        assert await bench.store.templates() == {"mail": (definition(name="b"), 2)}
-
-    async def test_two_releases_side_by_side_keep_their_numbers_and_the_newest_stays_current(
-        self, bench: Workbench
-    ) -> None:
-        old, new = definition(name="old"), definition(name="new")
-        for text in (old, new, old, new, old):
-            await bench.store.save_templates({"mail": (text, None)})
-            await (await bench.another()).save_templates({"mail": (text, None)})
-        assert await bench.store.templates() == {"mail": (new, 2)}
-        assert await bench.store.save_templates({"mail": (definition(name="newer"), None)}) == {"mail": 3}
-
-    async def test_a_rate_follows_the_current_definition_alone(self, bench: Workbench) -> None:
-        slow = definition(rate={"n": 1, "perSeconds": 3600.0})
-        await bench.store.save_templates({TOPIC: (slow, None)})
-        await bench.store.save_templates({TOPIC: (definition(name="no rate"), None)})
-        await bench.store.save_templates({TOPIC: (slow, None)})
-        await bench.enqueue(2)
-        assert len(await bench.claim(2)) == 2
-
-    async def test_an_author_may_choose_the_version(self, bench: Workbench) -> None:
-        assert await bench.store.save_templates({"mail": (definition(), 7)}) == {"mail": 7}
-        assert await bench.store.save_templates({"mail": (definition(), 7)}) == {"mail": 7}
-        assert await bench.store.save_templates({"mail": (definition(), 8)}) == {"mail": 8}
-        assert await bench.store.save_templates({"mail": (definition(name="new"), None)}) == {"mail": 9}
-
-    async def test_saving_nothing_is_nothing(self, bench: Workbench) -> None:
-        assert await bench.store.save_templates({}) == {}
-
-    async def test_many_save_the_same_at_once(self, bench: Workbench) -> None:
-        stores = [bench.store, *await bench.others(7)]
-        templates = {topic: (definition(topic=topic), None) for topic in "edcba"}
-        answers = await asyncio.gather(*(store.save_templates(templates) for store in stores * 2))
-        assert {version for answer in answers for version in answer.values()} == {1}
-
-    async def test_many_change_one_at_once(self, bench: Workbench) -> None:
-        stores = [bench.store, *await bench.others(3)]
-        texts = [definition(name=f"n{i}") for i in range(12)]
-        answers = await asyncio.gather(
-            *(stores[i % 4].save_templates({"mail": (text, None)}) for i, text in enumerate(texts))
-        )
-        versions = sorted(answer["mail"] for answer in answers)
-        assert versions == list(range(1, 13)), "two texts have the same version"
 
 
 class LeaderContract(ContractPart):
@@ -99,13 +33,13 @@ class LeaderContract(ContractPart):
 
     async def test_a_resignation_frees_the_office(self, bench: Workbench) -> None:
         await bench.store.elect("maintenance", "a", MINUTE)
-        await bench.store.resign("maintenance", "a")
+        assert await bench.store.elect("maintenance", "a", 0)
         assert await bench.store.elect("maintenance", "b", MINUTE)
 
     async def test_nobody_resigns_for_another(self, bench: Workbench) -> None:
         await bench.store.elect("maintenance", "a", MINUTE)
-        await bench.store.resign("maintenance", "b")
-        await bench.store.resign("unknown", "b")
+        assert not await bench.store.elect("maintenance", "b", 0)
+        assert not await bench.store.elect("unknown", "b", 0)
         assert not await bench.store.elect("maintenance", "b", MINUTE)
 
     async def test_of_many_candidates_one_is_elected(self, bench: Workbench) -> None:
@@ -219,10 +153,10 @@ class PruneContract(ContractPart):
 
 class OpenContract(ContractPart):
     async def test_opening_again_has_nothing_to_do(self, bench: Workbench) -> None:
-        assert await bench.store.pending_migrations() == []
+        assert await bench.store.migrate(dry_run=True) == []
         assert await bench.store.migrate() == []
         other = await bench.another()
-        assert await other.pending_migrations() == []
+        assert await other.migrate(dry_run=True) == []
 
     async def test_a_closed_store_says_so(self, bench: Workbench) -> None:
         other = await bench.another()

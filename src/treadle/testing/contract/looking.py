@@ -53,7 +53,7 @@ class SearchContract(ContractPart):
             await store.get(ids[:1])
             await store.advance()
             await store.renew(lease, HOUR)
-            await store.records([("kind", "id")])
+            await store.get_records([("kind", "id")])
             await bench.enqueue_one(topic="other")
             assert await bench.claim(topics=("other",), lease=lease)
             rounds += 1

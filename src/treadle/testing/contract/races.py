@@ -306,7 +306,7 @@ class RaceContract(ContractPart):
             _, answers = await together(
                 leader.advance(), asyncio.gather(*(steering.delete(operator, [id]) for id in ids))
             )
-            assert [answer for (answer,) in answers] == [None] * count, "a pending job can be deleted wherever it waits"
+            assert [answer for (answer,) in answers] == [None] * count, "a pending job can be deleted in any place"
             assert await bench.store.get(ids) == [None] * count
 
     async def test_reschedule_against_promotion(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
@@ -318,9 +318,7 @@ class RaceContract(ContractPart):
                 leader.advance(),
                 asyncio.gather(*(steering.reschedule(operator, [id], run_at=later) for id in ids)),
             )
-            assert all(isinstance(answer, Job) for (answer,) in answers), (
-                "a pending job can be changed wherever it waits"
-            )
+            assert all(isinstance(answer, Job) for (answer,) in answers), "a pending job can be changed in any place"
             assert await bench.claim(count) == []
             await steering.cancel(bench.store, ids, "")
 

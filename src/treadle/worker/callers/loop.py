@@ -29,21 +29,30 @@ class LoopCaller:
             payload = function.payload(call.payload)
         except Exception as error:  # the payload's type may raise anything
             return function.refused(call, error)
+        context = Context(call, self._services, payload) if function.wants_context else None
         try:
-            context = Context(call, self._services, payload) if function.wants_context else None
             coroutine = function.invoke(context, payload)
             variables = copy_context()
             waits_for = variables.run(coroutine.send, None)
         except StopIteration as returned:
+            if context:
+                context._close()
             return function.returned(call, returned.value)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # cancels and exits of a handler end the job, not the worker
+            if context:
+                context._close()
             return function.raised(call, error)
-        return self._rest(call, variables, coroutine, waits_for)
+        return self._rest(call, context, variables, coroutine, waits_for)
 
     async def _rest(
-        self, call: ServedCall, variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for: Any
+        self,
+        call: ServedCall,
+        context: Context | None,
+        variables: Variables,
+        coroutine: Coroutine[Any, Any, Any],
+        waits_for: Any,
     ) -> CallResult:
         task = asyncio.current_task()
         assert task
@@ -56,6 +65,8 @@ class LoopCaller:
             return call.function.raised(call, error)
         finally:
             call.on_interrupt = None
+            if context:
+                context._close()
         return call.function.returned(call, value)
 
 

@@ -23,7 +23,7 @@ from treadle.telemetry import tracing
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Begun, Call
 from treadle.worker.child import wire
-from treadle.worker.child.process import START_S, Child, ProcessDied
+from treadle.worker.child.handle import START_S, Child, ProcessDied
 from treadle.worker.errors import describe
 from treadle.worker.services import LoopServices
 
@@ -210,6 +210,8 @@ class Conversation:
             case {"for": "enqueue", "topic": topic, "payload": payload}:
                 options = wire.enqueue_options(request)
                 return wire.job_message(await self._caller.services.enqueue(topic, payload, options))
+            case {"for": "database"}:
+                return list(self._caller.services.resources.database)
         raise InvalidInput(f"the worker does not know what a child asks for: {request['for']}")
 
 

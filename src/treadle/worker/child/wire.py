@@ -54,6 +54,12 @@ def _exactly(connection: socket.socket, count: int) -> bytes | None:
 
 
 def enqueue_request(topic: str, payload: Any, options: dict[str, Any]) -> Message:
+    if options.get("connection") is not None:
+        raise errors.InvalidInput(
+            "connection: a handler in a process enqueues through its worker, which can't join the transaction; "
+            "enqueue after the commit, or run the handler in a thread",
+            field="connection",
+        )
     plain = {name: _packed(value) for name, value in options.items()}
     return {"for": "enqueue", "topic": topic, "payload": to_jsonable_python(payload), "options": plain}
 

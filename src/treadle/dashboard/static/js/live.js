@@ -184,6 +184,7 @@ document.addEventListener("visibilitychange", () => {
   else stop();
 });
 document.addEventListener("selectionchange", putWaiting);
+document.addEventListener("pointerout", () => setTimeout(putWaiting));
 document.addEventListener("focusout", () => setTimeout(putWaiting));
 document.addEventListener("treadle:page", start);
 addEventListener("pagehide", stop);

@@ -45,9 +45,9 @@ export function parse(html) {
   return holder.content.firstElementChild;
 }
 
-// Selected text would be lost with the nodes that it is in.
+// Selected text would be lost with its nodes, and a button that appears under the pointer would take the click.
 export function inUse(element) {
   const selection = getSelection();
   const selected = selection && !selection.isCollapsed && selection.containsNode(element, true);
-  return Boolean(selected) || Boolean(element.querySelector("[aria-expanded='true']"));
+  return Boolean(selected) || Boolean(element.querySelector("[aria-expanded='true'], .row-actions:hover, .actions:hover"));
 }

@@ -1,12 +1,12 @@
-"""What a verb does to the database, written once for all SQL stores.
+"""The database work of each verb, written once for all SQL stores.
 
-A script is a generator: it yields `(query name, rows)` and is sent the answer's rows; what it
-returns is the verb's answer. It does no I/O itself, so the same script runs inside asyncpg's
-transaction, on SQLite's writer thread, and on whatever connection a user's own transaction has.
-A script always runs inside one transaction, and may be run again from its start after a deadlock.
+A script is a generator: it yields `(query name, rows)` and is sent the answer's rows; its return value is the verb's
+answer. It does no I/O itself, so the same script runs inside asyncpg's transaction, on SQLite's writer thread, and on
+the connection of a user's own transaction. A script always runs inside one transaction, and may be run again from its
+start after a deadlock.
 
-Scripts lock in one order: lease, place, keys, limits (sorted), so that two of them rarely meet.
-The hot paths (plain insert, claim, completing) have statements of their own in the stores.
+Scripts lock in one order: lease, place, keys, limits (sorted), so that two of them rarely meet. The hot paths (plain
+insert, claim, completion) have separate statements in the stores.
 """
 
 from treadle.store.sql.scripts.claim import claim
@@ -15,21 +15,24 @@ from treadle.store.sql.scripts.due import advance
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import take_wakes
-from treadle.store.sql.scripts.records import insert_with_records
+from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.running import release_unknown, settle
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
+from treadle.store.sql.scripts.steps import Answering, answer, checkpoint
 from treadle.store.sql.scripts.upkeep import (
     prune,
     reap,
-    save_templates,
     tidy,
 )
 
 __all__ = [
+    "Answering",
     "Script",
     "Steering",
     "Undone",
     "advance",
+    "answer",
+    "checkpoint",
     "claim",
     "insert",
     "insert_with_records",
@@ -38,9 +41,9 @@ __all__ = [
     "reap",
     "register_lanes",
     "release_unknown",
-    "save_templates",
     "settle",
     "steer",
     "take_wakes",
     "tidy",
+    "write_records",
 ]

@@ -1,5 +1,5 @@
-"""Jobs that ask to be made or to come back: look up who has their keys and who lives under their limits, and ask
-`admission`. What it answers is applied here as far as keys and replaced jobs are concerned."""
+"""Admission of new and requeued jobs: look up the owners of their keys and the live jobs under their limits, ask
+`admission`, and apply its answers to keys and replaced jobs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from treadle.store.sql.scripts.common import LOOKS, Script
 Cancel = Callable[[Sequence[str], str], Script[Any]]
 
 
-class Asked(NamedTuple):
+class Admission(NamedTuple):
     requests: Sequence[Request]
     numbers: Sequence[int]
     """Of the jobs, new or old."""
     decisions: list[Decision]
     taken: Mapping[UniqueKey, int]
-    """Keys that nobody had: the number that stands at them now."""
+    """Keys that were free, with the job that now holds each."""
 
 
-def ask(requests: Sequence[Request], numbers: Sequence[int]) -> Script[Asked]:
+def ask(requests: Sequence[Request], numbers: Sequence[int]) -> Script[Admission]:
     if not any(request.needs_facts for request in requests):
-        return Asked(requests, numbers, admit(requests, Facts()), {})
+        return Admission(requests, numbers, admit(requests, Facts()), {})
     want = wanted(requests)
     taken, owners = yield from _take_keys(requests, numbers, want.unique)
     completed = yield from _completed(requests)
     live = yield from _live(want.limits)
-    return Asked(requests, numbers, admit(requests, Facts(owners, completed, live)), taken)
+    return Admission(requests, numbers, admit(requests, Facts(owners, completed, live)), taken)
 
 
 def _take_keys(
     requests: Sequence[Request], numbers: Sequence[int], keys: Sequence[UniqueKey]
 ) -> Script[tuple[dict[UniqueKey, int], dict[UniqueKey, Owner]]]:
-    """Lock keys by taking them, each for the first who asks: a key that is not there can't be locked otherwise."""
+    """Lock keys by taking them, each for the first request: a missing key can't be locked otherwise."""
     first: dict[UniqueKey, dict[str, Any]] = {}
     for request, n in zip(requests, numbers, strict=True):
         for key in request.unique:
@@ -52,7 +52,7 @@ def _take_keys(
         left = [row for row in left if (row["kind"], row["key"]) not in taken]
         found = (yield "find_keys", left) if left else []
         owners |= {UniqueKey(kind, key): Owner(id_, hash_) for kind, key, hash_, id_ in found}
-        # A dedupe key whose job has ended in this very moment is neither taken nor found: try again.
+        # If the dedupe key's job ended at this moment, the key is neither taken nor found: try again.
         left = [row for row in left if (row["kind"], row["key"]) not in owners]
     if left:
         raise _busy()
@@ -60,7 +60,7 @@ def _take_keys(
 
 
 def _completed(requests: Sequence[Request]) -> Script[dict[str, str]]:
-    """Looked for after the dedupe keys were taken: a job that completed while we waited for its key left this one."""
+    """Looked up after the dedupe keys are taken: a job that completed while we waited for its key left this one."""
     keys = {key.key for one in requests if not one.repeatable for key in one.unique if key.kind == DEDUPE}
     if not keys:
         return {}
@@ -69,7 +69,7 @@ def _completed(requests: Sequence[Request]) -> Script[dict[str, str]]:
 
 
 def _live(keys: Sequence[str]) -> Script[dict[str, list[LiveJob]]]:
-    """The row lock first, the look in a later statement: whoever had it before has committed by then."""
+    """First the row lock, then a separate statement to look, so that the previous holder has committed by then."""
     live: dict[str, list[LiveJob]] = defaultdict(list)
     if keys:
         rows = [{"key": key} for key in keys]
@@ -79,8 +79,8 @@ def _live(keys: Sequence[str]) -> Script[dict[str, list[LiveJob]]]:
     return live
 
 
-def apply(asked: Asked, cancel: Cancel) -> Script[None]:
-    """Cancel the jobs of others that are replaced; jobs that are admitted get all their keys, the others keep none."""
+def apply(asked: Admission, cancel: Cancel) -> Script[None]:
+    """Cancel replaced jobs outside the batch; admitted jobs get all their keys, the others keep none."""
     owners: dict[UniqueKey, tuple[int, str | None]] = {}
     for request, n, decision in zip(asked.requests, asked.numbers, asked.decisions, strict=True):
         if isinstance(decision, Admit):
@@ -89,15 +89,15 @@ def apply(asked: Asked, cancel: Cancel) -> Script[None]:
     for kind in sorted({key.kind for key, _ in wrong}):
         yield "drop_keys", [{"n": n, "kind": kind} for key, n in wrong if key.kind == kind]
     yield from replace(asked, cancel, within_batch=False)
-    # Keys that stood at another job of the batch, and those that the replaced jobs have left.
+    # Keys that were taken for another job of the batch, and keys that the replaced jobs released.
     late = {key: owner for key, owner in owners.items() if asked.taken.get(key) != owner[0]}
     rows = [{"kind": key.kind, "key": key.key, "n": n, "hash": hash_} for key, (n, hash_) in sorted(late.items())]
     if rows and len((yield "take_keys", rows)) < len(rows):
         raise _busy()
 
 
-def replace(asked: Asked, cancel: Cancel, *, within_batch: bool) -> Script[None]:
-    """Cancel what admitted jobs replace: other jobs, or earlier ones of this batch once they are stored."""
+def replace(asked: Admission, cancel: Cancel, *, within_batch: bool) -> Script[None]:
+    """Cancel replaced jobs: the ones outside this batch, or earlier ones in it once they are stored."""
     batch = {request.id for request in asked.requests}
     for request, decision in zip(asked.requests, asked.decisions, strict=True):
         if isinstance(decision, Admit):

@@ -1,7 +1,7 @@
-"""The claim as a script: for jobs under a concurrency limit, a rate or a deadline, and for last attempts.
+"""The claim as a script: for jobs with a concurrency limit, a rate limit or a deadline, and for last attempts.
 
-It looks at the heads of the worker's lanes, asks `admission.start` which of the jobs may start, and applies that. The
-stores have a faster way for everything else.
+It looks at the heads of the worker's lanes, asks `admission.start` which of the jobs may start, and applies the answer.
+The stores have a faster way for all other jobs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treadle.model.errors import LeaseLost
-from treadle.policy.admission import EXPIRE, HOLD, SKIP, START, Candidate, Limit, StartFacts, Verdict, start
+from treadle.policy.admission import EXPIRE, HOLD, SKIP, START, Candidate, Limit, StartFacts, StartVerdict, start
 from treadle.policy.lifecycle import DeadlinePassed
 from treadle.store.sql.rows import EXPIRES, LIMITED
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
@@ -20,12 +20,12 @@ from treadle.store.sql.scripts.limits import key_rows
 from treadle.store.sql.scripts.moves import pending_move, relocate
 from treadle.store.values import Claim, Claimed, Wants
 
-# A rate's window is so much longer than it says, and a worker that can't start a job so soon gives it back: no handler
-# then starts too early, however late after its claim. `recent_starts` says the same.
+# A rate's window is extended by this much, and a worker that can't start a job within this time gives it back. So no
+# handler starts too early, however long after its claim. `recent_starts` uses the same number.
 START_WITHIN_MS = 200
 # How often a claim looks behind jobs that it had to hold.
 LOOKS = 6
-# Somebody else has a key locked, as a rule for a millisecond.
+# Another transaction has a key locked, usually for a millisecond.
 LOCKED_MS = 20
 
 
@@ -52,13 +52,13 @@ class Head(NamedTuple):
         return Limit(self.limit_key, self.limit_policy or "", self.limit_most or 1)
 
     def candidate(self, now: int) -> Candidate:
-        # A job that has been tried started in time, whatever becomes of it.
+        # A job that was tried before started in time, so its deadline no longer counts.
         overdue = bool(self.flags & EXPIRES) and self.attempt == 0 and (self.expires_at or now + 1) <= now
         return Candidate(self.n, self.topic, self.limit, self.attempt + 1 >= self.max_attempts, overdue)
 
 
-class Allowance(NamedTuple):
-    """What the rate limits of topics leave."""
+class RateAllowance(NamedTuple):
+    """What the rate limits of topics allow now."""
 
     left: Mapping[str, int]
     """How many may start now."""
@@ -66,13 +66,13 @@ class Allowance(NamedTuple):
     """For topics where none may: when the next one may."""
     now: int
 
-    def after(self, started: Sequence[Head]) -> Allowance:
+    def after(self, started: Sequence[Head]) -> RateAllowance:
         used = Counter(head.topic for head in started)
         return self._replace(left={topic: left - used[topic] for topic, left in self.left.items()})
 
 
 def claim(lease: int, wants: Wants) -> Script[Claim]:
-    """Jobs that are held or expire are not what the worker asked for: it looks at those behind them, a few times."""
+    """Held and expired jobs don't count towards what the worker asked for, so it looks behind them, a few times."""
     held = yield "hold_lease", [{"lease": lease}]
     if not held:
         raise LeaseLost("the lease has run out")
@@ -92,24 +92,24 @@ def claim(lease: int, wants: Wants) -> Script[Claim]:
 
 
 class Look(NamedTuple):
-    """The jobs whose turn it is, in their order, and what becomes of them."""
+    """The next jobs in order, and the decision for each."""
 
     heads: list[Head]
-    verdicts: list[Verdict]
+    verdicts: list[StartVerdict]
     full: bool
     """No more may be taken."""
     cut: bool
-    """There may be more that nobody has looked at."""
+    """There may be more rows than this look covered."""
     locked: bool
-    """A key is locked by somebody else."""
+    """Another transaction has a key locked."""
     waits: list[int]
     """In how many ms rates let others through."""
 
-    def of(self, verdict: Verdict) -> list[Head]:
+    def of(self, verdict: StartVerdict) -> list[Head]:
         return [head for head, one in zip(self.heads, self.verdicts, strict=True) if one is verdict]
 
 
-def _look(wants: Wants, rates: Allowance, more: int) -> Script[Look]:
+def _look(wants: Wants, rates: RateAllowance, more: int) -> Script[Look]:
     heads, cut, waits = yield from _heads(wants._replace(limit=wants.limit + more), rates)
     running = yield from _lock_limits(heads)
     facts = StartFacts(running, rates.left, wants.free)
@@ -121,8 +121,8 @@ def _look(wants: Wants, rates: Allowance, more: int) -> Script[Look]:
     return Look(heads[: len(fitting)], fitting, full, cut or len(fitting) < len(heads), locked, waits)
 
 
-def _until_full(verdicts: Sequence[Verdict], limit: int) -> list[Verdict]:
-    """What lies behind the last job that may be taken is left alone: it was judged as if all before it started."""
+def _until_full(verdicts: Sequence[StartVerdict], limit: int) -> list[StartVerdict]:
+    """Jobs behind the last one that may be taken are left alone: they were judged as if all before them started."""
     for i, verdict in enumerate(verdicts):
         if limit == 0:
             return list(verdicts[:i])
@@ -130,7 +130,7 @@ def _until_full(verdicts: Sequence[Verdict], limit: int) -> list[Verdict]:
     return list(verdicts)
 
 
-def _apply(look: Look, lease: int, rates: Allowance) -> Script[list[Claimed]]:
+def _apply(look: Look, lease: int, rates: RateAllowance) -> Script[list[Claimed]]:
     yield from _hold(look.of(HOLD))
     yield from _expire(look.of(EXPIRE), rates.now)
     starting = look.of(START)
@@ -143,8 +143,8 @@ def _again(look: Look, moved: int, came: bool) -> int | None:
     return LOCKED_MS if look.locked else min(look.waits, default=None)
 
 
-def _heads(wants: Wants, rates: Allowance) -> Script[tuple[list[Head], bool, list[int]]]:
-    """The jobs whose turn it is, in their order; whether there may be more; when a rate lets others through (ms)."""
+def _heads(wants: Wants, rates: RateAllowance) -> Script[tuple[list[Head], bool, list[int]]]:
+    """The next jobs in order; whether there may be more; when a rate limit lets others through (ms)."""
     found = yield "lane_heads", lane_keys(wants)
     lanes = [lane for lane, topic, *_ in found if rates.left.get(topic, 1) > 0]
     waits = [rates.opens_in_ms[topic] for _, topic, *_ in found if topic in rates.opens_in_ms]
@@ -168,8 +168,8 @@ def _lock_limits(heads: Sequence[Head]) -> Script[dict[str, int]]:
     return dict((yield "lock_free_limits", rows))
 
 
-def _fitting(heads: Sequence[Head], verdicts: Sequence[Verdict], max_bytes: int) -> list[Verdict]:
-    """As far as the payloads of those that start fit; the first always does."""
+def _fitting(heads: Sequence[Head], verdicts: Sequence[StartVerdict], max_bytes: int) -> list[StartVerdict]:
+    """As many as fit by the payloads of the starting jobs; the first always does."""
     total = 0
     for i, verdict in enumerate(verdicts):
         if verdict is START:
@@ -192,7 +192,7 @@ def _expire(heads: Sequence[Head], now: int) -> Script[None]:
         yield from relocate([pending_move(job, 0, True, DeadlinePassed()) for job in facts], now)
 
 
-def _start(heads: Sequence[Head], lease: int, rates: Allowance) -> Script[list[Claimed]]:
+def _start(heads: Sequence[Head], lease: int, rates: RateAllowance) -> Script[list[Claimed]]:
     token: int = (yield "next_token", [])[0][0]
     ns = numbers(head.n for head in heads)
     yield "drop_ready", ns
@@ -225,15 +225,15 @@ def _claimed(head: Head, row: Any, token: int, lease: int, rated: bool) -> Claim
     )  # fmt: skip
 
 
-def _allowance(topics: Sequence[str], now: int) -> Script[Allowance]:
+def _allowance(topics: Sequence[str], now: int) -> Script[RateAllowance]:
     """What topics under a rate limit may start now.
 
-    The clock is read again at the end: we may have waited for the lock, and a start must not be dated before the
-    moment for which it was allowed.
+    The clock is read again at the end: we may have waited for the lock, and a start must not be dated before the moment
+    at which it was allowed.
     """
     rated = yield "rated_topics", [{"topic": topic} for topic in topics]
     if not rated:
-        return Allowance({}, {}, now)
+        return RateAllowance({}, {}, now)
     recent: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for topic, at, count in (yield "recent_starts", [{"topic": row[0]} for row in rated]):
         recent[topic].append((at, count))
@@ -245,4 +245,4 @@ def _allowance(topics: Sequence[str], now: int) -> Script[Allowance]:
         left[topic] = max(limit - sum(count for _, count in used), 0)
         if not left[topic] and used:
             opens_in_ms[topic] = max(used[0][0] + window + START_WITHIN_MS - now, 1)
-    return Allowance(left, opens_in_ms, now)
+    return RateAllowance(left, opens_in_ms, now)

@@ -1,4 +1,4 @@
-"""Endings that are undone."""
+"""Undoing endings: for requeues and deletions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from treadle.model import events
 from treadle.store.sql.rows import NOBODY
-from treadle.store.sql.scripts.common import Script, numbers
-from treadle.store.sql.scripts.moves import event_row
+from treadle.store.sql.scripts.common import Script, event_row, numbers
 
 
-class Ended(NamedTuple):
+class EndedRow(NamedTuple):
     n: int
     status: str
     attempt: int
@@ -24,8 +23,8 @@ class Ended(NamedTuple):
     worker: str | None
 
     @classmethod
-    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> Ended:
-        """One that is deleted: only what the tally has to know."""
+    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> EndedRow:
+        """An ending to delete, with only the fields that the tally needs."""
         return cls(n, status, 0, ended_at, started_at, None, None, None, topic, None)
 
     def undone(self) -> dict[str, Any]:
@@ -42,14 +41,25 @@ class Ended(NamedTuple):
 
 
 def erase(ns: Sequence[int]) -> Script[None]:
-    """A job that is in no place any more, and all that hangs on it."""
+    """Delete jobs that are in no place any more, with all their rows."""
     if ns:
         now: int = (yield "clock", [])[0][0]
         gone = [dict(zip(_TOLD, row, strict=True)) for row in (yield "departing", numbers(ns))]
-        for query in ("drop_all_keys", "drop_notes", "drop_events", "drop_deadlines", "drop_jobs"):
+        for query in _HANGING_ON_A_JOB:
             yield query, numbers(ns)
         yield "add_events", [event_row(NOBODY, events.DELETED, None, None, "", gone, now)]
 
 
-# What whoever watches may need to know of a job that is gone: which it was, and whose.
+_HANGING_ON_A_JOB = (
+    "drop_all_keys",
+    "drop_notes",
+    "drop_events",
+    "drop_deadlines",
+    "drop_steps",
+    "drop_step_results",
+    "drop_all_answers",
+    "drop_jobs",
+)
+
+# The fields of a deleted job that listeners may need: its id and its owner.
 _TOLD = ("id", "topic", "scope", "scopeId", "createdBy")

@@ -1,4 +1,4 @@
-"""New jobs: look up who has their keys and who lives under their limits, ask `admission`, apply its answers."""
+"""New jobs: look up key owners and live jobs under their limits, ask `admission`, apply its answers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from treadle.store.sql.scripts.admitting import apply, ask, replace
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
 from treadle.store.sql.scripts.lanes import lane_of, register_lanes
 from treadle.store.sql.scripts.steer import cancel
+from treadle.store.sql.scripts.steps import add_declared
 from treadle.store.values import Inserted, NewJob
 
 # Names and keys of 255 characters each make up to 3 kB of text; an index entry of PostgreSQL has room for 2.7 kB.
@@ -23,7 +24,7 @@ LONGEST_KEY = 2_600
 
 
 def insert(jobs: Sequence[NewJob], atomic: bool, joined: bool = False) -> Script[list[Inserted | Refused]]:
-    """Any jobs, with keys, limits and deadlines. Refusals are raised if `atomic`, else returned in place.
+    """Insert any jobs, with keys, limits and deadlines. Refusals are raised if `atomic`, else returned in place.
 
     `joined`: in a user's transaction, which may stay open for long. Then no row is locked that a worker waits for.
     """
@@ -40,13 +41,14 @@ def insert(jobs: Sequence[NewJob], atomic: bool, joined: bool = False) -> Script
     if made:
         rows = [_job_row(jobs[i], reserved[i], lanes[lane_of(jobs[i])], now) for i in made]
         yield "insert_jobs", rows
+        yield from add_declared([jobs[i] for i in made], [reserved[i] for i in made])
         yield from _place_new(rows)
     yield from replace(asked, stop, within_batch=True)
     return [_answer(decision, now) for decision in asked.decisions]
 
 
 def _stop_after_commit(ids: Sequence[str], reason: str) -> Script[None]:
-    """Cancel what waits; what runs is asked to stop by the next `advance` after the commit."""
+    """Cancel pending jobs; running ones are asked to stop by the next `advance` after the commit."""
     jobs = as_facts((yield "find_jobs", [{"id": id_} for id_ in ids]))
     running = {row[0] for row in (yield "find_running", numbers(job.n for job in jobs))} if jobs else set()
     if later := [{"job": job.id, "reason": reason} for job in jobs if job.n in running]:
@@ -73,13 +75,13 @@ def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:
 
 
 def _joined(*parts: str | None) -> str:
-    """Parts that can't run into each other: ("a", "b:c") and ("a:b", "c") differ."""
+    """Joined without ambiguity: ("a", "b:c") and ("a:b", "c") differ."""
     text = to_json(parts)
     return text.decode() if len(text) <= LONGEST_KEY else hashlib.sha256(text).hexdigest()
 
 
 def _payload_hash(job: NewJob) -> str:
-    """The same for the same JSON, whatever the order of its keys."""
+    """The same for equal JSON, regardless of key order."""
     text = json.dumps(from_json(job.payload), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

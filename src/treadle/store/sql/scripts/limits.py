@@ -1,12 +1,12 @@
-"""Concurrency limits: how many jobs of a key are running, and who is held until one of them leaves.
+"""Concurrency limits: how many jobs of a key are running, and which are held until one of them leaves.
 
-A claim counts the jobs it starts, with the count's row locked, and moves those over the limit to `held`. Whoever
-takes a job out of `running` locks the same row, so it sees every job that was held before, and puts the first ones
-back into `ready`: in each lane as many as the key has room for, because nobody may serve the other lanes. They are not
+A claim counts the jobs it starts, with the count's row locked, and moves jobs over the limit to `held`. A script that
+takes a job out of `running` locks the same row, so it sees every job that was held before, and puts the first ones back
+into `ready`: in each lane as many as the key has room for, because the other lanes may have no worker. They are not
 counted there; the next claim decides again.
 
-A job that leaves `ready` without having run may have been one of those. Then its key is written down in `wakes`, which
-needs no lock: it may happen in a transaction that a user keeps open.
+A job that leaves `ready` without having run may have been one of them. Then its key is added to `wakes`, which needs no
+lock: this may happen in a transaction that a user keeps open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from treadle.store.sql.scripts.common import Script, numbers
 
 
 def leave_running(keys: Iterable[str]) -> Script[None]:
-    """Jobs of these keys (one for each of its occurrences) are no longer running; wake who waits for that."""
+    """Jobs of these keys, one per occurrence, have stopped running; wake the jobs held under them."""
     left = Counter(keys)
     if left:
         yield "lock_limits", key_rows(left)
@@ -34,7 +34,7 @@ def leave_ready(keys: Iterable[str]) -> Script[None]:
 
 
 def take_wakes() -> Script[bool]:
-    """Wake who is held under the keys written down; whether some have to be looked at again later."""
+    """Wake the jobs held under the keys in `wakes`; returns whether some keys need another look later."""
     keys = {row[0] for row in (yield "take_wakes", [])}
     if not keys:
         return False
@@ -48,9 +48,9 @@ def take_wakes() -> Script[bool]:
 
 
 def wake(running: Mapping[str, int]) -> Script[bool]:
-    """Put the first of those held under these keys, which are locked, back into `ready`.
+    """Put the first jobs held under these keys, which are locked, back into `ready`.
 
-    Whether somebody else has all of them locked. If they are then left as they are, they have to be woken again.
+    Returns whether other transactions have all of them locked; then they have to be woken again later.
     """
     lanes = (yield "held_lanes", key_rows(running)) if running else []
     if not lanes:
@@ -82,7 +82,7 @@ def _first(held: Sequence[Any], room: Mapping[tuple[str, int], int]) -> dict[int
 
 
 def recount() -> Script[None]:
-    """Housekeeping: count again what runs under the keys at which jobs are held, and look at each of them."""
+    """Housekeeping: recount the running jobs of all keys with held jobs, and look at each key."""
     keys = [row[0] for row in (yield "held_keys", [])]
     if keys:
         yield "make_limits", key_rows(keys)

@@ -1,5 +1,5 @@
--- What the server keeps beside jobs: accounts, API keys, its own keys, settings. Few and small; found by id or by key,
--- and changed only over the version that was read.
+-- The server's own data: accounts, API keys, signing keys, settings. Few and small; found by id or by key, and changed
+-- only if the version is still the one that was read.
 CREATE TABLE treadle_records (
     n          INTEGER PRIMARY KEY,
     kind       TEXT NOT NULL,
@@ -14,7 +14,7 @@ CREATE TABLE treadle_records (
 );
 CREATE INDEX treadle_records_age ON treadle_records (kind, n);
 
--- The W3C traceparent of the enqueue, where somebody traces. Empty it takes a byte of the row; read with the payload.
+-- The W3C traceparent of the enqueue, if tracing is on. Empty it takes a byte of the row; read with the payload.
 ALTER TABLE treadle_jobs ADD COLUMN trace TEXT;
 
 -- For access rules such as `createdBy = @request.auth.id`. Jobs without an owner don't pay for them.
