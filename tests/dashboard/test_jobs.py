@@ -145,3 +145,13 @@ async def test_finding_a_job_a_topic_or_a_page(sqlite_visitor: Visitor) -> None:
     ):
         answer = await sqlite_visitor.get(f"/_/find?q={text}")
         assert answer.headers["location"] == target
+
+
+async def test_a_secret_is_shown_nowhere(visitor: Visitor) -> None:
+    visitor.queue.register("pay", lambda payload: None, secret=["token"])
+    job = await visitor.queue.enqueue("pay", {"user": "ann", "token": "s3cr3t-t0k3n"})
+    for path in ("/_/jobs", f"/_/jobs/{job.id}", f"/_/jobs/new?from={job.id}"):
+        page = await visitor.get(path)
+        assert page.status_code == 200
+        assert "s3cr3t-t0k3n" not in page.text
+        assert "***" in page.text

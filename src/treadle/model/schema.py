@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,9 +11,10 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.errors import InvalidInput, InvalidPayload
 from treadle.model.payload import dumps_object
+from treadle.model.secrets import Path, touches
 
 
-def payload_writer(topic: str, schema: dict[str, Any]) -> Callable[[Any], str]:
+def payload_writer(topic: str, schema: dict[str, Any], secret: Sequence[Path] = ()) -> Callable[[Any], str]:
     """Converts a payload to the stored text; refuses it with the path if the schema does not allow it."""
     validator = _validator(to_json(schema))
 
@@ -22,7 +23,10 @@ def payload_writer(topic: str, schema: dict[str, Any]) -> Callable[[Any], str]:
         error = next(validator.iter_errors(from_json(text)), None)
         if error is not None:
             path = ".".join(str(part) for part in ("payload", *error.instance_path))
-            raise InvalidPayload(f"{topic}: {path}: {error.message[:300]}", field=path[:200])
+            # The validator quotes what it refuses.
+            quoted = touches(error.instance_path, secret)
+            reason = "it has a secret, and its schema refuses it" if quoted else error.message[:300]
+            raise InvalidPayload(f"{topic}: {path}: {reason}", field=path[:200])
         return text
 
     return write

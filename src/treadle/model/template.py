@@ -11,6 +11,7 @@ from treadle.model.durations import INT32, Duration, Priority, checked_count, du
 from treadle.model.errors import InvalidInput
 from treadle.model.job import checked_topic
 from treadle.model.retry import Retry
+from treadle.model.secrets import secret_paths, touches
 
 # The idempotency key of `idempotent=True`.
 WHOLE_PAYLOAD = "*"
@@ -86,6 +87,8 @@ class Template:
     cancel: CancelPolicy = field(default_factory=CancelPolicy)
     expires: Duration | None = None
     schedulable: bool = True
+    secret: Sequence[str] = ()
+    """Payload fields that only handlers see, such as `token` or `card.number`."""
     payload_schema: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +106,15 @@ class Template:
         if not self.repeatable and not self.dedupe_keys:
             raise InvalidInput("repeatable=False needs dedupe_keys: they say which jobs are the same")
         checked_capability(self.capability)
+        self._check_secrets()
+
+    def _check_secrets(self) -> None:
+        checked_expressions(self.secret, "secret")
+        hidden = secret_paths(self.secret)
+        keys = [self.idempotency_key] if self.idempotency_key not in (None, WHOLE_PAYLOAD) else []
+        for key in (*keys, *self.dedupe_keys, *(self.concurrency.keys if self.concurrency else ())):
+            if touches(secret_paths([str(key)])[0], hidden):
+                raise InvalidInput(f"secret: {key} is used in a key, and keys are shown to people", field="secret")
 
     def as_json(self) -> dict[str, Any]:
         """The template in JSON, with the names of the HTTP API; the store assigns its version."""
@@ -132,6 +144,7 @@ class Template:
             "steps": [],
             "payloadSchema": self.payload_schema,
             "schedulable": self.schedulable,
+            **({"secret": list(self.secret)} if self.secret else {}),
         }
 
     @classmethod
@@ -158,6 +171,7 @@ class Template:
             cancel=CancelPolicy(cancel["supported"], cancel["mode"], cancel["graceSeconds"]),
             expires=data["expiresSeconds"],
             schedulable=data.get("schedulable", True),
+            secret=data.get("secret", ()),
             payload_schema=data["payloadSchema"],
         )
 

@@ -295,7 +295,7 @@ class Queue:
         topic = topic_of(topic)
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        order = await self._order(session, topic, options)
+        order = await self._order(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
             jobs = _traced(order.jobs([payload]), sending.traceparent)
             if connection is None:
@@ -316,7 +316,7 @@ class Queue:
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | Task):
-            order = await self._order(session, topic_of(topic), options)
+            order = await self._order(session, topic_of(topic), options, joined=connection is not None)
             jobs = order.jobs(payloads)
             orders = [order] * len(jobs)
         else:
@@ -325,7 +325,7 @@ class Queue:
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
-                orders.append(await self._order(session, topic_of(one.topic), chosen))
+                orders.append(await self._order(session, topic_of(one.topic), chosen, joined=connection is not None))
                 jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
@@ -342,9 +342,11 @@ class Queue:
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 
-    async def _order(self, session: Session, topic: str, options: EnqueueOptions) -> Order:
+    async def _order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
         """The order of this topic, cached for enqueues without options, which are the most common."""
         template = await self._template(session, topic)
+        if template.secret and topic not in self._versions:
+            await self._save_secrets(session, topic, joined)
         version = self._versions.get(topic)
         if options:
             return Order(template, self.handlers.get(topic), version, **checked_options(options))
@@ -359,6 +361,15 @@ class Queue:
             return handler.template
         await self._read_templates(session)
         return session.templates.get(topic) or plain_template(topic)
+
+    async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
+        """Readers learn from the saved template what is secret, so it has to be there before the first job."""
+        if joined:
+            raise InvalidInput(
+                f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "
+                "yet; await queue.save_templates() before the transaction"
+            )
+        await self._save_templates(session)
 
     async def _read_templates(self, session: Session) -> None:
         """Refresh the templates at intervals. Callers during the first read wait for it, because they need its

@@ -14,6 +14,7 @@ from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, decide
+from treadle.policy.rules import looks_inside
 from treadle.store import wakeups
 from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Reader, Reading
@@ -21,6 +22,7 @@ from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
 from treadle.store.sql.rows import JobRow, job_from_row
 from treadle.store.sql.scripts import Script
+from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
     FOREVER,
     Advanced,
@@ -67,6 +69,7 @@ class SqlStore(ABC):
     def __init__(self, stale_after_ms: int) -> None:
         self.stale_after_ms = stale_after_ms
         self.queries = load(self.dialect)
+        self._secrets = Secrets()
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
@@ -232,8 +235,21 @@ class SqlStore(ABC):
             rows = await self.read_by_key(sql, [document])
         else:
             rows = await query_with(connection, self.dialect, sql, document)
-        jobs = {job.id: job for job in map(self._job, rows)}
+        jobs = {job.id: job for job in await self._without_secrets([self._job(row) for row in rows], connection)}
         return [jobs.get(id) for id in ids]
+
+    async def _without_secrets(self, jobs: list[Job], connection: Any = None) -> list[Job]:
+        if not self._secrets.are_known(jobs):
+            self._secrets.learn(await self._templates_by(connection), jobs)
+        self._secrets.hide_in(jobs)
+        return jobs
+
+    async def _check_secrets(self, wanted: Listing | str | None) -> None:
+        """Before a condition over documents is asked."""
+        if isinstance(wanted, Listing) and wanted.condition is not None and looks_inside(wanted.condition):
+            if not self._secrets.are_known():
+                self._secrets.learn(await self.templates())
+            self._secrets.check(wanted.condition)
 
     def _job(self, row: Any) -> Job:
         return job_from_row(JobRow(*row), self.stale_after_ms, from_json)
@@ -243,13 +259,15 @@ class SqlStore(ABC):
             rows = yield lists.page(self.queries, self.dialect, wanted, self.stale_after_ms)
             return [self._job(row) for row in rows]
 
-        return await self.search(page)
+        await self._check_secrets(wanted)
+        return await self._without_secrets(await self.search(page))
 
     async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
         def selected() -> Reading[Sequence[tuple[int, str]]]:
             rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
             return [(int(n), id) for n, id in rows]
 
+        await self._check_secrets(wanted)
         return await self.search(selected)
 
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
@@ -257,6 +275,7 @@ class SqlStore(ABC):
             rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
             return int(rows[0][0])
 
+        await self._check_secrets(wanted)
         return await self.search(counted)
 
     async def count_by_topic(self, wanted: Listing, cap: int = 10_000) -> dict[str, int]:
@@ -264,6 +283,7 @@ class SqlStore(ABC):
             rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
             return {topic: int(count) for topic, count in rows}
 
+        await self._check_secrets(wanted)
         return await self.search(counted)
 
     async def events(self, id: str) -> Sequence[Event] | None:
@@ -308,9 +328,14 @@ class SqlStore(ABC):
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
     ) -> Changes:
         reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
+        await self._check_secrets(wanted)
         if isinstance(wanted, Listing):
-            return await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
-        return await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+            found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
+        else:
+            found = await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+        told = {id(job): job for job in (*(change.job for change in found.events if change.job), *(found.jobs or ()))}
+        await self._without_secrets([*told.values()])
+        return found
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
         minute = -(2**40) if since is None else since // 60_000
@@ -360,7 +385,15 @@ class SqlStore(ABC):
         return await self.transact(lambda: scripts.save_templates(definitions, rates))
 
     async def templates(self) -> dict[str, tuple[str, int]]:
-        return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
+        return await self._templates_by(None)
+
+    async def _templates_by(self, connection: Any) -> dict[str, tuple[str, int]]:
+        """`connection`: read there, because a blocking caller can't wait for another one."""
+        if connection is None:
+            rows = await self._ask("get_templates")
+        else:
+            rows = await query_with(connection, self.dialect, self.queries["get_templates"].sql, None)
+        return {topic: (text, version) for topic, text, version in rows}
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         query = "elect" if ttl_ms else "resign"
