@@ -85,6 +85,19 @@ async def test_a_handler_that_is_registered_late_has_secrets_too(sqlite_url: str
     queue.sync.close()
 
 
+async def test_a_new_definition_makes_older_secrets_no_less_secret(queue: Queue, url: str) -> None:
+    register(queue)
+    job = await queue.enqueue("pay", GIVEN)
+    async with Queue(url) as later:
+        later.register("pay", lambda payload: None, secret=["user"])
+        await later.save_templates()
+        assert (await later.enqueue("pay", GIVEN)).payload == {**GIVEN, "user": "***"}
+        assert (await later.get(job.id)).payload == {**SHOWN, "user": "***"}
+        listing = JobSearch(filter='payload.token = "x"').listing(10, 0)
+        with pytest.raises(InvalidInput, match=r"payload\.token is secret"):
+            await later.store.list(listing)
+
+
 async def test_events_and_snapshots_have_none(queue: Queue) -> None:
     register(queue)
     first = await queue.enqueue("pay", GIVEN)

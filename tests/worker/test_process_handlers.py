@@ -21,8 +21,8 @@ from treadle import CancelPolicy, InvalidInput, Job, Queue, Retry, Worker
 from treadle.queue import steering
 from treadle.worker import shutdown
 from treadle.worker.callers.process import Conversation
-from treadle.worker.child import process
-from treadle.worker.child.process import Child
+from treadle.worker.child import handle
+from treadle.worker.child.handle import Child
 
 QUICK = CancelPolicy(grace="400ms")
 
@@ -419,7 +419,7 @@ async def test_a_process_that_cannot_be_started_is_a_failed_attempt(
 async def test_a_process_that_does_not_start_in_time_is_killed_and_a_failed_attempt(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "START_S", 0.001)
+    monkeypatch.setattr(handle, "START_S", 0.001)
     queue.register("plain", handlers.plain, process=True, max_attempts=1)
     await start(queue)
     before = set(multiprocessing.active_children())
@@ -442,7 +442,7 @@ async def test_an_idle_child_that_died_is_replaced(queue: Queue, start: Start) -
 async def test_a_child_that_will_not_leave_is_killed(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "LEAVE_S", 0.2)
+    monkeypatch.setattr(handle, "LEAVE_S", 0.2)
     queue.register("leaves_a_thread", handlers.leaves_a_thread, process=True)
     worker = await start(queue)
     pid = await (await queue.enqueue("leaves_a_thread")).result("30s")
@@ -453,6 +453,6 @@ async def test_a_child_that_will_not_leave_is_killed(
 
 async def test_children_that_are_left_are_killed_when_the_program_exits() -> None:
     child = await Child.start()
-    process._kill_those_left()
+    handle._kill_those_left()
     await until(lambda: gone(child._pid))
     await child.dismiss()

@@ -284,7 +284,7 @@ async def test_a_store_that_does_not_answer_keeps_no_worker_from_leaving(
     queue.faults.heal()
 
 
-@pytest.mark.parametrize("hangs", ["save_templates", "open_lease"])
+@pytest.mark.parametrize("hangs", ["write_records", "open_lease"])
 @pytest.mark.parametrize("stops", [1, 2])
 async def test_a_store_that_does_not_answer_keeps_no_worker_from_leaving_while_it_starts(
     queue: FaultyQueue, monkeypatch: pytest.MonkeyPatch, hangs: str, stops: int

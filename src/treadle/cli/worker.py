@@ -115,11 +115,12 @@ def worker(
         "prefetch": prefetch,
     }
     replace_me: list[bool] = []
-    run_on_uvloop(_work(queue, choices, limits, replace_me))
-    if replace_me:
-        from treadle.worker.supervisor import REPLACE_ME
+    drained: list[bool] = []
+    run_on_uvloop(_work(queue, choices, limits, replace_me, drained))
+    if member and (replace_me or drained):
+        from treadle.worker.supervisor import DRAINED, REPLACE_ME
 
-        raise typer.Exit(REPLACE_ME)
+        raise typer.Exit(DRAINED if drained else REPLACE_ME)
 
 
 class Limits(NamedTuple):
@@ -129,7 +130,9 @@ class Limits(NamedTuple):
     memory_bytes: int | None
 
 
-async def _work(queue: Queue, choices: dict[str, Any], limits: Limits, replace_me: list[bool]) -> None:
+async def _work(
+    queue: Queue, choices: dict[str, Any], limits: Limits, replace_me: list[bool], drained: list[bool]
+) -> None:
     from treadle.store.connect import shown
     from treadle.worker import Worker
 
@@ -143,6 +146,7 @@ async def _work(queue: Queue, choices: dict[str, Any], limits: Limits, replace_m
         watching.cancel()
         await queue.close()
     log.info("%s has stopped", worker.name)
+    drained += [True] * worker.drained
     await _leave_the_deaf_behind()
 
 

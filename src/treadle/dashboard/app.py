@@ -82,6 +82,8 @@ class Dashboard:
                 Route("/topics/{topic}/pause", self._changing(topics.pause), methods=["POST"]),
                 Route("/topics/{topic}/resume", self._changing(topics.resume), methods=["POST"]),
                 Route("/workers", self._shown(workers.workers)),
+                Route("/workers/drain", self._shown(workers.ask_drain)),
+                Route("/workers/drain", self._changing(workers.drain), methods=["POST"]),
                 Route("/system", self._shown(system.system)),
                 Route("/system/retention", self._changing(system.save_retention), methods=["POST"]),
                 Route("/system/access", self._shown(system.save_access), methods=["POST"]),

@@ -117,6 +117,12 @@ class ScheduleNotFound(TreadleError, LookupError):
     code = "not_found"
 
 
+class TemplateNotFound(TreadleError, LookupError):
+    """No process has saved a template for this topic, or it has no such version."""
+
+    code = "not_found"
+
+
 class VersionConflict(TreadleError):
     """Changed since it was read; read it again."""
 
@@ -127,6 +133,36 @@ class CodeDefined(TreadleError):
     """Defined in the application's code and changed there."""
 
     code = "code_defined"
+
+
+class UnknownStep(TreadleError, LookupError):
+    """The job has no step with this name, or none that takes an answer."""
+
+    code = "unknown_step"
+
+
+class StepEnded(TreadleError):
+    """The step has been answered already, or it is over."""
+
+    code = "step_ended"
+
+
+class InvalidAnswer(InvalidInput):
+    """An answer that does not match the type its step asks for."""
+
+    code = "invalid_answer"
+
+
+class DoubledStep(InvalidInput):
+    """The same step ran twice in one attempt; give the runs different keys."""
+
+    code = "doubled_step"
+
+
+class TooManySteps(InvalidInput):
+    """More step names or runs of steps than a job may have."""
+
+    code = "too_many_steps"
 
 
 class StoreUnavailable(TreadleError):
@@ -179,6 +215,14 @@ class RemoteError(Exception):
 
 class Fail(Exception):
     """Raised by a handler: fail now, even if attempts are left."""
+
+
+class WaitTimeout(Fail):
+    """Nobody answered in time. The job fails unless its handler catches this."""
+
+
+class AnswerError(Fail):
+    """The answer was an error. The job fails unless its handler catches this."""
 
 
 class RetryAfter(Exception):

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from pydantic_core import from_json, to_json
 from uuid_utils import uuid7
@@ -132,9 +132,6 @@ class Order:
             template_version=version,
         )
 
-    def is_of(self, template: Template, version: int | None) -> bool:
-        return self._template is template and self._shared.template_version == version
-
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
         topic, *shared = self._shared.shape
         text = self._text
@@ -155,6 +152,14 @@ class Order:
         if self._keyed:
             twin.idempotency_key = job.idempotency_key
         return twin
+
+
+class ReadyOrder(NamedTuple):
+    """The order of a topic without options, valid while the handler and its saved version stay the same."""
+
+    order: Order
+    handler: Handler | None
+    own_version: int | None
 
 
 def _as_job(job: NewJob, at: int, queue: Queue) -> Job:

@@ -11,7 +11,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from pydantic_core import from_json, to_json
 from typing_extensions import Unpack
 
 from treadle.insights import lists, stats, timeline, why
@@ -26,12 +25,20 @@ from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.payload import dumps
 from treadle.model.settings import Settings
 from treadle.model.status import Status
-from treadle.model.template import CancelPolicy, Template, plain_template
-from treadle.queue import steering
+from treadle.model.template import CancelPolicy, Template
+from treadle.queue import steering, templates
 from treadle.queue.hooks import AnyHook, Hooks
-from treadle.queue.new_jobs import EnqueueOptions, JobRequest, Order, checked_attempts, checked_options, merged
+from treadle.queue.new_jobs import (
+    EnqueueOptions,
+    JobRequest,
+    Order,
+    ReadyOrder,
+    checked_attempts,
+    checked_options,
+    merged,
+)
 from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedules import CodeSchedule, Schedules, code_schedules
+from treadle.queue.schedules import CodeSchedule, Schedules, check_code, code_schedules
 from treadle.queue.session import Session, Sessions
 from treadle.queue.tasks import (
     ArgumentsTask,
@@ -45,6 +52,7 @@ from treadle.queue.tasks import (
     make_task,
     topic_of,
 )
+from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, Topic
@@ -57,8 +65,8 @@ if TYPE_CHECKING:
     from treadle.insights.feed import Feed
     from treadle.queue.sync import SyncQueue
 
-# How often to read the templates of topics that have no handler in this process.
-TEMPLATES_SECONDS = 5.0
+# How often to read the saved templates, at most: an operator's switch holds in every process after this time.
+TEMPLATES_SECONDS = 1.0
 BATCH = 1000
 Jobs = list[Job]  # inside the class, `list` is the method
 
@@ -80,7 +88,7 @@ class Queue:
         self._versions: dict[str, int] = {}
         self._code_schedules: dict[str, list[CodeSchedule]] = {}
         self.schedules = Schedules(self)
-        self._orders: dict[str, Order] = {}
+        self.templates = Templates(self)
         make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
 
     # -- opening and closing -------------------------------------------------------------------
@@ -202,7 +210,9 @@ class Queue:
             )
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(topic, cast(dict[str, Any], options))
-        self.handlers[topic] = made = make_handler(topic, handler, options)
+        made = make_handler(topic, handler, options)
+        check_code(made, schedules)
+        self.handlers[topic] = made
         self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
 
@@ -246,24 +256,10 @@ class Queue:
 
     async def _save_templates(self, session: Session) -> None:
         if self.handlers:
-            await self._save_handlers(session.store)
+            self._versions.update(await templates.save(session.store, self.handlers))
+            templates.forget(session)
             await self.schedules.save_code(session.store, self._code_schedules)
         session.saved = True
-
-    async def _save_handlers(self, store: Store) -> None:
-        definitions = {
-            topic: (to_json(handler.template.as_json()).decode(), handler.template.version)
-            for topic, handler in self.handlers.items()
-        }
-        saved = await store.templates()
-        changed = {
-            topic: (text, version)
-            for topic, (text, version) in definitions.items()
-            if topic not in saved or saved[topic][0] != text or version not in (None, saved[topic][1])
-        }
-        self._versions.update((topic, version) for topic, (_, version) in saved.items())
-        if changed:
-            self._versions.update(await store.save_templates(changed))
 
     # -- enqueuing -----------------------------------------------------------------------------
 
@@ -344,26 +340,29 @@ class Queue:
 
     async def _order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
         """The order of this topic, cached for enqueues without options, which are the most common."""
-        template = await self._template(session, topic)
-        if template.secret and topic not in self._versions:
-            await self._save_secrets(session, topic, joined)
-        version = self._versions.get(topic)
+        if time.monotonic() - session.templates_at > TEMPLATES_SECONDS:
+            await self._read_templates(session)
+        checked_topic(topic)
+        await self._save_secrets(session, topic, joined)
         if options:
-            return Order(template, self.handlers.get(topic), version, **checked_options(options))
-        known = self._orders.get(topic)
-        if known is None or not known.is_of(template, version):
-            known = self._orders[topic] = Order(template, self.handlers.get(topic), version)
-        return known
+            return Order(*self._chosen(session, topic), **checked_options(options))
+        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
+        known = session.orders.get(topic)
+        if known is None or known.handler is not handler or known.own_version != own_version:
+            order = Order(*self._chosen(session, topic))
+            known = session.orders[topic] = ReadyOrder(order, handler, own_version)
+        return known.order
 
-    async def _template(self, session: Session, topic: str) -> Template:
-        handler = self.handlers.get(checked_topic(topic))
-        if handler is not None:
-            return handler.template
-        await self._read_templates(session)
-        return session.templates.get(topic) or plain_template(topic)
+    def _chosen(self, session: Session, topic: str) -> templates.ChosenTemplate:
+        return templates.choose(
+            topic, self.handlers.get(topic), self._versions.get(topic), session.templates.get(topic)
+        )
 
     async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
         """Readers learn from the saved template what is secret, so it has to be there before the first job."""
+        handler = self.handlers.get(topic)
+        if handler is None or not handler.template.secret or topic in self._versions:
+            return
         if joined:
             raise InvalidInput(
                 f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "
@@ -372,29 +371,20 @@ class Queue:
         await self._save_templates(session)
 
     async def _read_templates(self, session: Session) -> None:
-        """Refresh the templates at intervals. Callers during the first read wait for it, because they need its
-        policies.
-        """
+        """Refresh the templates if they are old. All callers wait for the read, because they need its policies."""
         if not self._templates_are_old(session):
             return
         if session.reading_templates is None or session.reading_templates.done():
-            session.reading_templates = asyncio.create_task(self._read_templates_now(session))
+            session.reading_templates = asyncio.create_task(templates.refresh(session))
         await asyncio.shield(session.reading_templates)
 
     @staticmethod
     def _templates_are_old(session: Session) -> bool:
         return time.monotonic() - session.templates_at > TEMPLATES_SECONDS
 
-    async def _read_templates_now(self, session: Session) -> None:
-        saved = await session.store.templates()
-        session.templates = {
-            name: Template.from_json(from_json(text), version) for name, (text, version) in saved.items()
-        }
-        others = saved.keys() - (
-            self.handlers.keys() & self._versions.keys()
-        )  # ours keep the number they were saved as
-        self._versions.update((name, saved[name][1]) for name in others)
-        session.templates_at = time.monotonic()
+    def _forget_templates(self) -> None:
+        """Read them again before they are used next."""
+        templates.forget(self._sessions.current())
 
     async def _made(
         self,
@@ -538,8 +528,10 @@ class Queue:
         return job
 
     async def template(self, topic: str) -> Template:
-        """The template of this topic, from this process or from the last one that served it."""
-        return await self._template(await self._session(), topic)
+        """The template that a job of this topic gets now, from this process or from the last one that served it."""
+        session = await self._session()
+        await self._read_templates(session)
+        return self._chosen(session, checked_topic(topic)).template
 
     async def topics(self) -> Sequence[Topic]:
         return await (await self._session()).store.topics()
@@ -553,9 +545,13 @@ class Queue:
         return self._answer((await steering.cancel(session.store, [job_id], _checked_reason(reason), fixed))[0])
 
     async def _topics_where(self, session: Session, holds: Callable[[Template], bool]) -> Sequence[str]:
-        await self._read_templates(session)
-        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        known = await self._known_templates(session)
         return [topic for topic, template in known.items() if holds(template)]
+
+    async def _known_templates(self, session: Session) -> dict[str, Template]:
+        await self._read_templates(session)
+        topics = session.templates.keys() | self.handlers.keys()
+        return {topic: self._chosen(session, topic).template for topic in topics}
 
     async def requeue(self, job_id: str, *, force: bool = False) -> Job:
         """Put an ended job back with all its attempts; a completed one only with `force`."""
@@ -624,6 +620,13 @@ class Queue:
     async def resume(self, topic: str) -> None:
         await (await self._session()).store.pause(checked_topic(topic), 0)
 
+    async def drain(self, worker: str) -> bool:
+        """Ask a worker to claim nothing more, finish its jobs and stop; it learns this from its next heartbeat.
+
+        False if no live worker has this name.
+        """
+        return await (await self._session()).store.drain(worker)
+
     def _answer(self, answer: Job | Refusal | None) -> Job:
         if isinstance(answer, Refusal):
             raise answer.error
@@ -656,8 +659,7 @@ class Queue:
     async def reclaim(self) -> int:
         """Reclaim jobs of expired leases without waiting for the reaper; returns how many."""
         session = await self._session()
-        await self._read_templates(session)
-        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        known = await self._known_templates(session)
         graces = {topic: duration_ms(template.cancel.grace) for topic, template in known.items()}
         count, more = 0, True
         while more:

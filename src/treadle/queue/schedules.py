@@ -27,6 +27,7 @@ from treadle.model.errors import (
     NotSchedulable,
     ScheduleNotFound,
     StoreUnavailable,
+    TemplateDisabled,
     VersionConflict,
 )
 from treadle.model.job import Job, checked_topic, to_ms
@@ -35,7 +36,7 @@ from treadle.policy.schedule import (
     Overlap,
     Schedule,
     ScheduleEvent,
-    Slot,
+    ScheduleSlot,
     checked_id,
     rendered_payload,
     slot,
@@ -45,6 +46,7 @@ from treadle.store.protocol import Store
 from treadle.store.values import NewJob, Record, RecordWrite
 
 if TYPE_CHECKING:
+    from treadle.model.handler import Handler
     from treadle.queue.queue import Queue
 
 KIND = "schedule"
@@ -204,8 +206,10 @@ class Schedules:
 
     # -- for the scheduler -------------------------------------------------------------------------
 
-    async def new_job(self, schedule: Schedule, one: Slot) -> NewJob:
-        """The job of a slot. Refused if the topic's template is disabled or does not accept the payload."""
+    async def new_job(self, schedule: Schedule, one: ScheduleSlot) -> NewJob:
+        """The job of a slot. Refused if the topic's template is disabled, can't be scheduled or refuses the payload."""
+        if not (await self._queue.template(schedule.topic)).schedulable:
+            raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)
         job = await self._queue._new_job(
             schedule.topic,
             rendered_payload(schedule, one),
@@ -291,10 +295,7 @@ class Schedules:
 
     async def _check_template(self, schedule: Schedule, now: int) -> None:
         """NotSchedulable if the template says so; InvalidPayload if it does not accept the payload."""
-        template = await self._queue.template(schedule.topic)
-        if not template.schedulable:
-            raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)
-        if template.enabled:
+        with contextlib.suppress(TemplateDisabled):  # it may be enabled again before the first slot
             await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
 
 
@@ -407,6 +408,15 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     Schedule(id=checked_id(options.get("id", "code")), topic="code", **definition)  # raises if the options are invalid
     found: CodeSchedule = options  # type: ignore[assignment]
     return found
+
+
+def check_code(handler: Handler, schedules: Sequence[CodeSchedule]) -> None:
+    """Refuse schedules in code that could never make a job."""
+    if schedules and not handler.template.schedulable:
+        raise InvalidInput(f"{handler.topic}: give schedule= or schedulable=False, not both", field="schedule")
+    for one in schedules:
+        schedule = Schedule(id="code", topic=handler.topic, cron="@daily", payload=_payload(one.get("payload")))
+        handler.payload_text(rendered_payload(schedule, slot(schedule, 0, 0)))
 
 
 def _numbered(topic: str, schedules: Iterable[CodeSchedule]) -> list[CodeSchedule]:

@@ -21,7 +21,7 @@ from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
 from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.queue import Queue
-from treadle.queue.sync_schedules import SyncSchedules
+from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
 from treadle.queue.tasks import Args, ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, bound, payloads_of
 from treadle.store.values import Inserted, NewJob
 
@@ -114,6 +114,7 @@ class SyncQueue:
         self._lock = threading.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self.schedules = SyncSchedules(self, queue.schedules)
+        self.templates = SyncTemplates(self, queue.templates)
         self._loop_only = False
         self._direct: _Direct | Literal[False] | None = None
         """The fast path for enqueues in the caller's thread; False if the store has none."""
@@ -168,6 +169,7 @@ class SyncQueue:
     reschedule_many = blocking(Queue.reschedule_many)
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
+    drain = blocking(Queue.drain)
     pause = blocking(Queue.pause)
     resume = blocking(Queue.resume)
     work = blocking(Queue.work)

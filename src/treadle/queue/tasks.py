@@ -286,7 +286,7 @@ def make_handler(topic: str, function: Callable[..., Any], options: JobOptions) 
     process = chosen.pop("process", False)
     template = Template(topic, name=chosen.pop("title", ""), **_template_options(topic, chosen))
     handler = Handler(function, template, process)
-    handler.template = replace(template, payload_schema=handler.schema())
+    handler.template = replace(template, payload_schema=handler.schema(), result_schema=handler.result_schema())
     return handler
 
 

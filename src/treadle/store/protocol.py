@@ -20,16 +20,19 @@ from treadle.model.job import Job
 from treadle.store.values import (
     FOREVER,
     Advanced,
+    Answer,
     Backlog,
     Changes,
+    Checkpoint,
     Claim,
-    Ended,
+    ClaimedSteps,
+    EndedCount,
     Finding,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
     Listing,
     LiveWorker,
     NewJob,
@@ -41,7 +44,11 @@ from treadle.store.values import (
     Renewed,
     Settlement,
     Stats,
+    StepKey,
+    StepPage,
+    Times,
     Topic,
+    TopicRate,
     Touch,
     UserDatabase,
     Wants,
@@ -121,6 +128,16 @@ class Store(Protocol):
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
 
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        """Write what the steps of running jobs have done, with their events; returns (n, token) of those that are
+        lost, for which nothing was written."""
+
+    async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
+        """What the steps of claimed jobs have done before, in one read."""
+
+    async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
+        """Results as JSON text, however large."""
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
 
@@ -129,8 +146,8 @@ class Store(Protocol):
 
     # -- moving jobs ---------------------------------------------------------------------------
     async def advance(self, limit: int = 1000) -> Advanced:
-        """Process everything that is due by time: delayed jobs, deadlines, jobs that a freed concurrency key lets in.
-        Never waits for a lock."""
+        """Process everything that is due by time: delayed jobs, ends of waits, deadlines, jobs that a freed concurrency
+        key lets in. Never waits for a lock."""
 
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         """Take back jobs of expired leases, and mark jobs as cancelled that kept running past their topic's grace after
@@ -142,6 +159,10 @@ class Store(Protocol):
         Returns the changed job, None if it was deleted, or the refusal. A `dry_run` returns the same answers with
         unchanged jobs and changes nothing.
         """
+
+    async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
+        """Answer steps that wait, or will; the first answer counts. A job that waits for one goes on in the same
+        transaction. For each: None, or why it was refused (UnknownStep, StepEnded, WrongState, JobNotFound)."""
 
     # -- looking -------------------------------------------------------------------------------
     async def get(self, ids: Sequence[str], *, connection: Any = None) -> list[Job | None]:
@@ -161,6 +182,9 @@ class Store(Protocol):
     async def events(self, id: str) -> Sequence[Event] | None:
         """The stored events, oldest first; None: no such job."""
 
+    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+        """The runs of one step with their whole results, in the order in which they began; None: no such step."""
+
     async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
         """The changes since `cursor` (None: no changes, only a cursor to start with), about `limit` at a time: by any
         process, each change once, in order for each job. Progress is only sampled.
@@ -170,8 +194,12 @@ class Store(Protocol):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats: ...
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
+
+    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
+        """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have
+        minutes for two hours, half hours for a day and hours before that."""
 
     async def backlog(self) -> Sequence[Backlog]:
         """Pending jobs by topic and capability."""
@@ -181,21 +209,20 @@ class Store(Protocol):
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    async def drain(self, worker: str) -> bool:
+        """Ask a worker to drain; its next heartbeat tells it. False: no worker with slots has this name and a live
+        lease."""
+
+    # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         """Start no jobs of this topic until then; 0 resumes it."""
 
     async def topics(self) -> Sequence[Topic]: ...
 
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        """topic -> (JSON, fixed version or None); the version that each now has."""
-
-    async def templates(self) -> dict[str, tuple[str, int]]: ...
-
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
 
-    async def leaders(self) -> Sequence[Leader]:
+    async def leaders(self) -> Sequence[Leadership]:
         """The current leaders."""
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
@@ -203,6 +230,9 @@ class Store(Protocol):
 
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""
+
+    async def vacuum(self) -> None:
+        """Remove the remains of jobs that moved on, if there are so many that claims become slower."""
 
     # -- records -------------------------------------------------------------------------------
     async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
@@ -220,9 +250,12 @@ class Store(Protocol):
         """The records of a kind, oldest or `newest` first. `key`: the one with that key. `due_before`: the ones that
         are due before that time, earliest first."""
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
-        """Create or change records in one transaction. None: this one was not written, because its id or key is
-        taken, its version is a different one, or it is gone; the others are written."""
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
+        """Create or change records in one transaction, together with the rate limits of topics. None: this one was not
+        written, because its id or key is taken, its version is a different one, or it is gone; the others are written.
+        `atomic`: then VersionConflict instead, and nothing is written."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

@@ -8,9 +8,17 @@ from typing import Any, NamedTuple
 
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
 from treadle.policy.rules import Condition, SortKey
+
+
+class NewStep(NamedTuple):
+    """A declared step of a new job."""
+
+    name: str
+    title: str
 
 
 class NewJob(NamedTuple):
@@ -43,6 +51,8 @@ class NewJob(NamedTuple):
     scheduled_at: int | None = None
     slot: str | None = None
     """Unique for a schedule and a time: any number of schedulers make one job."""
+    steps: tuple[NewStep, ...] = ()
+    """Its declared steps, in their order."""
     trace: str | None = None
     """W3C traceparent of the enqueue, if tracing is on."""
 
@@ -57,6 +67,7 @@ class NewJob(NamedTuple):
             and self.expires_at is None
             and self.expires_in_ms is None
             and self.schedule_id is None
+            and not self.steps
         )
 
     @property
@@ -84,6 +95,39 @@ class Inserted(NamedTuple):
     existing_id: str | None = None
 
 
+class ClaimedStep(NamedTuple):
+    """What a step has done, as the worker that goes on with its job needs to know it."""
+
+    name: str
+    key: str
+    place: int
+    state: StepState
+    attempt: int
+    ran_ms: int = 0
+    left_ms: int | None = None
+    """How long its wait may still last, at the time of the claim."""
+    result: str | None = None
+    """JSON text; None: there is none, or it is too large to come along."""
+    result_size: int | None = None
+    input_hash: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+
+
+class EarlyAnswer(NamedTuple):
+    """An answer that came before its step waited for it."""
+
+    name: str
+    key: str
+    result: str | None
+    error: str | None
+
+
+class ClaimedSteps(NamedTuple):
+    steps: tuple[ClaimedStep, ...] = ()
+    answers: tuple[EarlyAnswer, ...] = ()
+
+
 class Claimed(NamedTuple):
     """A job in a worker's hands."""
 
@@ -104,6 +148,8 @@ class Claimed(NamedTuple):
     trace: str | None = None
     start_within_ms: int | None = None
     """Under a rate limit: give it back if its handler can't start within this time of asking for it."""
+    steps: ClaimedSteps | None = None
+    """What its steps have done before; None: nothing is known of them."""
 
     @property
     def status(self) -> Status:
@@ -156,12 +202,97 @@ class NewEvent(NamedTuple):
     metadata: Mapping[str, Any] = {}
 
 
+class StepWrite(NamedTuple):
+    """The state of a step, as its job's owner reports it."""
+
+    name: str
+    key: str
+    state: StepState
+    place: int
+    attempt: int = 0
+    title: str | None = None
+    """Of a declared step; None keeps what is stored."""
+    progress: int | None = None
+    message: str | None = None
+    started_ago_ms: int | None = None
+    """When it began, counted from now; None keeps what is stored."""
+    ran_ms: int = 0
+    """How long it was active since it was written last."""
+    until_ms: int | None = None
+    """How long it waits from now on."""
+    error: str | None = None
+    error_type: str | None = None
+    result: str | None = None
+    """JSON text."""
+    input_hash: str | None = None
+    schema: str | None = None
+    """What an answer has to look like, as JSON text."""
+
+    @property
+    def told(self) -> bool:
+        """Whether its end is an event."""
+        return self.state is StepState.COMPLETED
+
+
+class StepKey(NamedTuple):
+    name: str
+    key: str = ""
+
+
+class Checkpoint(NamedTuple):
+    """What the steps of a running job have done."""
+
+    n: int
+    token: int
+    ran_ms: int
+    steps: tuple[StepWrite, ...] = ()
+    consumed: tuple[StepKey, ...] = ()
+    """Early answers that were used."""
+    progress: int | None = None
+    message: str | None = None
+    flagged: bool = False
+    """The job is known to have steps."""
+
+    def then(self, later: Checkpoint) -> Checkpoint:
+        """Both, of one claim."""
+        return later._replace(
+            steps=self.steps + later.steps,
+            consumed=self.consumed + later.consumed,
+            progress=self.progress if later.progress is None else later.progress,
+            message=self.message if later.message is None else later.message,
+        )
+
+
+class Answer(NamedTuple):
+    """An answer to a step that waits, or will."""
+
+    id: str
+    step: str
+    key: str = ""
+    result: str | None = None
+    """JSON text."""
+    error: str | None = None
+    answered_by: str | None = None
+    unannounced: bool = False
+    """Keep it even if the job has no such step yet: its handler may come to wait for it."""
+
+
+class StepPage(NamedTuple):
+    """The runs of one step, in the order of their keys' first use."""
+
+    items: list[dict[str, Any]]
+    total: int
+
+
 class Effects(NamedTuple):
     """Written together with an outcome, or not at all."""
 
     jobs: tuple[NewJob, ...] = ()
     """Follow-up jobs; if one is refused, none is made and the attempt ends as failed."""
     events: tuple[NewEvent, ...] = ()
+    steps: tuple[StepWrite, ...] = ()
+    consumed: tuple[StepKey, ...] = ()
+    """Early answers that were used."""
 
 
 class UserDatabase(NamedTuple):
@@ -181,6 +312,9 @@ class Settlement(NamedTuple):
     """How long the handler has run; None: it never started."""
     effects: Effects | None = None
     """Not applied if a cancel, unknown to the owner, ends the attempt in another way."""
+    waited_ms: int | None = None
+    """From when it could have been claimed until its handler started, by two clocks, so it may be below 0; None: not
+    known."""
 
 
 class Touch(NamedTuple):
@@ -212,6 +346,8 @@ class Renewed(NamedTuple):
 
     until: int
     cancels: list[CancelRequest]
+    draining: bool = False
+    """The worker is asked to claim nothing more, to finish what it runs, and to stop."""
 
 
 class Graces(NamedTuple):
@@ -249,6 +385,8 @@ class SteeredJob(NamedTuple):
     attempt: int
     max_attempts: int
     stale: bool
+    steps: tuple[ClaimedStep, ...] = ()
+    """Of an ended job; without results."""
 
 
 Judge = Callable[[SteeredJob], Outcome]
@@ -343,6 +481,7 @@ class LiveWorker:
     running: int
     renewed_at: int
     """Its last heartbeat."""
+    draining: bool = False
 
 
 class LimitReached(NamedTuple):
@@ -384,7 +523,7 @@ class Stats:
     topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-class Ended(NamedTuple):
+class EndedCount(NamedTuple):
     """How many jobs of a topic ended in one way within one span of time."""
 
     at: int
@@ -393,6 +532,21 @@ class Ended(NamedTuple):
     status: str
     jobs: int
     run_ms: int
+
+
+TIME_BUCKETS = 24
+
+
+class Times(NamedTuple):
+    """How many jobs of a topic waited or ran for a time between 2**(bucket-1) and 2**bucket ms, within one span."""
+
+    at: int
+    """Where the span begins."""
+    topic: str
+    kind: str
+    """`wait` or `run`."""
+    bucket: int
+    jobs: int
 
 
 class Backlog(NamedTuple):
@@ -407,7 +561,7 @@ class Backlog(NamedTuple):
     """The earliest `run_at` among them."""
 
 
-class Leader(NamedTuple):
+class Leadership(NamedTuple):
     name: str
     holder: str
     """The worker's name and a unique suffix, because two workers may have the same name."""
@@ -443,3 +597,11 @@ class RecordWrite(NamedTuple):
     body: str
     due: int | None = None
     version: int | None = None
+
+
+class TopicRate(NamedTuple):
+    """At most `n` starts in any window of this length; None lifts the limit."""
+
+    topic: str
+    n: int | None
+    ms: int | None

@@ -14,9 +14,9 @@ from treadle.policy.judgement import Cause
 from treadle.queue.background import forever
 from treadle.queue.backoff import Backoff, jittered
 from treadle.queue.hooks import Middleware, fitting
-from treadle.store.values import CancelRequest, Settlement
+from treadle.store.values import Renewed, Settlement
 from treadle.worker.attempt import Attempt
-from treadle.worker.call import Caller, Function
+from treadle.worker.call import Function, HandlerCaller
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
@@ -55,6 +55,7 @@ class Assembly:
         self._lost_lease: Lease | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.unsubscribe: Callable[[], None] = lambda: None
+        self.on_drain: Callable[[], None] = lambda: None
 
     # -- starting ----------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class Assembly:
         options, store = self.options, self.queue.store
         self.store = store
         self.site = self.queue.site
-        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
+        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._heartbeat)
         self.progress = ProgressWriter(store, self.job_lost)
         services = LoopServices(self.queue, self.keeper, self.progress, min(options.slots, MOST_CONNECTIONS))
         self.resources = services.resources
@@ -118,6 +119,7 @@ class Assembly:
         self.slots = self.progress.slots = Slots(options.slots, lease, self.settler, job_log)
         self.metrics.slots, self.metrics.free_slots = options.slots, self._free_slots
         self.interrupts = Interrupts(store, self.slots, self.metrics, options.lease_ms)
+        self.interrupts.on_renewed = self._hear_renewed
         self.claims = ClaimLoop(
             store,
             self.slots,
@@ -141,7 +143,7 @@ class Assembly:
 
     def _recipe(self, topic: str) -> Recipe:
         handler: Handler = self.queue.handlers[topic]
-        callers: dict[str, Caller] = {
+        callers: dict[str, HandlerCaller] = {
             "async": self.loop_caller,
             "thread": self.threads,
             "process": self.processes,
@@ -173,13 +175,25 @@ class Assembly:
         else:
             self.claims.hint(hint)
 
-    def _renewed(self, cancels: Sequence[CancelRequest]) -> None:
-        self.interrupts.apply(cancels)
+    def _heartbeat(self, renewed: Renewed) -> None:
+        self._hear_renewed(renewed)
         self.progress.renew_all()
 
+    def _hear_renewed(self, renewed: Renewed) -> None:
+        self.interrupts.apply(renewed.cancels)
+        if renewed.draining:
+            self.on_drain()
+
     async def _follow_settings(self) -> None:
+        """And, because an idle worker's next heartbeat may be minutes away, whether it was asked to drain."""
         await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
         await self.site.read()
+        lease = self.slots.lease
+        if not self.slots.active.is_set() and not lease.lost and await self._is_draining():
+            await self.keeper.renew_now(lease)
+
+    async def _is_draining(self) -> bool:
+        return any(worker.draining and worker.name == self.name for worker in await self.store.workers())
 
     def _put_back(self, delay_ms: int) -> None:
         self.claims.retry_due_in(delay_ms)

@@ -29,7 +29,7 @@ async def result_of(begun: Begun) -> CallResult:
     return begun if isinstance(begun, tuple) else await begun
 
 
-class Caller(Protocol):
+class HandlerCaller(Protocol):
     def begin(self, call: Call) -> Begun: ...
 
 

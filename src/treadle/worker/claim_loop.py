@@ -216,7 +216,7 @@ class ClaimLoop:
         self._metrics.claims.observe(answered - asked)
         if claim.at is not None:
             # The database read its clock at some point during the call; assuming the middle gives the smallest error.
-            self._metrics.clock_gap_s = (asked + answered) / 2 - claim.at / 1000
+            self._slots.clock_gap_s = self._metrics.clock_gap_s = (asked + answered) / 2 - claim.at / 1000
 
     def _deliver(self, jobs: list[Claimed], asked: float) -> None:
         if not jobs:

@@ -67,6 +67,8 @@ class Slots:
         """`on_room` is called when at most this many jobs wait."""
         self.on_room: Callable[[], None] = lambda: None
         self.finished = 0
+        self.clock_gap_s = 0.0
+        """Our monotonic clock minus the database's, at the last claim; 0: unknown."""
         self.active = asyncio.Event()
         self.idle = asyncio.Event()
         self._settler = settler
@@ -221,7 +223,9 @@ class Slots:
         # Completing sets progress to 100: only a message is worth keeping.
         if attempt.news and (attempt.message or transition.to is not Status.COMPLETED):
             self._settler.add_touch(job.lease, attempt.touch(now))
-        self._settler.add(Settlement(job, transition, int((now - started) * 1000)))
+        gap = self.clock_gap_s
+        waited_ms = int((started - gap) * 1000) - job.due if gap else None
+        self._settler.add(Settlement(job, transition, int((now - started) * 1000), None, waited_ms))
         if transition.pauses_topic:
             self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
 

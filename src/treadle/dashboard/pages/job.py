@@ -58,7 +58,7 @@ class TimelineItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptRow:
     number: int
     started: datetime | None
     worker: str
@@ -88,7 +88,7 @@ class JobView:
     like_this: str
     running: bool
     left: str
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptRow]
     attempts_note: str
     payload_size: str
     has_result: bool
@@ -172,10 +172,10 @@ def _attempts(job: Job, events: Sequence[Event]) -> Any:
             started = None
     if started is not None:
         ran = words.span(started, datetime.now(UTC))
-        yield Attempt(number, started, job.locked_by or worker, ran, job.status.value, "running", "", "")
+        yield AttemptRow(number, started, job.locked_by or worker, ran, job.status.value, "running", "", "")
 
 
-def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attempt:
+def _attempt(number: int, started: datetime, worker: str, event: Event) -> AttemptRow:
     name = event.type.removeprefix("job:")
     status = {"retrying": "failed", "reclaimed": "expired", "snoozed": "pending", "released": "pending"}.get(name, name)
     kind = event.metadata.get("errorType") or event.metadata.get("error_type")
@@ -185,7 +185,7 @@ def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attem
         name, ""
     )
     text = outcome if name in ("failed", "retrying") else name
-    return Attempt(
+    return AttemptRow(
         number, started, worker, words.span(started, from_ms(event.created_at)), status, text, event.message, then
     )
 
@@ -409,7 +409,7 @@ async def _requeue_group(page: Page, job: Job) -> Response:
     key = fingerprint(job)
     group = next((one for one in await page.state.failures.get() if one.key == key), None)
     ids = group.ids if group else [job.id]
-    changed, skipped = await change_selected(page.state.queue, bulk.Change("requeue"), ids, page.actor)
+    changed, skipped = await change_selected(page.state.queue, bulk.BulkChange("requeue"), ids, page.actor)
     page.state.forget()
     text = f"{words.plural(changed, 'job')} requeued" + (f", {skipped:,} skipped." if skipped else ".")
     return page.redirect(page.url("/jobs", topic=job.topic), text)

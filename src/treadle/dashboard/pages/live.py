@@ -23,7 +23,7 @@ from treadle.dashboard.pages import bulk, errors, job, jobs, overview, topics, w
 from treadle.dashboard.rows import job_row
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse, frame
-from treadle.insights.feed import RESYNC, FeedStopped, Listener, StreamEvent
+from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.model.errors import JobNotFound, StoreUnavailable, TreadleError
 from treadle.policy import rules
@@ -149,7 +149,7 @@ class LiveStream:
                 found[name] = html
         return found
 
-    async def gather(self, first: float) -> list[StreamEvent]:
+    async def gather(self, first: float) -> list[FeedEvent]:
         """Wait for an event, then for further ones within a moment."""
         assert self._listener
         told = await self._listener.next(first)
@@ -256,7 +256,7 @@ class JobsStream(LiveStream):
                 patch["regions"] = changed
             yield patch
 
-    def _news(self, events: list[StreamEvent]) -> _News:
+    def _news(self, events: list[FeedEvent]) -> _News:
         news = _News()
         shown = set(self._ids)
         for told in events:

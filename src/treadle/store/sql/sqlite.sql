@@ -86,7 +86,7 @@ SELECT json_group_array(size) FROM (SELECT length(CAST(j.payload AS BLOB)) AS si
 
 -- name: peek_heads
 -- The first jobs of a lane as one JSON text, and whether any has a limit or a deadline or is on its last attempt.
-SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null)),
+SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null, null)),
     max(flags & 2), max(flags & 4), max(attempt + 1 >= max_attempts)
 FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
         max(r.run_at, j.created_at) AS due, j.trace
@@ -152,7 +152,13 @@ UPDATE {jobs} SET run_at = t.run_at FROM {rows: n bigint, run_at bigint} WHERE {
 UPDATE {leases} SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
 RETURNING until, (SELECT json_group_array(json_array(r.n, r.token, coalesce(r.cancel_reason, '')))
-    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id)
+    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id), json_extract(serves, '$.draining')
+
+-- name: drain_worker
+-- The worker is told with the next renewal of its lease.
+UPDATE {leases} SET serves = json_set(serves, '$.draining', json('true'))
+WHERE worker = (SELECT t.worker FROM {rows: worker text}) AND until > {now} AND json_extract(serves, '$.slots') > 0
+RETURNING id
 
 -- name: touch_running
 -- Start and progress of running jobs, each job once, under a lease that was not taken back.

@@ -29,7 +29,7 @@ from treadle.testing.contract.gates import (
 )
 from treadle.testing.contract.inserting import DedupeContract, IdempotencyContract, InsertContract
 from treadle.testing.contract.invariants import InvariantContract, WalkContract
-from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract, TemplateContract
+from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract
 from treadle.testing.contract.leases import CancelRequestContract, LeaseContract, LostClaimContract, TouchContract
 from treadle.testing.contract.looking import (
     AttemptsContract,
@@ -61,6 +61,7 @@ from treadle.testing.contract.settling import (
     GuardContract,
     SettleContract,
 )
+from treadle.testing.contract.steps import CheckpointContract, RequeueStepsContract, WaitContract
 from treadle.testing.contract.suite import ContractPart
 
 
@@ -102,6 +103,12 @@ class StoreContract:
     class TestBadData(BadDataContract): ...
 
     class TestEffects(EffectsContract): ...
+
+    class TestCheckpoint(CheckpointContract): ...
+
+    class TestWait(WaitContract): ...
+
+    class TestRequeueSteps(RequeueStepsContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -157,8 +164,6 @@ class StoreContract:
 
     class TestBusyChanges(BusyChangesContract): ...
 
-    class TestTemplate(TemplateContract): ...
-
     class TestLeader(LeaderContract): ...
 
     class TestPrune(PruneContract): ...
@@ -186,6 +191,7 @@ __all__ = [
     "CancelRequestContract",
     "CancelledWhileRunningContract",
     "ChangesContract",
+    "CheckpointContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -225,6 +231,7 @@ __all__ = [
     "ReleaseContract",
     "ReplacePolicyContract",
     "RequeueContract",
+    "RequeueStepsContract",
     "RescheduleContract",
     "SearchContract",
     "SettleContract",
@@ -232,8 +239,8 @@ __all__ = [
     "SortContract",
     "StatsContract",
     "StoreContract",
-    "TemplateContract",
     "TopicsContract",
     "TouchContract",
+    "WaitContract",
     "WalkContract",
 ]

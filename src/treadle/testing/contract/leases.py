@@ -45,6 +45,32 @@ class LeaseContract(ContractPart):
         await bench.store.close_lease(lease)
         assert await bench.store.renew(lease, HOUR) is None
 
+    async def test_a_worker_that_is_asked_to_drain_learns_it_from_its_next_renewal(self, bench: Workbench) -> None:
+        serves = {"topics": [TOPIC], "capabilities": [], "slots": 2}
+        store = bench.store
+        mine, others = await store.open_lease("mine", HOUR, serves), await store.open_lease("other", HOUR, serves)
+        outside = await store.open_lease("outside", HOUR, {**serves, "slots": 0})
+        assert await store.drain("mine")
+        for lease, draining in ((mine, True), (others, False), (outside, False)):
+            for _ in range(2):
+                renewed = await store.renew(lease, HOUR)
+                assert renewed
+                assert renewed.draining is draining
+        assert {worker.name: worker.draining for worker in await store.workers()} == {
+            "mine": True,
+            "other": False,
+            "outside": False,
+        }
+
+    async def test_only_a_live_worker_with_slots_can_be_drained(self, bench: Workbench) -> None:
+        store = bench.store
+        await store.open_lease("outside", HOUR, {"slots": 0})
+        await store.open_lease("late", MINUTE, {"slots": 1})
+        await store.open_lease("unknown abilities", HOUR)
+        await bench.pass_time(2 * MINUTE)
+        for name in ("outside", "late", "unknown abilities", "nobody", "'; --"):
+            assert not await store.drain(name), name
+
     async def test_nobodys_lease_cannot_be_used(self, bench: Workbench) -> None:
         assert await bench.store.renew(NOBODYS_LEASE, HOUR) is None
         await bench.store.close_lease(NOBODYS_LEASE)

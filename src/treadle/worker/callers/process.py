@@ -23,7 +23,7 @@ from treadle.telemetry import tracing
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Begun, Call
 from treadle.worker.child import wire
-from treadle.worker.child.process import START_S, Child, ProcessDied
+from treadle.worker.child.handle import START_S, Child, ProcessDied
 from treadle.worker.errors import describe
 from treadle.worker.services import LoopServices
 
