@@ -13,6 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 from treadle.model.errors import JobNotFound, LeaseLost
 from treadle.model.job import Job, checked_topic, short_text
 from treadle.model.payload import dumps
@@ -77,7 +79,7 @@ class ExternalWorkers:
         finally:
             unsubscribe()
             await leases.close()
-        return [(job, one.token) for one, job in zip(claimed, jobs, strict=True) if job]
+        return [(_with_payload(job, one), one.token) for one, job in zip(claimed, jobs, strict=True) if job]
 
     async def _take(self, leases: _Leases, limit: int) -> list[Claimed]:
         store, serves = leases.store, leases.serves
@@ -183,6 +185,12 @@ class ExternalWorkers:
         if held is None or held.job.token != token:
             raise _lost(job_id)
         return store, held
+
+
+def _with_payload(job: Job, claimed: Claimed) -> Job:
+    """With its secrets, which are not for readers but for the worker that runs it."""
+    job.payload = from_json(claimed.payload)
+    return job
 
 
 class _Leases:

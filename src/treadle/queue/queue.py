@@ -310,7 +310,7 @@ class Queue:
         topic = topic_of(topic)
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        order = await self._order(session, topic, options)
+        order = await self._order(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
             jobs = _traced(order.jobs([payload]), sending.traceparent)
             if connection is None:
@@ -331,7 +331,7 @@ class Queue:
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | Task):
-            order = await self._order(session, topic_of(topic), options)
+            order = await self._order(session, topic_of(topic), options, joined=connection is not None)
             jobs = order.jobs(payloads)
             orders = [order] * len(jobs)
         else:
@@ -340,7 +340,7 @@ class Queue:
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
-                orders.append(await self._order(session, topic_of(one.topic), chosen))
+                orders.append(await self._order(session, topic_of(one.topic), chosen, joined=connection is not None))
                 jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
@@ -368,11 +368,12 @@ class Queue:
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 
-    async def _order(self, session: Session, topic: str, options: EnqueueOptions) -> Order:
+    async def _order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
         """The order of this topic, cached for enqueues without options, which are the most common."""
         if time.monotonic() - session.templates_at > TEMPLATES_SECONDS:
             await self._read_templates(session)
         checked_topic(topic)
+        await self._save_secrets(session, topic, joined)
         if options:
             return Order(*self._chosen(session, topic), **checked_options(options))
         handler, own_version = self.handlers.get(topic), self._versions.get(topic)
@@ -386,6 +387,18 @@ class Queue:
         return templates.choose(
             topic, self.handlers.get(topic), self._versions.get(topic), session.templates.get(topic)
         )
+
+    async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
+        """Readers learn from the saved template what is secret, so it has to be there before the first job."""
+        handler = self.handlers.get(topic)
+        if handler is None or not handler.template.secret or topic in self._versions:
+            return
+        if joined:
+            raise InvalidInput(
+                f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "
+                "yet; await queue.save_templates() before the transaction"
+            )
+        await self._save_templates(session)
 
     async def _read_templates(self, session: Session) -> None:
         """Refresh the templates if they are old. All callers wait for the read, because they need its policies."""

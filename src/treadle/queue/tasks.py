@@ -65,6 +65,7 @@ class JobOptions(TypedDict, total=False):
     description: str
     version: int | None
     schedulable: bool
+    secret: Sequence[str]
     schedule: str | CodeSchedule | Sequence[str | CodeSchedule] | None
     timezone: str | None
     on_start: Hook | None
