@@ -127,7 +127,7 @@ def _event_text(event: Event, number: int, times: int) -> str:
     if event.type == STEP_COMPLETED:
         return f"{_step(event)} completed" + (f" {times:,} times" if times > 1 else "")
     if event.type == "job:waiting":
-        return f"{event.message or 'It'} waits"
+        return event.message[:1].upper() + event.message[1:] or "Waits"
     if event.type == "job:started":
         return f"Attempt {number}" + (f" on {event.metadata['worker']}" if event.metadata.get("worker") else "")
     return event.type.removeprefix("job:").capitalize()

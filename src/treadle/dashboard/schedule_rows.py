@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from treadle.dashboard import words
+from treadle.model.durations import format_ms
 from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
 from treadle.policy.cron import time_zone
@@ -94,7 +95,7 @@ def _row(schedule: Schedule, jobs: Mapping[str, Job], now_ms: int) -> ScheduleRo
         schedule.id,
         schedule.topic,
         schedule.description.removesuffix(f" ({schedule.timezone})"),
-        schedule.cron or f"every {words.duration(schedule.every_ms)}",
+        schedule.cron or f"every {format_ms(schedule.every_ms or 0)}",
         schedule.timezone,
         off if next_ms is None else _away(next_ms, now_ms),
         "" if next_ms is None else _local(from_ms(next_ms), schedule.timezone),
@@ -136,18 +137,32 @@ def run_times(schedule: Schedule, now_ms: int) -> list[RunTime]:
 
 
 def _run_time(run: Run, before: Run | None, now_ms: int) -> RunTime:
-    offset = f"{run.local:%z}"
     at_ms = run.at.timestamp() * 1000
     return RunTime(
         f"{run.local:%a} {run.local.day} {run.local:%b}",
         _clock(run.local),
-        f"{offset[:3]}:{offset[3:5]}",
+        offset_words(run.local),
         f"{_clock(run.at)} UTC",
         _away(at_ms, now_ms),
-        "" if before is None else f"{words.span(before.at, run.at)} later",
+        "" if before is None else f"{_distance(run.at - before.at)} later",
         run.note,
         run.is_changed,
     )
+
+
+def offset_words(local: datetime) -> str:
+    offset = f"{local:%z}"
+    return f"{offset[:3]}:{offset[3:5]}"
+
+
+def _distance(length: timedelta) -> str:
+    """24 h, 25 h, 7 d: whole units where there are some, so that a clock change stands out."""
+    seconds = round(length.total_seconds())
+    if seconds % 86_400 == 0 and seconds > 86_400:
+        return f"{seconds // 86_400} d"
+    if seconds % 3600 == 0:
+        return f"{seconds // 3600} h"
+    return f"{seconds // 60} min" if seconds % 60 == 0 and seconds < 3600 else words.duration(seconds * 1000)
 
 
 def clock_words(schedule: Schedule, now_ms: int) -> str:

@@ -147,7 +147,11 @@ def _type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
 def _rule(schema: Mapping[str, Any], choices: Sequence[str]) -> str:
     if choices:
         return "one of " + ", ".join(_unquoted(one) for one in choices)
-    rules = [words.format(schema[name]) for name, words in _BOUNDS if name in schema]
+    rules = [
+        "not empty" if name in ("minLength", "minItems") and schema[name] == 1 else words.format(schema[name])
+        for name, words in _BOUNDS
+        if name in schema
+    ]
     if properties := _properties(schema):
         rules.append(f"{len(properties)} {'field' if len(properties) == 1 else 'fields'}")
     return "; ".join(rules)

@@ -134,11 +134,13 @@ class _Drawing:
         ends += [stop for _, stop in self.active]
         guesses = [self.now + left for step in self.job.steps if (left := self._left(step))]
         last = max([end, *guesses] if end else [*ends, *starts])
-        busy = [*self.active, (self.now, last)] if guesses else self.active
+        busy = [*self.active, (self.now, last)] if guesses else list(self.active)
+        if busy and min(starts) < busy[0][0]:  # as clocks have it
+            busy.insert(0, (min(starts), busy[0][0]))
         return TimeAxis(min(starts), last, busy)
 
     def row(self, step: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> StepRow:
-        return self._line(step, [self._line(run) for run in runs])
+        return self._line(step, [self._line(run) for run in runs] if step["items"] else ())
 
     def _line(self, step: Mapping[str, Any], runs: Sequence[StepRow] = ()) -> StepRow:
         started, ended = _time(step["startedAt"]), self._end(step)

@@ -10,6 +10,7 @@ from typing import Any
 from treadle.dashboard import words
 from treadle.dashboard.schema_fields import schema_fields
 from treadle.insights.overview import Now
+from treadle.model.durations import format_ms
 from treadle.model.job import from_ms
 from treadle.policy.saved_template import SavedTemplate
 from treadle.store.values import FOREVER
@@ -71,23 +72,23 @@ def _note(saved: SavedTemplate, now: Now) -> tuple[str, bool]:
 
 
 def tries(shown: Mapping[str, Any]) -> str:
-    """`3 tries, after 1m 00s, 4m 00s`."""
+    """`3 tries, after 1m, 4m`."""
     retry = shown["retryPolicy"]
     count = retry["maxAttempts"]
     if count == 1:
         return "1 try"
-    delays = [words.duration(one * 1000) for one in retry["backoffSeconds"][: min(count - 1, 3)]]
+    delays = [_length(one) for one in retry["backoffSeconds"][: min(count - 1, 3)]]
     more = ", …" if count - 1 > len(delays) else ""
     return f"{count:,} tries, after {', '.join(delays)}{more}" if delays else f"{count:,} tries"
 
 
 def limits(shown: Mapping[str, Any]) -> str:
-    told = [words.duration(shown["timeoutSeconds"] * 1000)]
+    told = [_length(shown["timeoutSeconds"])]
     if shown["concurrencyPolicy"] != "allow":
         told.append(limit_words(shown))
     if shown["rate"]:
         rate = shown["rate"]
-        told.append(f"{rate['n']:,} per {words.duration(rate['perSeconds'] * 1000)}")
+        told.append(f"{rate['n']:,} per {_length(rate['perSeconds'])}")
     return ", ".join(told)
 
 
@@ -99,13 +100,17 @@ def limit_words(shown: Mapping[str, Any]) -> str:
     return f"{shown['concurrencyLimit']:,} at a time, {what}"
 
 
+def _length(seconds: float) -> str:
+    return format_ms(round(seconds * 1000))
+
+
 def facts(shown: Mapping[str, Any]) -> list[tuple[str, str]]:
     cancel = shown["cancelPolicy"]
-    grace = words.duration(cancel["graceSeconds"] * 1000)
+    grace = _length(cancel["graceSeconds"])
     way = "kills" if cancel["mode"] == "kill" else "asks"
     found = [
         ("Retry", tries(shown)),
-        ("Timeout", words.duration(shown["timeoutSeconds"] * 1000)),
+        ("Timeout", _length(shown["timeoutSeconds"])),
         ("Limit", limit_words(shown)),
         ("Cancel", f"{way}, {grace} grace" if cancel["supported"] else "not while it runs"),
         ("Repeatable", "yes" if shown["repeatable"] else "no"),
@@ -135,7 +140,8 @@ _APART = frozenset("version createdAt updatedAt current topic payloadSchema resu
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    old, new = _leaves(before), _leaves(after)
+    common = _step_ids(before) & _step_ids(after)
+    old, new = _leaves(before, common), _leaves(after, common)
     found = []
     for where in [*new, *(one for one in old if one not in new)]:
         if old.get(where) != new.get(where):
@@ -144,8 +150,12 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     return found
 
 
-def _leaves(shown: Mapping[str, Any]) -> dict[str, str]:
-    """Every value by its path, schemas by their fields, steps by their names."""
+def _step_ids(shown: Mapping[str, Any]) -> set[str]:
+    return {str(step.get("id")) for step in shown["steps"]}
+
+
+def _leaves(shown: Mapping[str, Any], common_steps: set[str]) -> dict[str, str]:
+    """Every value by its path, schemas by their fields, steps that both versions have by their fields."""
     found: dict[str, str] = {}
     for name, value in shown.items():
         if name not in _APART:
@@ -153,9 +163,16 @@ def _leaves(shown: Mapping[str, Any]) -> dict[str, str]:
     for name, schema in (("payload", shown["payloadSchema"]), ("result", shown["resultSchema"])):
         found.update(_schema_leaves(name, schema))
     for step in shown["steps"]:
-        for name, value in step.items():
-            found.update(_flat(f"steps.{step.get('id')}.{name}", value))
+        path = f"steps.{step.get('id')}"
+        found.update(_flat(path, step) if step.get("id") in common_steps else {path: _step_words(step)})
     return found
+
+
+def _step_words(step: Mapping[str, Any]) -> str:
+    told = [step.get("name") or "", step.get("workerType") or "a person"]
+    if step.get("timeoutSeconds"):
+        told.append(f"within {_length(step['timeoutSeconds'])}")
+    return ", ".join(one for one in told if one)
 
 
 def _flat(path: str, value: Any) -> dict[str, str]:

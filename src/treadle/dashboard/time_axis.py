@@ -17,7 +17,7 @@ Span = tuple[datetime, datetime]
 BREAKS_SHARE = 0.4
 MOST_TICKS = 5
 # Labels closer than this, in percent of the width, would run into each other.
-LABEL_ROOM = 11.0
+LABEL_ROOM = 16.0
 _STEPS_MS = [
     *(lead * 10**power for power in range(4) for lead in (1, 2, 5)),
     *(1000 * seconds for seconds in (10, 20, 30, 60, 120, 300, 600, 1200, 1800)),
@@ -65,24 +65,23 @@ class TimeAxis:
 
     def labels(self, now: datetime | None, waits: bool) -> list[Label]:
         """Round times, the breaks that are long enough to name, and `now` for a job that goes on."""
-        marks = self._break_labels(waits)
+        wanted = [(x, text, "") for x, text in self._ticks()]
+        wanted = [*self._break_labels(waits), *wanted]
         if now is not None and self.x(now) < 100 - LABEL_ROOM:
-            marks.append((self.x(now), f"now {words.span(self.start, now)}", "now-label"))
-        taken = [x for x, _, _ in marks]
-        for x, text in self._ticks():
-            if all(abs(x - other) >= LABEL_ROOM for other in taken):
-                taken.append(x)
-                marks.append((x, text, ""))
+            wanted.insert(0, (self.x(now), f"now {words.span(self.start, now)}", "now-label"))
+        marks: list[tuple[float, str, str]] = []
+        for x, text, css in wanted:
+            if all(abs(x - other) >= LABEL_ROOM for other, _, _ in marks):
+                marks.append((x, text, css))
         return [Label(percent(x), _anchor(x), text, css) for x, text, css in sorted(marks)]
 
     def _break_labels(self, waits: bool) -> list[tuple[float, str, str]]:
         found = []
         for piece in self._pieces:
             if piece.short and piece.width >= LABEL_ROOM:
-                last = waits and piece.end == self.end
-                x = 100.0 if piece.end == self.end else piece.left + piece.width / 2
-                text = f"{'waits' if last else 'parked'} {words.span(piece.start, piece.end)}"
-                found.append((x, text, "wait-label"))
+                last = piece.end == self.end
+                text = f"{'waits' if waits and last else 'parked'} {words.span(piece.start, piece.end)}"
+                found.append((100.0 if last else piece.left + piece.width / 2, text, "wait-label"))
         return found
 
     def _ticks(self) -> list[tuple[float, str]]:

@@ -17,7 +17,7 @@ from treadle.dashboard.rows import actions
 from treadle.dashboard.snippets import snippets
 from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
 from treadle.insights.error_text import ErrorText, read_error
-from treadle.insights.failures import fingerprint
+from treadle.insights.failures import FailureGroup
 from treadle.model.durations import PRIORITIES
 from treadle.model.events import Event
 from treadle.model.job import Job
@@ -143,7 +143,7 @@ def _now_lines(found: Job) -> list[str]:
     later = [step["id"] for step in found.steps if step["status"] == StepState.PENDING]
     line = f"Runs on {found.locked_by or found.last_worker or 'a worker'}."
     if busy:
-        line += f" Step {', '.join(busy[:3])} is busy."
+        line += f" Step {busy[0]} is busy." if len(busy) == 1 else f" Steps {', '.join(busy[:5])} are busy."
     return [line + (f" Then comes {later[0]}." if later else "")]
 
 
@@ -178,10 +178,13 @@ def _error_note(job: Job, now: datetime) -> str:
 
 
 async def _like_this(page: Page, job: Job) -> str:
-    key = fingerprint(job)
-    group = next((one for one in await page.state.failures.get() if one.key == key), None)
+    group = await failure_group(page, job)
     count = group.since(page.now - timedelta(hours=1)) if group else 0
     return f"{count:,} jobs failed like this in the last hour" if count > 1 else ""
+
+
+async def failure_group(page: Page, job: Job) -> FailureGroup | None:
+    return next((one for one in await page.state.failures.get() if one.key == job.error_group), None)
 
 
 def _left(job: Job, now: datetime) -> str:

@@ -12,13 +12,11 @@ from treadle.dashboard.asking import Choice, DryLine, DryRun, Field, Question
 from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.forms import count_of, priority_of, problem_of, time_of
 from treadle.dashboard.page import Page
+from treadle.dashboard.pages.job import failure_group
 from treadle.dashboard.rows import actions
-from treadle.insights.failures import fingerprint
 from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.job import Job
 from treadle.model.status import Status
-from treadle.queue import bulk
-from treadle.queue.operations import change_selected
 
 LABELS = {
     "requeue": ("Requeue this job?", "Requeue"),
@@ -110,7 +108,7 @@ def _modes(job: Job) -> list[Choice]:
 
 
 def _step_field(job: Job) -> Field:
-    options = [("", "no step"), *((one["id"], one["id"]) for one in job.steps)]
+    options = [("", "choose a step"), *((one["id"], one["id"]) for one in job.steps)]
     return Field("step", "From step", options=options, optional=True)
 
 
@@ -128,14 +126,13 @@ async def _same_way(page: Page, job: Job) -> Sequence[Choice]:
     """Lets the user include other jobs that failed in the same way; empty if there are none."""
     if job.status is not Status.FAILED:
         return ()
-    key = fingerprint(job)
-    group = next((one for one in await page.state.failures.get() if one.key == key), None)
-    if group is None or len(group.ids) < 2:
+    group = await failure_group(page, job)
+    if group is None or len(group.times) < 2:
         return ()
     return (
         Choice("which", "one", "Only this job", checked=True),
         Choice(
-            "which", "group", f"All {len(group.ids):,} that failed the same way", f"topic:{group.topic} {group.type}"
+            "which", "group", f"All {len(group.times):,} that failed the same way", f"topic:{group.topic} {group.type}"
         ),
     )
 
@@ -204,8 +201,7 @@ async def act(page: Page) -> Response:
 async def _unseen_step(page: Page) -> str:
     """The step from which to run, if its dry run was not shown yet."""
     step = await page.field("step")
-    wanted = await page.field("mode") == "from" and step and await page.field("seen") != step
-    return step if wanted else ""
+    return step if step != await page.field("seen") else ""
 
 
 async def _apply(page: Page, job: Job, action: str, reason: str) -> None:
@@ -239,10 +235,6 @@ async def _edit(page: Page, job: Job) -> None:
 
 
 async def _requeue_group(page: Page, job: Job) -> Response:
-    key = fingerprint(job)
-    group = next((one for one in await page.state.failures.get() if one.key == key), None)
-    ids = group.ids if group else [job.id]
-    changed, skipped = await change_selected(page.state.queue, bulk.BulkChange("requeue"), ids, page.actor)
-    page.state.forget()
-    text = f"{words.plural(changed, 'job')} requeued" + (f", {skipped:,} skipped." if skipped else ".")
-    return page.redirect(page.url("/jobs", topic=job.topic), text)
+    """Ask again, now about all of them: the dry run counts, and many want the number typed."""
+    query = {"action": "requeue", "all": "1", "status": "failed", "back": page.url("/jobs", topic=job.topic)}
+    return page.redirect(page.url("/bulk", **query, filter=f'errorGroup = "{job.error_group}"'))

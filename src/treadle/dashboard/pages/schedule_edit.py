@@ -11,7 +11,7 @@ from starlette.responses import Response
 from treadle.dashboard import words
 from treadle.dashboard.forms import count_of, object_of, problem_of, time_of
 from treadle.dashboard.page import Page
-from treadle.dashboard.schedule_rows import RunTime, clock_words, last_jobs, last_runs, run_times
+from treadle.dashboard.schedule_rows import RunTime, clock_words, last_jobs, last_runs, offset_words, run_times
 from treadle.model.durations import format_ms
 from treadle.model.errors import InvalidInput, TreadleError, VersionConflict
 from treadle.model.job import rfc3339
@@ -215,4 +215,4 @@ def _zone_now(page: Page, name: str) -> str:
         local = page.now.astimezone(time_zone(name or "UTC"))
     except InvalidInput:
         return ""
-    return f"now {local:%H:%M}, {local:%z}"[:-2] + f":{local:%z}"[-3:]
+    return f"now {local:%H:%M}, {offset_words(local)}"
