@@ -11,7 +11,7 @@ from treadle import Job, Queue
 from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.lifecycle import Failed, Outcome, Parked, RowState, decide
-from treadle.store.values import Checkpoint, Claimed, Effects, Settlement, StepWrite
+from treadle.store.values import Answer, Checkpoint, Claimed, Effects, Settlement, StepWrite
 
 NAMES = ("fetch", "approve", "publish")
 DAY_MS = 24 * HOUR_MS
@@ -80,3 +80,7 @@ class FlowJobs:
         text = None if schema is None else to_json(schema).decode()
         await self.ended(claimed, Parked("approve"), write("approve", StepState.WAITING, until_ms=limit, schema=text))
         return await self.queue.get(job.id)
+
+    async def answered(self, job: Job, result: str) -> None:
+        """By somebody else, as JSON text."""
+        assert await self.queue.store.answer([Answer(job.id, "approve", result=result)]) == [None]
