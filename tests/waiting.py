@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 from treadle import Job, Queue
 from treadle.model.errors import StoreUnavailable
+from treadle.model.job import from_ms
 
 
 async def until(
@@ -62,3 +64,21 @@ async def nothing_live(queue: Queue) -> bool:
 
 async def event_types(queue: Queue, job: Job) -> list[str]:
     return [event.type for event in await queue.events(job.id)]
+
+
+async def lease_is(queue: Queue, job: Job, long: timedelta) -> None:
+    """The job is locked for exactly so long after its worker's last heartbeat. The claim counts as the job's first."""
+    job, renewed_at = await until(lambda: _between_heartbeats(queue, job))
+    assert job.locked_until - renewed_at == long
+    assert job.last_heartbeat_at == max(renewed_at, job.claimed_at)
+
+
+async def _between_heartbeats(queue: Queue, job: Job) -> tuple[Job, datetime | None] | None:
+    """The job and its worker's last heartbeat, unless one came between the two looks."""
+    before = await _heartbeats(queue)
+    job = await queue.get(job.id)
+    return (job, from_ms(before[job.locked_by])) if await _heartbeats(queue) == before else None
+
+
+async def _heartbeats(queue: Queue) -> dict[str | None, int]:
+    return {worker.name: worker.renewed_at for worker in await queue.store.workers()}

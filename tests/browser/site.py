@@ -15,6 +15,7 @@ from tests.queue.hands import Hands, eventually
 from treadle import Job, Queue
 from treadle.accounts import Accounts
 from treadle.dashboard import create_app
+from treadle.queue.audit import Actor, AuditLog
 
 
 class Site:
@@ -36,6 +37,10 @@ class Site:
 
     async def _accounts(self) -> Accounts:
         return Accounts(self.queue.store)
+
+    async def server_audit(self, text: str) -> None:
+        """An audit entry with this text in every field."""
+        await AuditLog(self.queue).add(Actor(text, text), text, text, filter=text, reason=text)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)

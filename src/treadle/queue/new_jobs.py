@@ -23,9 +23,10 @@ from treadle.model.handler import Handler
 from treadle.model.job import Job, from_ms, short_text, to_ms
 from treadle.model.payload import dumps_object
 from treadle.model.status import Status
+from treadle.model.steps import pending_step
 from treadle.model.template import WHOLE_PAYLOAD, Template, checked_capability, evaluate_key
 from treadle.policy.admission import Limit
-from treadle.store.values import NewJob
+from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -128,6 +129,7 @@ class Order:
             idempotency_key=short_text(idempotency_key, "idempotency_key"),
             key_owner=key_owner,
             template_version=version,
+            steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
 
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
@@ -183,6 +185,7 @@ def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
         idempotency_key=job.idempotency_key,
         capability=job.capability or None,
         template_version=job.template_version,
+        steps=[pending_step(step.name, step.title) for step in job.steps],
         queue=queue,
     )
 

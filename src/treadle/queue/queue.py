@@ -18,14 +18,15 @@ from treadle.insights.lists import Count
 from treadle.insights.stats import QueueStats
 from treadle.model import settings
 from treadle.model.durations import Duration, Priority, duration_ms
-from treadle.model.errors import InvalidInput, JobNotFound, Refused, SchemaMismatch
+from treadle.model.errors import InvalidInput, JobNotFound, Refused, SchemaMismatch, UnknownStep
 from treadle.model.events import Event
 from treadle.model.handler import Handler
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.settings import Settings
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
-from treadle.queue import results, steering, templates
+from treadle.queue import results, signals, steering, templates
+from treadle.queue.flows import Flow, FlowHandler
 from treadle.queue.hooks import AnyHook, Hooks
 from treadle.queue.new_jobs import (
     EnqueueOptions,
@@ -48,12 +49,13 @@ from treadle.queue.tasks import (
     Task,
     make_handler,
     make_task,
+    make_template,
     topic_of,
 )
 from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, Topic
+from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -212,6 +214,26 @@ class Queue:
         self.handlers[topic] = made
         self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
+
+    def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow:
+        """A topic with steps: `@flow.step` declares them in their order. `options` are those of a job.
+
+        Each step's result is kept, and a retry runs only what has not completed.
+        """
+        if checked_topic(name) in self.handlers:
+            raise InvalidInput(f"topic {name} has a handler already, {self.handlers[name].name}", field="topic")
+        if "process" in options:
+            raise InvalidInput("process: each step has its own; use @flow.step(process=True)", field="process")
+        schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
+        self.hooks.take_options(name, cast(dict[str, Any], options))
+        handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        self.handlers[name] = handler
+        self._code_schedules[name] = schedules
+        return Flow(self, handler)
+
+    def saved_version(self, topic: str) -> int | None:
+        """The number of the template that this process's code was saved as."""
+        return self._versions.get(topic)
 
     # -- hooks and middleware, in the worker's process -------------------------------------------
 
@@ -522,6 +544,32 @@ class Queue:
         session = await self._session()
         disabled = await self._topics_where(session, _is_disabled)
         return self._answer((await steering.requeue(session.store, [job_id], force, disabled))[0])
+
+    async def signal(
+        self,
+        job_id: str,
+        step: str,
+        value: Any = None,
+        *,
+        error: str | None = None,
+        key: str | int = "",
+        answered_by: str | None = None,
+    ) -> Job:
+        """Answer a step that waits, or will: with a value, which may be None, or with an error.
+
+        The first answer counts. UnknownStep if the job has no such step, StepEnded if it has its answer or is over,
+        InvalidAnswer if the value does not match the type that the step asks for.
+        """
+        await self._session()
+        return await signals.signal(self, job_id, step, value, error, key, answered_by)
+
+    async def steps(self, job_id: str, step: str, *, offset: int = 0, limit: int = 100) -> StepPage:
+        """The runs of one step with their whole results, in the order in which they began."""
+        page = await (await self._session()).store.steps(job_id, step, max(offset, 0), max(min(limit, 1000), 1))
+        if page is None:
+            await self.get(job_id)
+            raise UnknownStep(f"job {job_id} has no step {str(step)[:100]!r}", step=str(step)[:100])
+        return page
 
     async def release(self, job_id: str) -> Job:
         """Take a running job from its worker and requeue it without using up the attempt; the worker's later writes are

@@ -25,8 +25,10 @@ from treadle.store.values import (
     Changes,
     Checkpoint,
     Claim,
+    Claimed,
     ClaimedSteps,
     EndedCount,
+    FailedGroup,
     Finding,
     Graces,
     Holding,
@@ -144,6 +146,10 @@ class Store(Protocol):
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
 
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        """Move these jobs, claimed under this lease, to one new lease each; for external workers, which report on every
+        job alone. LeaseLost if the lease was taken back."""
+
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         """Release jobs under this lease with any other token: claims that the worker never got an answer to."""
 
@@ -199,6 +205,9 @@ class Store(Protocol):
 
     async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        """The newest so many failed jobs, by error group."""
 
     async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
         """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have

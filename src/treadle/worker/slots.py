@@ -215,11 +215,8 @@ class Slots:
         recipe.note_run(now - started)
         if outcome is None or attempt.abandoned:
             return
-        effects = None
         if outcome.__class__ is Completed:
             transition = _completed(job, outcome.result)
-            if attempt.follow_ups:
-                effects = Effects(attempt.follow_ups)
         elif isinstance(outcome, CancelAcknowledged):
             transition = _cancelled(job, outcome.reason)
         else:
@@ -229,6 +226,7 @@ class Slots:
             self._settler.add_touch(job.lease, attempt.touch(now))
         gap = self.clock_gap_s
         waited_ms = int((started - gap) * 1000) - job.due if gap else None
+        effects = _effects(attempt, outcome) if attempt.steps is not None or attempt.follow_ups else None
         self._settler.add(Settlement(job, transition, int((now - started) * 1000), effects, waited_ms))
         if transition.pauses_topic:
             self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
@@ -293,6 +291,13 @@ def _completed(job: Claimed, result: str | None) -> Transition:
 
 
 _DONE = [decide(RowState(Status.PROCESSING, attempt, attempt), Completed()) for attempt in range(64)]
+
+
+def _effects(attempt: Attempt, outcome: Outcome) -> Effects | None:
+    effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
+    if attempt.follow_ups and isinstance(outcome, Completed):
+        return (effects or Effects())._replace(jobs=attempt.follow_ups)
+    return effects
 
 
 def _cancelled(job: Claimed, reason: str) -> Transition:

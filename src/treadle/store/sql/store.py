@@ -31,6 +31,7 @@ from treadle.store.values import (
     Claimed,
     ClaimedSteps,
     EndedCount,
+    FailedGroup,
     Graces,
     Holding,
     Inserted,
@@ -237,6 +238,9 @@ class SqlStore(ABC):
         held = {row[1]: Holding(Claimed(*row[:12]), row[12], row[13] is not None) for row in rows}
         return [held.get(id) for id in ids]
 
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        return await self.transact(lambda: scripts.split_lease(lease, jobs, lease_ms)) if jobs else []
+
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         return await self.transact(lambda: scripts.release_unknown(lease, tokens), [wakeups.READY])
 
@@ -399,6 +403,10 @@ class SqlStore(ABC):
         return [
             EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
         ]
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        rows = await self._ask("failed_groups", [{"top": newest}])
+        return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
 
     async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
         rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])

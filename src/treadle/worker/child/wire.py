@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from treadle.model import errors
 from treadle.model.job import EPOCH, Job
 from treadle.model.status import Status
+from treadle.queue.steps import StepRecord
 
 _LENGTH = struct.Struct("!I")
 Message = dict[str, Any]
@@ -88,6 +89,17 @@ def _packed(value: Any) -> Any:
 
 def _unpacked(value: Any) -> Any:
     return EPOCH + timedelta(seconds=value["$at"]) if isinstance(value, dict) and set(value) == {"$at"} else value
+
+
+# -- steps -------------------------------------------------------------------------------------------
+
+
+def recall_request(name: str, key: str, cancelable: bool) -> Message:
+    return {"for": "recall", "name": name, "key": key, "cancelable": cancelable}
+
+
+def record_request(record: StepRecord | None, name: str, key: str) -> Message:
+    return {"for": "record", "record": record and list(record), "name": name, "key": key}
 
 
 # -- errors ------------------------------------------------------------------------------------------
