@@ -466,8 +466,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _alike(jobs: Sequence[NewJob]) -> bool:
-    first = jobs[0].shape
-    return all(job.shape == first for job in jobs)
+    return len(jobs) == 1 or len({job.shape for job in jobs}) == 1
 
 
 async def _applied(connection: Any) -> set[int]:
