@@ -22,7 +22,10 @@ PROBLEMS = [
         " UNION ALL ".join(
             f"SELECT '{place}', p.n FROM {{{place}}} p "
             f"WHERE p.n <> {NOBODY} AND NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = p.n)"
-            for place in "ready later held running outcomes keys members deadlines notes events".split()
+            for place in (
+                "ready later held parked running outcomes keys members deadlines notes events steps step_results "
+                "answers"
+            ).split()
         ),
     ),
     (
@@ -33,6 +36,7 @@ PROBLEMS = [
         " UNION ALL SELECT l.n FROM {later} l JOIN {jobs} j ON j.n = l.n WHERE (l.lane, l.run_at) <> (j.lane, j.run_at)"
         " UNION ALL SELECT h.n FROM {held} h JOIN {jobs} j ON j.n = h.n "
         "WHERE (h.lane, h.key, h.rank, h.run_at, h.most) <> (j.lane, j.limit_key, ~j.priority, j.run_at, j.limit_most)"
+        " UNION ALL SELECT k.n FROM {parked} k JOIN {jobs} j ON j.n = k.n WHERE k.lane <> j.lane"
         " UNION ALL SELECT o.n FROM {outcomes} o JOIN {jobs} j ON j.n = o.n WHERE o.topic <> j.topic",
     ),
     (
@@ -40,7 +44,13 @@ PROBLEMS = [
         " UNION ALL ".join(
             f"SELECT p.n, p.attempt, j.max_attempts FROM {{{place}}} p JOIN {{jobs}} j ON j.n = p.n "
             f"WHERE p.attempt < {least} OR p.attempt > j.max_attempts - {room}"
-            for place, least, room in [("ready", 0, 1), ("later", 0, 1), ("held", 0, 1), ("running", 1, 0)]
+            for place, least, room in [
+                ("ready", 0, 1),
+                ("later", 0, 1),
+                ("held", 0, 1),
+                ("parked", 0, 1),
+                ("running", 1, 0),
+            ]
         )
         + " UNION ALL SELECT p.n, p.attempt, j.max_attempts FROM {outcomes} p JOIN {jobs} j ON j.n = p.n "
         "WHERE p.attempt < 0 OR p.attempt > j.max_attempts",
@@ -83,7 +93,7 @@ PROBLEMS = [
         "SELECT 'dedupe', j.n FROM {jobs} j WHERE j.dedupe_key IS NOT NULL "
         "AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n) "
         "AND NOT EXISTS (SELECT 1 FROM {keys} k WHERE k.kind = 'dedupe' AND k.key = j.dedupe_key AND k.n = j.n) "
-        "UNION ALL SELECT 'deadline', j.n FROM {jobs} j WHERE j.expires_at IS NOT NULL AND ("
+        "UNION ALL SELECT 'deadline', j.n FROM {jobs} j WHERE j.expires_at IS NOT NULL AND (j.flags & 4) <> 0 AND ("
         "j.n IN (SELECT n FROM {ready} WHERE attempt = 0) OR j.n IN (SELECT n FROM {later} WHERE attempt = 0) "
         "OR j.n IN (SELECT n FROM {held} WHERE attempt = 0)) "
         "AND NOT EXISTS (SELECT 1 FROM {deadlines} d WHERE d.n = j.n)",
@@ -95,14 +105,47 @@ PROBLEMS = [
     ),
 ]
 
+PROBLEMS += [
+    (
+        "steps of a job whose flag does not say so",
+        "SELECT j.n FROM {jobs} j WHERE (j.flags & 32) = 0 AND (EXISTS (SELECT 1 FROM {steps} s WHERE s.n = j.n) "
+        "OR EXISTS (SELECT 1 FROM {answers} a WHERE a.n = j.n))",
+    ),
+    (
+        "a step under way in a job that nobody runs",
+        "SELECT s.n, s.name FROM {steps} s WHERE s.state = 'processing' "
+        "AND NOT EXISTS (SELECT 1 FROM {running} r WHERE r.n = s.n)",
+    ),
+    (
+        "a parked job that waits for nothing, or for longer than its steps say",
+        "SELECT k.n FROM {parked} k WHERE NOT EXISTS (SELECT 1 FROM {steps} s WHERE s.n = k.n AND s.state = 'waiting') "
+        "OR coalesce(k.until, 0) <> coalesce("
+        "(SELECT min(s.until) FROM {steps} s WHERE s.n = k.n AND s.state = 'waiting'), 0)",
+    ),
+    (
+        "an answer that its waiting step has not got",
+        "SELECT a.n, a.name FROM {answers} a JOIN {steps} s ON s.n = a.n AND s.name = a.name AND s.key = a.key "
+        "WHERE s.state = 'waiting'",
+    ),
+    (
+        "a result that is kept apart from no step",
+        "SELECT w.n, w.name FROM {step_results} w WHERE NOT EXISTS "
+        "(SELECT 1 FROM {steps} s WHERE s.n = w.n AND s.name = w.name AND s.key = w.key AND s.result IS NULL)",
+    ),
+]
+
 # Jobs that are ready stay where they are: they are due already, and claims remember how far they came.
 TIMES = {
     "jobs": ["created_at", "expires_at"],
     "later": ["run_at"],
+    "workers": ["seen_at"],
     "leases": ["until", "renewed_at"],
     "running": ["claimed_at", "started_at", "cancel_at"],
     "outcomes": ["ended_at", "claimed_at", "started_at", "cancel_at"],
     "deadlines": ["expires_at"],
+    "parked": ["until"],
+    "steps": ["started_at", "ended_at", "until"],
+    "answers": ["created_at"],
     "starts": ["at"],
     "events": ["created_at"],
     "leaders": ["until"],

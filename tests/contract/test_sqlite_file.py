@@ -596,6 +596,23 @@ class Shaky:
         return self.connection.execute(sql, values)
 
 
+class TestLargePayloads(SqlitePart):
+    async def test_a_claim_measures_no_more_payloads_than_it_takes(self, bench: Workbench) -> None:
+        """SQLite reads a payload to measure it, and the claim has the write lock."""
+        assert isinstance(bench.store, SqliteStore)
+        measured: list[int] = []
+
+        def length(value: bytes) -> int:
+            measured.append(len(value))
+            return len(value)
+
+        bench.store.engine._connection.create_function("length", 1, length)
+        await bench.enqueue(200, payload='{"x": "%s"}' % ("x" * 10_000))
+        claim = await bench.store.claim(await bench.lease(), Wants(["mail"], [], 200, 200, max_bytes=50_000))
+        assert len(claim.jobs) == 4
+        assert len(measured) <= 6, "one too many, and one that the driver reads ahead"
+
+
 class TestTurningToWal:
     """A file that somebody else has locked while it is turned."""
 

@@ -201,3 +201,13 @@ async def test_a_page_of_jobs_asks_the_same_number_of_queries_for_one_row_and_fo
         await sqlite_visitor.get("/_/jobs?q=userId")
         counts.append(sorted(asked))
     assert counts[0] == counts[1]
+
+
+async def test_a_secret_is_shown_nowhere(visitor: Visitor) -> None:
+    visitor.queue.register("pay", lambda payload: None, secret=["token"])
+    job = await visitor.queue.enqueue("pay", {"user": "ann", "token": "s3cr3t-t0k3n"})
+    for path in ("/_/jobs", f"/_/jobs/{job.id}", f"/_/jobs/new?from={job.id}"):
+        page = await visitor.get(path)
+        assert page.status_code == 200
+        assert "s3cr3t-t0k3n" not in page.text
+        assert "***" in page.text

@@ -51,7 +51,7 @@ async def test_nobody_gets_in_without_a_token(sqlite_api: Api) -> None:
 
 async def test_a_user_whom_no_rule_lets_in(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
-    key = await sqlite_api.key("templates")
+    key = await sqlite_api.key("webhooks")
     for method, path in routes():
         if (method, path) not in OPEN and not path.endswith("/auth-refresh"):
             for who in ("ann", key):

@@ -10,6 +10,7 @@ from treadle.model.status import ENDED, LIVE, Status
 from treadle.policy.lifecycle import (
     LEAVES_TO,
     VERBS,
+    Answered,
     CancelAcknowledged,
     CancelRequested,
     Completed,
@@ -19,6 +20,7 @@ from treadle.policy.lifecycle import (
     GraceOver,
     LeaseExpired,
     Outcome,
+    Parked,
     Patch,
     Released,
     ReleasedByHand,
@@ -26,6 +28,7 @@ from treadle.policy.lifecycle import (
     Rescheduled,
     Snoozed,
     Transition,
+    WaitOver,
     decide,
     first_line,
     retries,
@@ -86,6 +89,9 @@ EVERYTHING: list[tuple[Outcome, dict[Status, Status]]] = [
     (Failed(TRACEBACK, "Fail"), {PROCESSING: FAILED, WAITING: FAILED, CANCELLING: CANCELLED}),
     (Snoozed(5_000, "not yet"), {PROCESSING: PENDING, CANCELLING: CANCELLED}),
     (Released("the worker stopped"), {PROCESSING: PENDING, CANCELLING: CANCELLED}),
+    (Parked("approve"), {PROCESSING: WAITING, CANCELLING: CANCELLED}),
+    (WaitOver(), {WAITING: PENDING}),
+    (Answered(), {WAITING: PENDING}),
     (CancelAcknowledged("by hand"), {CANCELLING: CANCELLED}),
     (LeaseExpired("worker-1"), {PROCESSING: PENDING, CANCELLING: CANCELLED}),
     (DeadlinePassed(), {PENDING: EXPIRED}),
@@ -134,6 +140,9 @@ def test_a_refusal_speaks_as_people_do() -> None:
         "Failed": "fail",
         "Snoozed": "snooze",
         "Released": "release",
+        "Parked": "park",
+        "WaitOver": "ending its wait",
+        "Answered": "answer",
         "CancelAcknowledged": "ack-cancel",
         "LeaseExpired": "reclaim",
         "DeadlinePassed": "expire",
@@ -144,6 +153,22 @@ def test_a_refusal_speaks_as_people_do() -> None:
         "Rescheduled": "reschedule",
         "Deleted": "delete",
     }
+
+
+def test_a_job_that_waits_has_its_attempt_back_and_says_for_what() -> None:
+    parked = decide(State(PROCESSING, 2), Parked("approve"))
+    assert (parked.to, parked.attempt, parked.event, parked.message) == (WAITING, 1, "job:waiting", "waits for approve")
+    assert parked.if_cancelling is not None
+    assert (parked.if_cancelling.to, parked.if_cancelling.attempt) == (CANCELLED, 2)
+    assert decide(State(PROCESSING, 0), Parked("approve")).attempt == 0
+    for outcome in (WaitOver(), Answered()):
+        assert decide(State(WAITING, 1), outcome) == Transition(PENDING, 1)
+
+
+def test_a_requeue_says_how_its_steps_go_on() -> None:
+    messages = [decide(State(FAILED), Requeued(mode=mode)).message for mode in ("", "unfinished", "all", "from")]
+    assert messages == ["was failed", "was failed", "was failed, mode all", "was failed, mode from"]
+    assert (Requeued().steps, Requeued().payload) == (None, None)
 
 
 def test_a_completed_job_says_how_it_can_be_requeued() -> None:
@@ -405,8 +430,9 @@ def test_the_history_shows_the_line_that_names_the_exception(error: str, line: s
         # Every attempt of these has ended without success.
         *((status, attempt, attempt) for status in (PENDING, FAILED, CANCELLED, EXPIRED) for attempt in range(4)),
         # One of these is still under way or was the success.
-        *((status, n, n - 1) for status in (PROCESSING, WAITING, CANCELLING, COMPLETED) for n in (1, 2, 3)),
+        *((status, n, n - 1) for status in (PROCESSING, CANCELLING, COMPLETED) for n in (1, 2, 3)),
         *((status, 0, 0) for status in (PROCESSING, WAITING, CANCELLING, COMPLETED)),
+        *((WAITING, n, n) for n in (1, 2, 3)),
     ],
 )
 def test_retries_counts_attempts_that_ended_without_success(status: Status, attempt: int, expected: int) -> None:

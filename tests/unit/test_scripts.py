@@ -12,7 +12,7 @@ from treadle.model.errors import JobNotFound, StoreUnavailable
 from treadle.policy.admission import Owner, Request, UniqueKey
 from treadle.policy.lifecycle import CancelRequested
 from treadle.store.sql.scripts.admitting import _take_keys
-from treadle.store.sql.scripts.common import LOOKS, Facts, Script
+from treadle.store.sql.scripts.common import LOOKS, JobFacts, Script
 from treadle.store.sql.scripts.limits import wake
 from treadle.store.sql.scripts.steer import steer
 from treadle.store.values import Refusal, SteeredJob
@@ -71,14 +71,14 @@ def test_a_key_that_changes_hands_all_the_time_is_left_alone() -> None:
 
 NOWHERE: list[Answer] = [
     ("clock", [(0,)]),
-    *((f"lock_{place}", NOBODY) for place in ("ready", "later", "held", "running")),
+    *((f"lock_{place}", NOBODY) for place in ("ready", "later", "held", "running", "parked")),
     ("find_outcomes", NOBODY),
 ]
 
 
 def test_a_job_that_moves_is_looked_for_again_but_not_for_ever() -> None:
-    found = ("find_jobs", [Facts(7, "id", "mail", 1, 0, 3, 0, None, None, 0, "")])
-    running = [*NOWHERE[:-2], ("lock_running", [(7, 1, None)]), ("mark_cancel", NOBODY), ("add_events", NOBODY)]
+    found = ("find_jobs", [JobFacts(7, "id", "mail", 1, 0, 3, 0, None, None, 0, "")])
+    running = [*NOWHERE[:-3], ("lock_running", [(7, 1, None)]), ("mark_cancel", NOBODY), ("add_events", NOBODY)]
     assert play(steer(["id"], stop, 0), [found, *NOWHERE, *running]).answers == {"id": None}
     answer = play(steer(["id"], stop, 0), [found, *NOWHERE * LOOKS]).answers["id"]
     assert isinstance(answer, Refusal)

@@ -152,12 +152,12 @@ def _server(app: Any) -> uvicorn.Server:
         proxy_headers=False,
     )
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield  # the worker has to receive them too
 
-    return Server(config)
+    return UvicornServer(config)
 
 
 async def _together(server: uvicorn.Server, worker: Worker, listener: socket.socket) -> None:

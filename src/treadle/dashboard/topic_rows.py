@@ -16,7 +16,7 @@ from treadle.insights.overview import HOUR_MS, Now
 from treadle.insights.times import Distribution, distribution, times
 from treadle.model.job import from_ms
 from treadle.model.status import Status
-from treadle.store.values import FOREVER, Ended, Topic
+from treadle.store.values import FOREVER, EndedCount, Topic
 
 HOURS = 24
 # A due job that has not started after this long is late.
@@ -59,7 +59,12 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
 
 
 def _row(
-    topic: Topic, now: Now, runs: Distribution, hours: Sequence[Ended], ended: Sequence[Ended], range_: Range
+    topic: Topic,
+    now: Now,
+    runs: Distribution,
+    hours: Sequence[EndedCount],
+    ended: Sequence[EndedCount],
+    range_: Range,
 ) -> TopicRow:
     name = topic.topic
     first = now.oldest_due(name)
@@ -73,7 +78,7 @@ def _row(
     saved = now.templates.get(name)
     return TopicRow(
         name,
-        f"version {saved[1]}" if saved else "no template",
+        f"version {saved.version}" if saved else "no template",
         state,
         note,
         icon,
@@ -121,7 +126,7 @@ def _state(topic: Topic, now: Now) -> tuple[str, str, str, str]:
     )
 
 
-def _spark(hours: Sequence[Ended], at: int) -> Spark:
+def _spark(hours: Sequence[EndedCount], at: int) -> Spark:
     last = at - at % HOUR_MS
     counts = [[0, 0] for _ in range(HOURS)]
     for one in hours:

@@ -84,6 +84,7 @@ def _right_word(name: str, known: Collection[str]) -> str | None:
 _STATUS: list[tuple[type[errors.TreadleError], int]] = [
     (errors.JobNotFound, 404),
     (errors.ScheduleNotFound, 404),
+    (errors.TemplateNotFound, 404),
     (errors.InvalidInput, 400),
     (errors.KeyReused, 422),
     (errors.Refused, 409),
@@ -114,7 +115,8 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
     field = error.data.get("field")
     if field is None:
         return ApiError(status, error.code, message, error.data)
-    name = camel(str(field))
+    # The names inside a payload are the client's.
+    name = str(field) if isinstance(error, errors.InvalidPayload) else camel(str(field))
     return ApiError(status, error.code, message, {name: {"code": error.code, "message": message}})
 
 

@@ -10,9 +10,11 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from treadle.insights.stats import QueueStats, summarise
+from treadle.insights.templates import saved_templates
 from treadle.model.job import Job, to_ms
+from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Backlog, Ended, Leader, LiveWorker, Topic
+from treadle.store.values import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Topic
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -22,7 +24,7 @@ QUICK_S = 0.05
 KEPT_FOR = 10
 
 
-class Recent(Generic[T]):
+class CachedAnswer(Generic[T]):
     """Caches the last answer briefly, so that ten open pages cost the database little more than one.
 
     An answer is kept ten times as long as it took, but at most `most` seconds. A quick answer is not kept, so that a
@@ -65,8 +67,8 @@ class Now:
     topics: Sequence[Topic]
     workers: Sequence[LiveWorker]
     backlog: Sequence[Backlog]
-    templates: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    leaders: Sequence[Leader] = ()
+    templates: Mapping[str, SavedTemplate] = field(default_factory=dict)
+    leaders: Sequence[Leadership] = ()
 
     def paused_until(self, topic: str) -> int | None:
         return next((one.paused_until for one in self.topics if one.topic == topic), None)
@@ -108,12 +110,12 @@ class Now:
 
 async def now(store: Store) -> Now:
     at, topics, workers, backlog, templates, leaders = await asyncio.gather(
-        store.now(), store.topics(), store.workers(), store.backlog(), store.templates(), store.leaders()
+        store.now(), store.topics(), store.workers(), store.backlog(), saved_templates(store), store.leaders()
     )
     return Now(at, topics, workers, backlog, templates, leaders)
 
 
-async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[Ended]:
+async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[EndedCount]:
     return await store.history(to_ms(since, "since"), step_minutes)
 
 

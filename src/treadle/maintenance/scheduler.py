@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, TreadleError, VersionConflict
-from treadle.policy.schedule import Firing, Schedule, Slot, fire
+from treadle.policy.schedule import Firing, Schedule, ScheduleSlot, fire
 from treadle.queue.schedules import KIND, Stored, due_of, schedule_from
 from treadle.store.values import Inserted, NewJob, Record, RecordWrite
 from treadle.store.wakeups import LATER
@@ -124,7 +124,7 @@ class Scheduler:
             return 0
         return sum(job is not None and not job.ended for job in await self._store.get(schedule.recent))
 
-    async def _make(self, one: _Due, slot: Slot) -> None:
+    async def _make(self, one: _Due, slot: ScheduleSlot) -> None:
         try:
             job = await self._queue.schedules.new_job(one.stored.schedule, slot)
         except (Refused, InvalidInput) as error:

@@ -7,7 +7,7 @@ and what to do.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 
 class TreadleError(Exception):
@@ -117,6 +117,12 @@ class ScheduleNotFound(TreadleError, LookupError):
     code = "not_found"
 
 
+class TemplateNotFound(TreadleError, LookupError):
+    """No process has saved a template for this topic, or it has no such version."""
+
+    code = "not_found"
+
+
 class VersionConflict(TreadleError):
     """Changed since it was read; read it again."""
 
@@ -127,6 +133,36 @@ class CodeDefined(TreadleError):
     """Defined in the application's code and changed there."""
 
     code = "code_defined"
+
+
+class UnknownStep(TreadleError, LookupError):
+    """The job has no step with this name, or none that takes an answer."""
+
+    code = "unknown_step"
+
+
+class StepEnded(TreadleError):
+    """The step has been answered already, or it is over."""
+
+    code = "step_ended"
+
+
+class InvalidAnswer(InvalidInput):
+    """An answer that does not match the type its step asks for."""
+
+    code = "invalid_answer"
+
+
+class DoubledStep(InvalidInput):
+    """The same step ran twice in one attempt; give the runs different keys."""
+
+    code = "doubled_step"
+
+
+class TooManySteps(InvalidInput):
+    """More step names or runs of steps than a job may have."""
+
+    code = "too_many_steps"
 
 
 class StoreUnavailable(TreadleError):
@@ -181,6 +217,14 @@ class Fail(Exception):
     """Raised by a handler: fail now, even if attempts are left."""
 
 
+class WaitTimeout(Fail):
+    """Nobody answered in time. The job fails unless its handler catches this."""
+
+
+class AnswerError(Fail):
+    """The answer was an error. The job fails unless its handler catches this."""
+
+
 class RetryAfter(Exception):
     """Raised by a handler: try again after this delay. This attempt counts.
 
@@ -207,3 +251,22 @@ class JobCancelled(BaseException):
 
     A BaseException like asyncio's CancelledError, so that `except Exception` does not swallow it.
     """
+
+
+class Suspend(BaseException):
+    """Leaves a handler that waits for an answer or for a time; it is called again from its start when that has come.
+
+    A BaseException, so that `except Exception` does not swallow it.
+    """
+
+    def __init__(self, kind: Literal["park", "snooze"], message: str, delay_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.delay_ms = delay_ms
+
+
+def suspend_in(error: BaseException) -> Suspend | None:
+    """The Suspend that an error is, or that a group of errors has among others."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := suspend_in(one))), None)
+    return error if isinstance(error, Suspend) else None

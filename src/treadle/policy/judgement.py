@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from treadle.model.durations import format_ms
 from treadle.model.errors import JobCancelled, LeaseLost
 from treadle.model.retry import Retry, families_of
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
 
 
 class Cause(Enum):
@@ -43,9 +43,9 @@ class Returned(NamedTuple):
     """The result as JSON; None if there is none."""
 
 
-RaisedKind = Literal["stop", "snooze", "pause", "retry", "fatal", "refused", "error"]
-"""`stop`: it followed an interrupt. `pause`: a snooze of the whole topic. `refused`: its payload can't be read or its
-result can't be stored.
+RaisedKind = Literal["stop", "snooze", "pause", "park", "retry", "fatal", "refused", "error"]
+"""`stop`: it followed an interrupt. `pause`: a snooze of the whole topic. `park`: it waits for answers. `refused`:
+its payload can't be read or its result can't be stored.
 """
 
 
@@ -86,6 +86,8 @@ def judge(result: CallResult, interrupt: Interrupt | None, retry: Retry, failure
 def _judge_error(raised: Raised, interrupt: Interrupt | None, retry: Retry, failures: int) -> Outcome:
     if raised.kind == "refused":
         return Failed(raised.text, raised.type)
+    if raised.kind == "park":
+        return Parked(raised.text)
     if interrupt and interrupt.cause is Cause.SHUTDOWN:
         return Released("the worker stopped")
     if interrupt and interrupt.cause is Cause.CANCEL and raised.kind == "stop":

@@ -11,27 +11,33 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from pydantic_core import from_json, to_json
 from typing_extensions import Unpack
 
 from treadle.insights import lists, stats, timeline, why
 from treadle.insights.lists import Count
 from treadle.insights.stats import QueueStats
 from treadle.model import settings
-from treadle.model.durations import Duration, Priority, duration_ms, priority_value
-from treadle.model.errors import InvalidInput, JobFailed, JobNotFound, Refused, ResultTimeout, SchemaMismatch
+from treadle.model.durations import Duration, Priority, duration_ms
+from treadle.model.errors import InvalidInput, JobNotFound, Refused, SchemaMismatch, UnknownStep
 from treadle.model.events import Event
 from treadle.model.handler import Handler
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
-from treadle.model.payload import dumps
 from treadle.model.settings import Settings
 from treadle.model.status import Status
-from treadle.model.template import CancelPolicy, Template, plain_template
-from treadle.queue import steering
+from treadle.model.template import CancelPolicy, Template
+from treadle.queue import results, signals, steering, templates
+from treadle.queue.flows import Flow, FlowHandler
 from treadle.queue.hooks import AnyHook, Hooks
-from treadle.queue.new_jobs import EnqueueOptions, JobRequest, Order, checked_attempts, checked_options, merged
+from treadle.queue.new_jobs import (
+    EnqueueOptions,
+    JobRequest,
+    Order,
+    ReadyOrder,
+    checked_options,
+    merged,
+)
 from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedules import CodeSchedule, Schedules, code_schedules
+from treadle.queue.schedules import CodeSchedule, Schedules, check_code, code_schedules
 from treadle.queue.session import Session, Sessions
 from treadle.queue.tasks import (
     ArgumentsTask,
@@ -43,12 +49,13 @@ from treadle.queue.tasks import (
     Task,
     make_handler,
     make_task,
+    make_template,
     topic_of,
 )
+from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, Topic
-from treadle.store.wakeups import ENDED
+from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -57,8 +64,8 @@ if TYPE_CHECKING:
     from treadle.insights.feed import Feed
     from treadle.queue.sync import SyncQueue
 
-# How often to read the templates of topics that have no handler in this process.
-TEMPLATES_SECONDS = 5.0
+# How often to read the saved templates, at most: an operator's switch holds in every process after this time.
+TEMPLATES_SECONDS = 1.0
 BATCH = 1000
 Jobs = list[Job]  # inside the class, `list` is the method
 
@@ -80,7 +87,7 @@ class Queue:
         self._versions: dict[str, int] = {}
         self._code_schedules: dict[str, list[CodeSchedule]] = {}
         self.schedules = Schedules(self)
-        self._orders: dict[str, Order] = {}
+        self.templates = Templates(self)
         make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
 
     # -- opening and closing -------------------------------------------------------------------
@@ -202,9 +209,31 @@ class Queue:
             )
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(topic, cast(dict[str, Any], options))
-        self.handlers[topic] = made = make_handler(topic, handler, options)
+        made = make_handler(topic, handler, options)
+        check_code(made, schedules)
+        self.handlers[topic] = made
         self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
+
+    def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow:
+        """A topic with steps: `@flow.step` declares them in their order. `options` are those of a job.
+
+        Each step's result is kept, and a retry runs only what has not completed.
+        """
+        if checked_topic(name) in self.handlers:
+            raise InvalidInput(f"topic {name} has a handler already, {self.handlers[name].name}", field="topic")
+        if "process" in options:
+            raise InvalidInput("process: each step has its own; use @flow.step(process=True)", field="process")
+        schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
+        self.hooks.take_options(name, cast(dict[str, Any], options))
+        handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        self.handlers[name] = handler
+        self._code_schedules[name] = schedules
+        return Flow(self, handler)
+
+    def saved_version(self, topic: str) -> int | None:
+        """The number of the template that this process's code was saved as."""
+        return self._versions.get(topic)
 
     # -- hooks and middleware, in the worker's process -------------------------------------------
 
@@ -246,24 +275,10 @@ class Queue:
 
     async def _save_templates(self, session: Session) -> None:
         if self.handlers:
-            await self._save_handlers(session.store)
+            self._versions.update(await templates.save(session.store, self.handlers))
+            templates.forget(session)
             await self.schedules.save_code(session.store, self._code_schedules)
         session.saved = True
-
-    async def _save_handlers(self, store: Store) -> None:
-        definitions = {
-            topic: (to_json(handler.template.as_json()).decode(), handler.template.version)
-            for topic, handler in self.handlers.items()
-        }
-        saved = await store.templates()
-        changed = {
-            topic: (text, version)
-            for topic, (text, version) in definitions.items()
-            if topic not in saved or saved[topic][0] != text or version not in (None, saved[topic][1])
-        }
-        self._versions.update((topic, version) for topic, (_, version) in saved.items())
-        if changed:
-            self._versions.update(await store.save_templates(changed))
 
     # -- enqueuing -----------------------------------------------------------------------------
 
@@ -295,7 +310,7 @@ class Queue:
         topic = topic_of(topic)
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        order = await self._order(session, topic, options)
+        order = await self._order(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
             jobs = _traced(order.jobs([payload]), sending.traceparent)
             if connection is None:
@@ -316,7 +331,7 @@ class Queue:
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | Task):
-            order = await self._order(session, topic_of(topic), options)
+            order = await self._order(session, topic_of(topic), options, joined=connection is not None)
             jobs = order.jobs(payloads)
             orders = [order] * len(jobs)
         else:
@@ -325,7 +340,7 @@ class Queue:
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
-                orders.append(await self._order(session, topic_of(one.topic), chosen))
+                orders.append(await self._order(session, topic_of(one.topic), chosen, joined=connection is not None))
                 jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
@@ -339,51 +354,67 @@ class Queue:
         order = await self._order(await self._session(), topic, options)
         return order.jobs([payload])[0]
 
+    async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
+        """A validated job for a later transaction of the worker, and the job as it will be."""
+        if options.pop("connection", None) is not None:
+            raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
+        session = await self._session()
+        order = await self._order(session, topic, options)
+        with tracing.sending(topic) as sending:
+            (new,) = _traced(order.jobs([payload]), sending.traceparent)
+            sending.job(new.id)
+        return new, order.made_alone(new, await session.store.now(), self)
+
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 
-    async def _order(self, session: Session, topic: str, options: EnqueueOptions) -> Order:
+    async def _order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
         """The order of this topic, cached for enqueues without options, which are the most common."""
-        template = await self._template(session, topic)
-        version = self._versions.get(topic)
+        if time.monotonic() - session.templates_at > TEMPLATES_SECONDS:
+            await self._read_templates(session)
+        checked_topic(topic)
+        await self._save_secrets(session, topic, joined)
         if options:
-            return Order(template, self.handlers.get(topic), version, **checked_options(options))
-        known = self._orders.get(topic)
-        if known is None or not known.is_of(template, version):
-            known = self._orders[topic] = Order(template, self.handlers.get(topic), version)
-        return known
+            return Order(*self._chosen(session, topic), **checked_options(options))
+        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
+        known = session.orders.get(topic)
+        if known is None or known.handler is not handler or known.own_version != own_version:
+            order = Order(*self._chosen(session, topic))
+            known = session.orders[topic] = ReadyOrder(order, handler, own_version)
+        return known.order
 
-    async def _template(self, session: Session, topic: str) -> Template:
-        handler = self.handlers.get(checked_topic(topic))
-        if handler is not None:
-            return handler.template
-        await self._read_templates(session)
-        return session.templates.get(topic) or plain_template(topic)
+    def _chosen(self, session: Session, topic: str) -> templates.ChosenTemplate:
+        return templates.choose(
+            topic, self.handlers.get(topic), self._versions.get(topic), session.templates.get(topic)
+        )
+
+    async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
+        """Readers learn from the saved template what is secret, so it has to be there before the first job."""
+        handler = self.handlers.get(topic)
+        if handler is None or not handler.template.secret or topic in self._versions:
+            return
+        if joined:
+            raise InvalidInput(
+                f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "
+                "yet; await queue.save_templates() before the transaction"
+            )
+        await self._save_templates(session)
 
     async def _read_templates(self, session: Session) -> None:
-        """Refresh the templates at intervals. Callers during the first read wait for it, because they need its
-        policies.
-        """
+        """Refresh the templates if they are old. All callers wait for the read, because they need its policies."""
         if not self._templates_are_old(session):
             return
         if session.reading_templates is None or session.reading_templates.done():
-            session.reading_templates = asyncio.create_task(self._read_templates_now(session))
+            session.reading_templates = asyncio.create_task(templates.refresh(session))
         await asyncio.shield(session.reading_templates)
 
     @staticmethod
     def _templates_are_old(session: Session) -> bool:
         return time.monotonic() - session.templates_at > TEMPLATES_SECONDS
 
-    async def _read_templates_now(self, session: Session) -> None:
-        saved = await session.store.templates()
-        session.templates = {
-            name: Template.from_json(from_json(text), version) for name, (text, version) in saved.items()
-        }
-        others = saved.keys() - (
-            self.handlers.keys() & self._versions.keys()
-        )  # ours keep the number they were saved as
-        self._versions.update((name, saved[name][1]) for name in others)
-        session.templates_at = time.monotonic()
+    def _forget_templates(self) -> None:
+        """Read them again before they are used next."""
+        templates.forget(self._sessions.current())
 
     async def _made(
         self,
@@ -490,45 +521,16 @@ class Queue:
     async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result; JobFailed if it did not complete."""
         limit = None if timeout is None else duration_ms(timeout, "timeout") / 1000
-        job = await self.get(job_id)
-        if not job.ended:
-            job = await self._wait_ended(job_id, limit)
-        if job.status is not Status.COMPLETED:
-            raise JobFailed(
-                f"job {job_id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""),
-                status=str(job.status),
-                id=job_id,
-            )
+        job = await results.ended(self, job_id, limit)
         handler = self.handlers.get(job.topic)
-        return handler.result(job.result_value) if handler else job.result_value
-
-    async def _wait_ended(self, job_id: str, limit: float | None) -> Job:
-        news = asyncio.Event()
-        store = (await self._session()).store
-        unsubscribe = store.subscribe(lambda hint: news.set() if hint == ENDED else None)
-        try:
-            async with asyncio.timeout(limit):
-                return await self._poll_ended(job_id, news)
-        except TimeoutError:
-            raise ResultTimeout(f"job {job_id} has not ended within {limit:g} s", id=job_id) from None
-        finally:
-            unsubscribe()
-
-    async def _poll_ended(self, job_id: str, news: asyncio.Event) -> Job:
-        """Wait for hints from this process, and poll for changes by other processes."""
-        pause = 0.02
-        while not (job := await self.get(job_id)).ended:
-            try:
-                async with asyncio.timeout(pause):
-                    await news.wait()
-            except TimeoutError:
-                pause = min(pause * 1.5, 0.5)
-            news.clear()
-        return job
+        value = results.completed(job).result_value
+        return handler.result(value) if handler else value
 
     async def template(self, topic: str) -> Template:
-        """The template of this topic, from this process or from the last one that served it."""
-        return await self._template(await self._session(), topic)
+        """The template that a job of this topic gets now, from this process or from the last one that served it."""
+        session = await self._session()
+        await self._read_templates(session)
+        return self._chosen(session, checked_topic(topic)).template
 
     async def topics(self) -> Sequence[Topic]:
         return await (await self._session()).store.topics()
@@ -539,18 +541,48 @@ class Queue:
         """Cancel a job: immediately if it is pending, at its next checkpoint if it is running."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return self._answer((await steering.cancel(session.store, [job_id], _checked_reason(reason), fixed))[0])
+        return self._answer((await steering.cancel(session.store, [job_id], steering.checked_reason(reason), fixed))[0])
 
     async def _topics_where(self, session: Session, holds: Callable[[Template], bool]) -> Sequence[str]:
-        await self._read_templates(session)
-        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        known = await self._known_templates(session)
         return [topic for topic, template in known.items() if holds(template)]
+
+    async def _known_templates(self, session: Session) -> dict[str, Template]:
+        await self._read_templates(session)
+        topics = session.templates.keys() | self.handlers.keys()
+        return {topic: self._chosen(session, topic).template for topic in topics}
 
     async def requeue(self, job_id: str, *, force: bool = False) -> Job:
         """Put an ended job back with all its attempts; a completed one only with `force`."""
         session = await self._session()
         disabled = await self._topics_where(session, _is_disabled)
         return self._answer((await steering.requeue(session.store, [job_id], force, disabled))[0])
+
+    async def signal(
+        self,
+        job_id: str,
+        step: str,
+        value: Any = None,
+        *,
+        error: str | None = None,
+        key: str | int = "",
+        answered_by: str | None = None,
+    ) -> Job:
+        """Answer a step that waits, or will: with a value, which may be None, or with an error.
+
+        The first answer counts. UnknownStep if the job has no such step, StepEnded if it has its answer or is over,
+        InvalidAnswer if the value does not match the type that the step asks for.
+        """
+        await self._session()
+        return await signals.signal(self, job_id, step, value, error, key, answered_by)
+
+    async def steps(self, job_id: str, step: str, *, offset: int = 0, limit: int = 100) -> StepPage:
+        """The runs of one step with their whole results, in the order in which they began."""
+        page = await (await self._session()).store.steps(job_id, step, max(offset, 0), max(min(limit, 1000), 1))
+        if page is None:
+            await self.get(job_id)
+            raise UnknownStep(f"job {job_id} has no step {str(step)[:100]!r}", step=str(step)[:100])
+        return page
 
     async def release(self, job_id: str) -> Job:
         """Take a running job from its worker and requeue it without using up the attempt; the worker's later writes are
@@ -567,22 +599,22 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Job:
         """Change a pending job."""
-        changes = _new_values(run_at, priority, max_attempts)
+        changes = steering.new_values(run_at, priority, max_attempts)
         return self._answer((await steering.reschedule((await self._session()).store, [job_id], **changes))[0])
 
     async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
         """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return _refusals(await steering.cancel(session.store, job_ids, _checked_reason(reason), fixed))
+        return steering.refusals(await steering.cancel(session.store, job_ids, steering.checked_reason(reason), fixed))
 
     async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
         session = await self._session()
         disabled = await self._topics_where(session, _is_disabled)
-        return _refusals(await steering.requeue(session.store, job_ids, force, disabled))
+        return steering.refusals(await steering.requeue(session.store, job_ids, force, disabled))
 
     async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
-        return _refusals(await steering.release((await self._session()).store, job_ids))
+        return steering.refusals(await steering.release((await self._session()).store, job_ids))
 
     async def reschedule_many(
         self,
@@ -593,11 +625,11 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Sequence[Exception | None]:
         """Change many pending jobs; the result has None for each success, or the reason for the refusal."""
-        changes = _new_values(run_at, priority, max_attempts)
-        return _refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
+        changes = steering.new_values(run_at, priority, max_attempts)
+        return steering.refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
 
     async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
-        return _refusals(await steering.delete((await self._session()).store, job_ids, force))
+        return steering.refusals(await steering.delete((await self._session()).store, job_ids, force))
 
     async def delete(self, job_id: str, *, force: bool = False) -> None:
         """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
@@ -652,8 +684,7 @@ class Queue:
     async def reclaim(self) -> int:
         """Reclaim jobs of expired leases without waiting for the reaper; returns how many."""
         session = await self._session()
-        await self._read_templates(session)
-        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        known = await self._known_templates(session)
         graces = {topic: duration_ms(template.cancel.grace) for topic, template in known.items()}
         count, more = 0, True
         while more:
@@ -682,27 +713,8 @@ def _is_disabled(template: Template) -> bool:
     return not template.enabled
 
 
-def _new_values(run_at: datetime | None, priority: Priority | None, max_attempts: int | None) -> dict[str, int | None]:
-    return {
-        "run_at": None if run_at is None else to_ms(run_at),
-        "priority": None if priority is None else priority_value(priority),
-        "max_attempts": None if max_attempts is None else checked_attempts(max_attempts),
-    }
-
-
-def _refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:
-    return [answer.error if isinstance(answer, Refusal) else None for answer in answers]
-
-
 def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
     return jobs if traceparent is None else [job._replace(trace=traceparent) for job in jobs]
-
-
-def _checked_reason(reason: str) -> str:
-    if not isinstance(reason, str) or len(reason) > 1000:
-        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
-    dumps(reason, "reason")  # raises for values that databases can't store
-    return reason
 
 
 __all__ = ["JobRequest", "Queue", "is_job_id"]

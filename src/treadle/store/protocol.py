@@ -20,17 +20,21 @@ from treadle.model.job import Job
 from treadle.store.values import (
     FOREVER,
     Advanced,
+    Answer,
     Backlog,
     Changes,
+    Checkpoint,
     Claim,
-    Ended,
+    Claimed,
+    ClaimedSteps,
+    EndedCount,
     FailedGroup,
     Finding,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
     Listing,
     LiveWorker,
     NewJob,
@@ -42,9 +46,13 @@ from treadle.store.values import (
     Renewed,
     Settlement,
     Stats,
+    StepKey,
+    StepPage,
     Times,
     Topic,
+    TopicRate,
     Touch,
+    UserDatabase,
     Wants,
 )
 from treadle.telemetry.outages import OutageLog
@@ -71,6 +79,9 @@ class Store(Protocol):
 
     async def examine(self) -> list[Finding]:
         """The store's own part of `doctor`."""
+
+    def user_database(self) -> UserDatabase:
+        """The same database for a handler's own statements, opened by `connect.user_connection`."""
 
     def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         """Call `wake(hint)` on this loop when there may be work ("ready"), a delayed job ("later"), a cancel ("cancel")
@@ -112,23 +123,40 @@ class Store(Protocol):
         """Highest priority first, then oldest over all topics. Jobs on their last attempt only go into free slots.
         LeaseLost if the lease is not live."""
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
+    ) -> list[Settlement]:
         """Apply the endings, each with its effects. Returns the lost ones (wrong lease or token), which changed
-        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`)."""
+        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`), which is added to
+        `refused`."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
 
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        """Write what the steps of running jobs have done, with their events; returns (n, token) of those that are
+        lost, for which nothing was written."""
+
+    async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
+        """What the steps of claimed jobs have done before, in one read."""
+
+    async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
+        """Results as JSON text, however large."""
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
+
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        """Move these jobs, claimed under this lease, to one new lease each; for external workers, which report on every
+        job alone. LeaseLost if the lease was taken back."""
 
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         """Release jobs under this lease with any other token: claims that the worker never got an answer to."""
 
     # -- moving jobs ---------------------------------------------------------------------------
     async def advance(self, limit: int = 1000) -> Advanced:
-        """Process everything that is due by time: delayed jobs, deadlines, jobs that a freed concurrency key lets in.
-        Never waits for a lock."""
+        """Process everything that is due by time: delayed jobs, ends of waits, deadlines, jobs that a freed concurrency
+        key lets in. Never waits for a lock."""
 
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         """Take back jobs of expired leases, and mark jobs as cancelled that kept running past their topic's grace after
@@ -140,6 +168,10 @@ class Store(Protocol):
         Returns the changed job, None if it was deleted, or the refusal. A `dry_run` returns the same answers with
         unchanged jobs and changes nothing.
         """
+
+    async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
+        """Answer steps that wait, or will; the first answer counts. A job that waits for one goes on in the same
+        transaction. For each: None, or why it was refused (UnknownStep, StepEnded, WrongState, JobNotFound)."""
 
     # -- looking -------------------------------------------------------------------------------
     async def get(self, ids: Sequence[str], *, connection: Any = None) -> list[Job | None]:
@@ -159,6 +191,9 @@ class Store(Protocol):
     async def events(self, id: str) -> Sequence[Event] | None:
         """The stored events, oldest first; None: no such job."""
 
+    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+        """The runs of one step with their whole results, in the order in which they began; None: no such step."""
+
     async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
         """The changes since `cursor` (None: no changes, only a cursor to start with), about `limit` at a time: by any
         process, each change once, in order for each job. Progress is only sampled.
@@ -168,7 +203,7 @@ class Store(Protocol):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats: ...
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
@@ -190,21 +225,16 @@ class Store(Protocol):
         """Ask a worker to drain; its next heartbeat tells it. False: no worker with slots has this name and a live
         lease."""
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         """Start no jobs of this topic until then; 0 resumes it."""
 
     async def topics(self) -> Sequence[Topic]: ...
 
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        """topic -> (JSON, fixed version or None); the version that each now has."""
-
-    async def templates(self) -> dict[str, tuple[str, int]]: ...
-
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
 
-    async def leaders(self) -> Sequence[Leader]:
+    async def leaders(self) -> Sequence[Leadership]:
         """The current leaders."""
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
@@ -212,6 +242,9 @@ class Store(Protocol):
 
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""
+
+    async def vacuum(self) -> None:
+        """Remove the remains of jobs that moved on, if there are so many that claims become slower."""
 
     # -- records -------------------------------------------------------------------------------
     async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
@@ -229,9 +262,12 @@ class Store(Protocol):
         """The records of a kind, oldest or `newest` first. `key`: the one with that key. `due_before`: the ones that
         are due before that time, earliest first."""
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
-        """Create or change records in one transaction. None: this one was not written, because its id or key is
-        taken, its version is a different one, or it is gone; the others are written."""
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
+        """Create or change records in one transaction, together with the rate limits of topics. None: this one was not
+        written, because its id or key is taken, its version is a different one, or it is gone; the others are written.
+        `atomic`: then VersionConflict instead, and nothing is written."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

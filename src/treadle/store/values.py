@@ -8,9 +8,20 @@ from typing import Any, NamedTuple
 
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
 from treadle.policy.rules import Condition, SortKey
+
+HAS_STEPS = 32
+"""In the flags of a claimed job: something is known of its steps, or was answered."""
+
+
+class NewStep(NamedTuple):
+    """A declared step of a new job."""
+
+    name: str
+    title: str
 
 
 class NewJob(NamedTuple):
@@ -43,6 +54,8 @@ class NewJob(NamedTuple):
     scheduled_at: int | None = None
     slot: str | None = None
     """Unique for a schedule and a time: any number of schedulers make one job."""
+    steps: tuple[NewStep, ...] = ()
+    """Its declared steps, in their order."""
     trace: str | None = None
     """W3C traceparent of the enqueue, if tracing is on."""
 
@@ -57,6 +70,7 @@ class NewJob(NamedTuple):
             and self.expires_at is None
             and self.expires_in_ms is None
             and self.schedule_id is None
+            and not self.steps
         )
 
     @property
@@ -84,6 +98,42 @@ class Inserted(NamedTuple):
     existing_id: str | None = None
 
 
+class ClaimedStep(NamedTuple):
+    """What a step has done, as the worker that goes on with its job needs to know it."""
+
+    name: str
+    key: str
+    place: int
+    state: StepState
+    attempt: int
+    ran_ms: int = 0
+    left_ms: int | None = None
+    """How long its wait may still last, at the time of the claim."""
+    result: str | None = None
+    """JSON text; None: there is none, or it is too large to come along."""
+    result_size: int | None = None
+    input_hash: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    declared: bool = False
+
+
+class EarlyAnswer(NamedTuple):
+    """An answer that came before its step waited for it."""
+
+    name: str
+    key: str
+    result: str | None
+    error: str | None
+
+
+class ClaimedSteps(NamedTuple):
+    steps: tuple[ClaimedStep, ...] = ()
+    answers: tuple[EarlyAnswer, ...] = ()
+    version: int | None = None
+    """Of the template that the job was made with."""
+
+
 class Claimed(NamedTuple):
     """A job in a worker's hands."""
 
@@ -104,6 +154,8 @@ class Claimed(NamedTuple):
     trace: str | None = None
     start_within_ms: int | None = None
     """Under a rate limit: give it back if its handler can't start within this time of asking for it."""
+    steps: ClaimedSteps | None = None
+    """What its steps have done before; None: nothing is known of them."""
 
     @property
     def status(self) -> Status:
@@ -156,12 +208,105 @@ class NewEvent(NamedTuple):
     metadata: Mapping[str, Any] = {}
 
 
+class StepWrite(NamedTuple):
+    """The state of a step, as its job's owner reports it."""
+
+    name: str
+    key: str
+    state: StepState
+    place: int
+    attempt: int = 0
+    title: str | None = None
+    """Of a declared step; None keeps what is stored."""
+    progress: int | None = None
+    message: str | None = None
+    started_ago_ms: int | None = None
+    """When it began, counted from now; None keeps what is stored."""
+    ran_ms: int = 0
+    """How long it was active since it was written last."""
+    until_ms: int | None = None
+    """How long it waits from now on."""
+    error: str | None = None
+    error_type: str | None = None
+    result: str | None = None
+    """JSON text."""
+    input_hash: str | None = None
+    schema: str | None = None
+    """What an answer has to look like, as JSON text."""
+
+    @property
+    def told(self) -> bool:
+        """Whether its end is an event."""
+        return self.state is StepState.COMPLETED
+
+
+class StepKey(NamedTuple):
+    name: str
+    key: str = ""
+
+
+class Checkpoint(NamedTuple):
+    """What the steps of a running job have done."""
+
+    n: int
+    token: int
+    ran_ms: int
+    steps: tuple[StepWrite, ...] = ()
+    consumed: tuple[StepKey, ...] = ()
+    """Early answers that were used."""
+    progress: int | None = None
+    message: str | None = None
+    flagged: bool = False
+    """The job is known to have steps."""
+
+    def then(self, later: Checkpoint) -> Checkpoint:
+        """Both, of one claim."""
+        return later._replace(
+            steps=self.steps + later.steps,
+            consumed=self.consumed + later.consumed,
+            progress=self.progress if later.progress is None else later.progress,
+            message=self.message if later.message is None else later.message,
+        )
+
+
+class Answer(NamedTuple):
+    """An answer to a step that waits, or will."""
+
+    id: str
+    step: str
+    key: str = ""
+    result: str | None = None
+    """JSON text."""
+    error: str | None = None
+    answered_by: str | None = None
+    unannounced: bool = False
+    """Keep it even if the job has no such step yet: its handler may come to wait for it."""
+
+
+class StepPage(NamedTuple):
+    """The runs of one step, in the order of their keys' first use."""
+
+    items: list[dict[str, Any]]
+    total: int
+
+
 class Effects(NamedTuple):
     """Written together with an outcome, or not at all."""
 
     jobs: tuple[NewJob, ...] = ()
     """Follow-up jobs; if one is refused, none is made and the attempt ends as failed."""
     events: tuple[NewEvent, ...] = ()
+    steps: tuple[StepWrite, ...] = ()
+    consumed: tuple[StepKey, ...] = ()
+    """Early answers that were used."""
+
+
+class UserDatabase(NamedTuple):
+    """Where a handler's own statements go. Plain data, because a child process opens its own connection."""
+
+    url: str
+    pooled: bool = False
+    """Behind a pooler in transaction mode, which keeps no prepared statements."""
 
 
 class Settlement(NamedTuple):
@@ -246,6 +391,8 @@ class SteeredJob(NamedTuple):
     attempt: int
     max_attempts: int
     stale: bool
+    steps: tuple[ClaimedStep, ...] = ()
+    """Of an ended job; without results."""
 
 
 Judge = Callable[[SteeredJob], Outcome]
@@ -382,7 +529,7 @@ class Stats:
     topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-class Ended(NamedTuple):
+class EndedCount(NamedTuple):
     """How many jobs of a topic ended in one way within one span of time."""
 
     at: int
@@ -430,7 +577,7 @@ class Backlog(NamedTuple):
     """The earliest `run_at` among them."""
 
 
-class Leader(NamedTuple):
+class Leadership(NamedTuple):
     name: str
     holder: str
     """The worker's name and a unique suffix, because two workers may have the same name."""
@@ -466,3 +613,11 @@ class RecordWrite(NamedTuple):
     body: str
     due: int | None = None
     version: int | None = None
+
+
+class TopicRate(NamedTuple):
+    """At most `n` starts in any window of this length; None lifts the limit."""
+
+    topic: str
+    n: int | None
+    ms: int | None

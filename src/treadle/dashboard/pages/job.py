@@ -56,7 +56,7 @@ class TimelineItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptRow:
     number: int
     started: datetime | None
     worker: str
@@ -86,7 +86,7 @@ class JobView:
     like_this: str
     running: bool
     left: str
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptRow]
     attempts_note: str
     payload_size: str
     has_result: bool
@@ -173,10 +173,10 @@ def _attempts(job: Job, events: Sequence[Event]) -> Any:
             started = None
     if started is not None:
         ran = words.span(started, datetime.now(UTC))
-        yield Attempt(number, started, job.locked_by or worker, ran, job.status.value, "running", "", "")
+        yield AttemptRow(number, started, job.locked_by or worker, ran, job.status.value, "running", "", "")
 
 
-def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attempt:
+def _attempt(number: int, started: datetime, worker: str, event: Event) -> AttemptRow:
     name = event.type.removeprefix("job:")
     status = {"retrying": "failed", "reclaimed": "expired", "snoozed": "pending", "released": "pending"}.get(name, name)
     kind = event.metadata.get("errorType") or event.metadata.get("error_type")
@@ -186,7 +186,7 @@ def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attem
         name, ""
     )
     text = outcome if name in ("failed", "retrying") else name
-    return Attempt(
+    return AttemptRow(
         number, started, worker, words.span(started, from_ms(event.created_at)), status, text, event.message, then
     )
 

@@ -13,7 +13,7 @@ from treadle.dashboard import words
 from treadle.dashboard.columns import COLUMNS, Column, as_query, chosen
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import job_row
-from treadle.insights.search import STALE, JobPage, JobSearch, find_jobs
+from treadle.insights.search import STALE, FoundJobs, JobSearch, find_jobs
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import Status
 from treadle.policy.rules import InvalidRule
@@ -57,7 +57,7 @@ def search_query(search: JobSearch, **more: Any) -> dict[str, Any]:
 
 async def jobs(page: Page) -> Response:
     search, number = search_of(page.request.query_params), _page_number(page.query("page"))
-    problem, found = "", JobPage((), {})
+    problem, found = "", FoundJobs((), {})
     try:
         found = await find_jobs(page.state.queue.store, search, PER_PAGE, (number - 1) * PER_PAGE)
     except (InvalidInput, InvalidRule, QueryTooSlow) as error:
@@ -93,7 +93,7 @@ def _page_number(text: str) -> int:
     return min(max(int(text), 1), MAX_PAGE) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
-def _list(page: Page, search: JobSearch, number: int, found: JobPage) -> dict[str, Any]:
+def _list(page: Page, search: JobSearch, number: int, found: FoundJobs) -> dict[str, Any]:
     narrowed = search.narrowed
     total = found.counts.get(narrowed.status, 0)
     total = found.cap + 1 if total is None else total

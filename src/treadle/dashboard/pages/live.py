@@ -19,11 +19,11 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from treadle.dashboard.page import Page, macros
-from treadle.dashboard.pages import bulk, errors, job, jobs, overview, topics, workers
+from treadle.dashboard.pages import bulk, errors, job, jobs, overview, schedules, topics, workers
 from treadle.dashboard.rows import job_row
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse, frame
-from treadle.insights.feed import RESYNC, FeedStopped, Listener, StreamEvent
+from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.model.errors import JobNotFound, StoreUnavailable, TreadleError
 from treadle.policy import rules
@@ -69,6 +69,7 @@ PAGES: Mapping[str, Regions] = {
     "errors": errors.errors_regions,
     "topics": topics.topics_regions,
     "workers": workers.workers_regions,
+    "schedules": schedules.schedules_regions,
     "operation": operation_regions,
 }
 
@@ -155,7 +156,7 @@ class LiveStream:
                 found[name] = html
         return found
 
-    async def gather(self, first: float) -> list[StreamEvent]:
+    async def gather(self, first: float) -> list[FeedEvent]:
         """Wait for an event, then for further ones within a moment."""
         assert self._listener
         told = await self._listener.next(first)
@@ -262,7 +263,7 @@ class JobList:
                 patch["regions"] = changed
             yield patch
 
-    def _news(self, events: list[StreamEvent]) -> _News:
+    def _news(self, events: list[FeedEvent]) -> _News:
         news = _News()
         shown = set(self._ids)
         for told in events:

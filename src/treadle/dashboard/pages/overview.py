@@ -21,7 +21,7 @@ from treadle.insights.stats import QueueStats
 from treadle.insights.times import Distribution, by_span, distribution, times
 from treadle.model.job import from_ms, rfc3339, to_ms
 from treadle.model.status import Status
-from treadle.store.values import Ended, Finding
+from treadle.store.values import EndedCount, Finding
 
 TOPICS, ERRORS, ACTIONS, PROBLEMS = 6, 5, 5, 8
 # A due job that waits longer than this is a problem, if a worker could run it.
@@ -291,7 +291,7 @@ def _start(at: datetime, range_: Range) -> datetime:
     return last - step * (round(range_.length / step) - 1)
 
 
-def _buckets(page: Page, ended: Sequence[Ended], start: datetime, range_: Range) -> list[Bucket]:
+def _buckets(page: Page, ended: Sequence[EndedCount], start: datetime, range_: Range) -> list[Bucket]:
     step = timedelta(minutes=range_.step_minutes)
     count = round(range_.length / step)
     sums: list[dict[str, int]] = [dict.fromkeys(("completed", "failed", "retrying", "other"), 0) for _ in range(count)]

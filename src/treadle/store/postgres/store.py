@@ -12,19 +12,32 @@ from typing import Any, TypeVar
 import asyncpg
 from pydantic_core import to_json
 
-from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable
+from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import wakeups
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
+from treadle.store.postgres.vacuum import Vacuum
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import LaneKey, Place, lane_of
+from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
-from treadle.store.values import Claim, Claimed, Finding, Inserted, NewJob, Record, RecordWrite, Settlement, Wants
+from treadle.store.values import (
+    Claim,
+    Claimed,
+    Finding,
+    Inserted,
+    NewJob,
+    Record,
+    RecordWrite,
+    Settlement,
+    TopicRate,
+    UserDatabase,
+    Wants,
+)
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
@@ -63,9 +76,10 @@ class PostgresStore(SqlStore):
         self.outage = OutageLog.of(url)
         self.pools = Pools(url)
         self.notifier = Notifier(self.pools, self.hub)
+        self._vacuum = Vacuum(self.pools)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[LaneKey, int] = {}
-        self._marks: dict[int, Place] = {}
+        self._marks: dict[int, LanePlace] = {}
         self._stop_hearing: Callable[[], None] = lambda: None
         self._slow_looks = 0
         self._look_at = 0.0
@@ -122,6 +136,9 @@ class PostgresStore(SqlStore):
     async def _missing_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(self.pools.url, self.pools.pooled)
 
     async def examine(self) -> list[Finding]:
         return await examine(self)
@@ -192,10 +209,14 @@ class PostgresStore(SqlStore):
         # Planned once: planning a job's ten tables takes six times as long as reading it.
         return await self.pools.fetch(sql, *values)
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
         try:
-            return await super().write_records(writes)
+            return await super().write_records(writes, atomic=atomic, rates=rates)
         except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
+            if atomic:
+                raise VersionConflict("a record was written by another process") from None
             return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
@@ -354,6 +375,9 @@ class PostgresStore(SqlStore):
         for row in rows:
             place = (row[12], row[13], row[0])
             self._marks[row[11]] = max(self._marks.get(row[11], place), place)
+
+    async def vacuum(self) -> None:
+        await self._vacuum.run()
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
         rising = sorted(settlements, key=_BY_NUMBER)  # for the binary search in the statement

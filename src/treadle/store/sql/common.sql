@@ -147,6 +147,12 @@ INSERT INTO {held} (n, lane, key, rank, run_at, most, attempt)
 SELECT j.n, j.lane, j.limit_key, ~j.priority, j.run_at, j.limit_most, t.attempt
 FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
+-- name: place_parked
+-- Set aside until an answer comes, or until the first of its waits is over.
+INSERT INTO {parked} (n, lane, attempt, until)
+SELECT j.n, j.lane, t.attempt, (SELECT min(s.until) FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting')
+FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
+
 -- name: clear_deadline
 -- A requeued job has no deadline.
 UPDATE {jobs} SET expires_at = NULL WHERE n {among: n bigint}
@@ -163,6 +169,10 @@ SELECT p.n, p.attempt FROM {later} p WHERE p.n {among: n bigint} ORDER BY p.n {f
 -- Which of these wait for a key.
 SELECT p.n, p.attempt FROM {held} p WHERE p.n {among: n bigint} ORDER BY p.n {for_update}
 
+-- name: lock_parked
+-- Which of these wait for an answer.
+SELECT p.n, p.attempt FROM {parked} p WHERE p.n {among: n bigint} ORDER BY p.n {for_update}
+
 -- name: lock_running
 -- Which of these are running.
 SELECT r.n, r.attempt, r.cancel_at FROM {running} r WHERE r.n {among: n bigint} ORDER BY r.n {for_update}
@@ -178,6 +188,16 @@ DELETE FROM {later} WHERE n {among: n bigint} RETURNING n, attempt
 -- name: take_held
 -- Take jobs out of `held` by number.
 DELETE FROM {held} WHERE n {among: n bigint} RETURNING n, attempt
+
+-- name: take_parked
+-- Away from their waits, by number.
+DELETE FROM {parked} WHERE n {among: n bigint} RETURNING n, attempt
+
+-- name: take_overdue
+-- Jobs with a wait that lasted too long.
+DELETE FROM {parked} WHERE n {any_of} SELECT k.n FROM {parked} k WHERE k.until <= {now}
+    ORDER BY k.until, k.n LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked} {end_any}
+RETURNING n, attempt
 
 -- name: expire_ready
 -- Take jobs out of `ready` if the deadline passed before their first attempt; locked ones are skipped.
@@ -204,9 +224,9 @@ DELETE FROM {later} WHERE n {any_of} SELECT l.n FROM {later} l WHERE l.run_at <=
 RETURNING n, attempt
 
 -- name: next_due
--- Milliseconds until the next job is due, whether a deadline has passed, whether held jobs need a look, and whether
--- running ones were replaced.
-SELECT (SELECT min(run_at) FROM {later}) - {now},
+-- Milliseconds until the next job is due or the next wait ends, whether a deadline has passed, whether held jobs need a
+-- look, and whether running ones were replaced.
+SELECT (SELECT min(x.at) FROM (SELECT min(run_at) AS at FROM {later} UNION ALL SELECT min(until) FROM {parked}) x) - {now},
     (SELECT d.n FROM {deadlines} d WHERE d.expires_at <= {now} AND NOT EXISTS (SELECT 1 FROM {running} r WHERE r.n = d.n)
         ORDER BY d.expires_at LIMIT 1),
     (SELECT w.id FROM {wakes} w LIMIT 1), (SELECT x.id FROM {replaced} x LIMIT 1)
@@ -373,18 +393,32 @@ DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 
 
 -- name: open_lease
 -- No worker_id in the answer means that the name is new.
+WITH clock AS MATERIALIZED (SELECT {now} AS now)
 INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
-SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker), {now} + t.ms, {now}, {json: t.serves}
+SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), (SELECT now FROM clock) + t.ms,
+    (SELECT now FROM clock), {json: t.serves}
 FROM {rows: worker text, ms bigint, serves text} WHERE true RETURNING id, worker_id
 
 -- name: add_worker
 -- A name gets its number.
-INSERT INTO {workers} (name) SELECT t.worker FROM {rows: worker text} WHERE true ON CONFLICT (name) DO NOTHING
+INSERT INTO {workers} (name, seen_at) SELECT t.worker, {now} FROM {rows: worker text} WHERE true
+ON CONFLICT (name) DO NOTHING
 
 -- name: name_lease
 -- The number of a name that was new when the lease was opened.
 UPDATE {leases} SET worker_id = (SELECT w.id FROM {workers} w WHERE w.name = {leases}.worker)
 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
+
+-- name: copy_leases
+-- A lease for each of these jobs, for the same worker.
+INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
+SELECT l.worker, l.worker_id, {now} + t.ms, {now}, l.serves
+FROM {rows: lease bigint, ms bigint} JOIN {leases} l ON l.id = t.lease WHERE true RETURNING id
+
+-- name: move_to_leases
+-- Running jobs from the lease under which they were claimed to one of their own.
+UPDATE {running} SET lease = t.lease FROM {rows: n bigint, token bigint, old bigint, lease bigint}
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.old
 
 -- name: lease_workers
 -- The workers of these leases.
@@ -403,6 +437,19 @@ ORDER BY l.until, l.id LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked
 -- How many jobs run under each of these leases. One scan of `running`, which is small and has no index on the lease.
 SELECT r.lease, count(*) FROM {running} r WHERE (r.lease IN (SELECT t.lease FROM {rows: lease bigint})) IS TRUE GROUP BY 1
 
+-- name: see_workers
+-- The leases of these workers end now.
+UPDATE {workers} SET seen_at = {now} WHERE id {any_of} SELECT l.worker_id FROM {leases} l WHERE l.id {among: lease bigint} {end_any}
+
+-- name: drop_old_workers
+-- Names of workers that left before the time of retention and that no job mentions any more. One that opens a lease just
+-- now has its row locked.
+DELETE FROM {workers} WHERE id {any_of} SELECT w.id FROM {workers} w
+    WHERE w.seen_at <= {now} - (SELECT t.age FROM {rows: age bigint})
+    AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.ended_at <= w.seen_at)
+    AND w.id NOT IN (SELECT l.worker_id FROM {leases} l WHERE l.worker_id IS NOT NULL)
+    AND w.id NOT IN (SELECT x.worker FROM {notes} x WHERE x.worker IS NOT NULL) LIMIT 1000 {skip_locked} {end_any}
+
 -- name: drop_leases
 DELETE FROM {leases} WHERE id {among: lease bigint}
 
@@ -413,9 +460,10 @@ WHERE p.rate_limit IS NOT NULL AND p.topic IN (SELECT t.topic FROM {rows: topic 
 
 -- name: recent_starts
 -- Starts within the window, oldest first. The window is 200 ms longer than the rate says, because a handler may start
--- that much later than its job was claimed.
+-- that much later than its job was claimed. Starts far in the future are ignored: the clock was set back since.
 SELECT s.topic, s.at, s.count FROM {starts} s JOIN {topics} p ON p.topic = s.topic
-WHERE s.topic IN (SELECT t.topic FROM {rows: topic text}) AND s.at > {now} - p.rate_ms - 200 ORDER BY s.topic, s.at
+WHERE s.topic IN (SELECT t.topic FROM {rows: topic text})
+    AND s.at > {now} - p.rate_ms - 200 AND s.at <= {now} + p.rate_ms ORDER BY s.topic, s.at
 
 -- name: add_starts
 INSERT INTO {starts} (topic, at, token, count)
@@ -445,7 +493,7 @@ ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
 
 -- name: set_rates
--- The rate limits that the templates name.
+-- The rate limits of topics; null lifts one.
 INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
 WHERE true ORDER BY 1
 ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms
@@ -453,7 +501,8 @@ ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = ex
 -- name: list_topics
 -- All topics with their pauses.
 SELECT x.topic, (SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now})
-FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION SELECT topic FROM {templates}) x ORDER BY x.topic
+FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION
+    SELECT id FROM {records} WHERE kind = 'template') x ORDER BY x.topic
 
 -- name: live_counts
 -- Jobs that have not ended, by topic.
@@ -461,6 +510,7 @@ SELECT l.topic, x.status, sum(x.count) FROM (
     SELECT lane, 'pending' AS status, count(*) AS count FROM {ready} GROUP BY lane
     UNION ALL SELECT lane, 'pending', count(*) FROM {later} GROUP BY lane
     UNION ALL SELECT lane, 'pending', count(*) FROM {held} GROUP BY lane
+    UNION ALL SELECT lane, 'waiting', count(*) FROM {parked} GROUP BY lane
     UNION ALL SELECT j.lane, CASE WHEN r.cancel_at IS NULL THEN 'processing' ELSE 'cancelling' END, count(*)
         FROM {running} r JOIN {jobs} j ON j.n = r.n GROUP BY 1, 2) x
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2
@@ -486,35 +536,6 @@ JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
 -- name: leaders
 -- The current leaders.
 SELECT o.name, o.holder, o.until FROM {leaders} o WHERE o.until > {now} ORDER BY o.name
-
--- name: get_templates
-SELECT topic, {json_text: definition}, version FROM {templates} ORDER BY topic
-
--- name: lock_templates
-SELECT topic, {json_text: definition}, version FROM {templates} WHERE topic IN (SELECT t.topic FROM {rows: topic text})
-ORDER BY topic {for_update}
-
--- name: template_history
--- Every definition that was saved for these topics.
-SELECT v.topic, v.version, {json_text: v.definition} FROM {rows: topic text} {seek: template_versions v ON v.topic = t.topic}
-
--- name: add_template_versions
-INSERT INTO {template_versions} (topic, version, definition, created_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic, version) DO UPDATE SET definition = excluded.definition
-
--- name: add_templates
--- Version 0 of missing templates; the same transaction writes the first version.
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, 0, 'null', {now} FROM {rows: topic text} WHERE true ORDER BY 1
-ON CONFLICT (topic) DO NOTHING
-
--- name: put_templates
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic) DO UPDATE SET version = excluded.version, definition = excluded.definition, updated_at = excluded.updated_at
 
 -- name: elect
 -- Take an office that is free, expired, or already held by the caller.
@@ -558,11 +579,11 @@ GROUP BY x.key
 -- name: misplaced
 -- Jobs in no place or in more than one; there should be none.
 SELECT CAST(j.id AS text), (SELECT count(*) FROM {ready} p WHERE p.n = j.n) + (SELECT count(*) FROM {later} p WHERE p.n = j.n)
-    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
+    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {parked} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
     + (SELECT count(*) FROM {outcomes} p WHERE p.n = j.n) AS places
 FROM {jobs} j WHERE
     (SELECT count(*) FROM {ready} p WHERE p.n = j.n) + (SELECT count(*) FROM {later} p WHERE p.n = j.n)
-    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
+    + (SELECT count(*) FROM {held} p WHERE p.n = j.n) + (SELECT count(*) FROM {parked} p WHERE p.n = j.n) + (SELECT count(*) FROM {running} p WHERE p.n = j.n)
     + (SELECT count(*) FROM {outcomes} p WHERE p.n = j.n) <> 1 LIMIT 100
 
 -- name: view
@@ -571,19 +592,42 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     j.expires_at, j.max_attempts, j.flags, j.scope, j.scope_id, j.created_by, j.idempotency_key, j.template_version,
     j.schedule_id, j.scheduled_at,
     CASE WHEN o.n IS NOT NULL THEN 'ended' WHEN r.n IS NOT NULL THEN 'running' WHEN q.n IS NOT NULL THEN 'ready'
-        WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' ELSE 'lost' END,
-    coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, 0), coalesce(o.token, r.token), o.status,
+        WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' WHEN k.n IS NOT NULL THEN 'parked' ELSE 'lost' END,
+    coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, k.attempt, 0), coalesce(o.token, r.token), o.status,
     coalesce(o.claimed_at, r.claimed_at), coalesce(o.started_at, r.started_at), o.ended_at,
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
     coalesce(o.progress, r.progress), coalesce(o.message, r.message), {json_text: o.result},
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
-    ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at
+    ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
+    CASE WHEN (j.flags & 32) <> 0 THEN {current_step} END, CASE WHEN (j.flags & 32) <> 0 THEN CAST({step_document} AS text) END
 FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 {seek_any: outcomes o ON o.n = j.n} {seek_any: running r ON r.n = j.n} {seek_any: ready q ON q.n = j.n}
-{seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: leases s ON s.id = r.lease}
+{seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: parked k ON k.n = j.n} {seek_any: leases s ON s.id = r.lease}
 {seek_any: notes x ON x.n = j.n} {seek_any: workers w ON w.id = coalesce(o.worker, x.worker)}
 ORDER BY j.n DESC
+
+-- name: current_step
+-- The step that began last; a part of other queries.
+SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL ORDER BY s.started_at DESC, s.place DESC LIMIT 1
+
+-- name: step_document
+-- The steps of a job as people see them: one entry for each name, the runs of one that has keys as its `items`. A part of
+-- other queries: the view of a job and the filters share it, so that they can't disagree.
+SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'name', coalesce(max(s.title), s.name),
+        'status', CASE WHEN {any: processing} THEN 'processing' WHEN {any: waiting} THEN 'waiting'
+            WHEN {any: failed} THEN 'failed' WHEN {any: pending} THEN 'pending' WHEN {any: cancelled} THEN 'cancelled'
+            WHEN {any: completed} THEN 'completed' ELSE 'skipped' END,
+        'progress', CASE WHEN max(s.key) = '' AND count({done}) = 0 THEN coalesce(max(s.progress), 0)
+            ELSE count({done}) * 100 / count(*) END,
+        'message', max(s.message), 'attempt', max(s.attempt), 'startedAt', {date: min(s.started_at)},
+        'completedAt', CASE WHEN count({done}) = count(*) THEN {date: max(s.ended_at)} END,
+        'error', max(CASE s.state WHEN 'completed' THEN NULL ELSE s.error END),
+        'result', {parsed: max(CASE s.key WHEN '' THEN {json_text: s.result} END)},
+        'resultSize', max(CASE s.key WHEN '' THEN s.result_size END), 'key', NULL,
+        'items', CASE WHEN max(s.key) <> '' THEN {json_object}('total', count(*), 'done', count({done}),
+            'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
+    FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
 
 -- name: page_by_id
 -- The jobs with these ids.
@@ -670,6 +714,138 @@ RETURNING {records}.kind, {records}.id, {records}.key, {records}.body, {records}
 
 -- name: drop_records
 DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
+
+-- name: claimed_steps
+-- What the steps of these jobs have done, small results included, and the answers that came early.
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
+    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type,
+    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version
+FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: steps s ON s.n = t.n}
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL
+FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
+
+-- name: add_steps
+-- The declared steps of new jobs.
+INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title)
+SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title FROM {rows: n bigint, name text, place integer, title text} WHERE true
+
+-- name: put_steps
+-- What steps have done, each once; what is not told stays as it was.
+INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
+    error_type, result, result_size, input_hash, title, schema)
+SELECT t.n, t.name, t.key, t.place, t.state, t.attempt, t.progress, t.message, t.started_at, t.ended_at, t.ran_ms, t.until,
+    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}
+FROM {rows: n bigint, name text, key text, place integer, state text, attempt integer, progress integer, message text,
+    started_at bigint, ended_at bigint, ran_ms bigint, until bigint, error text, error_type text, result text,
+    result_size integer, input_hash text, title text, schema text}
+WHERE true ORDER BY 1, 2, 3
+ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+    progress = coalesce(excluded.progress, x.progress), message = coalesce(excluded.message, x.message),
+    started_at = coalesce(excluded.started_at, x.started_at), ended_at = excluded.ended_at, ran_ms = x.ran_ms + excluded.ran_ms,
+    until = coalesce(excluded.until, x.until), error = excluded.error, error_type = excluded.error_type,
+    result = excluded.result, result_size = excluded.result_size,
+    input_hash = coalesce(excluded.input_hash, x.input_hash), title = coalesce(excluded.title, x.title),
+    schema = coalesce(excluded.schema, x.schema)
+
+-- name: put_step_results
+-- Results that are kept apart.
+INSERT INTO {step_results} (n, name, key, result)
+SELECT t.n, t.name, t.key, {json: t.result} FROM {rows: n bigint, name text, key text, result text} WHERE true ORDER BY 1, 2, 3
+ON CONFLICT (n, name, key) DO UPDATE SET result = excluded.result
+
+-- name: interrupt_steps
+-- Steps that were under way when their job's attempt ended, or that will not run any more.
+UPDATE {steps} SET state = t.state, error = t.error, error_type = t.error_type, ended_at = t.ended_at
+FROM {rows: n bigint, was text, state text, error text, error_type text, ended_at bigint}
+WHERE {steps}.n = t.n AND {steps}.state = t.was
+
+-- name: flag_steps
+-- Jobs that have steps from now on.
+UPDATE {jobs} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
+
+-- name: flag_ready
+-- The same where they are ready: a claim looks only there.
+UPDATE {ready} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
+
+-- name: started_in_time
+-- Jobs whose deadline no longer concerns them.
+UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
+
+-- name: find_steps
+-- The steps of ended jobs, without their results.
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+ORDER BY s.n, s.place, s.name, s.key
+
+-- name: lock_steps
+-- The state of steps that are to be answered.
+SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL
+FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
+
+-- name: add_answers
+-- Answers that come early; what is missing from the answer was answered before.
+INSERT INTO {answers} (n, name, key, created_at, answered_by, error, result)
+SELECT t.n, t.name, t.key, t.created_at, t.answered_by, t.error, {json: t.result}
+FROM {rows: n bigint, name text, key text, created_at bigint, answered_by text, error text, result text}
+WHERE true ORDER BY 1, 2, 3
+ON CONFLICT (n, name, key) DO NOTHING RETURNING n, name, key
+
+-- name: early_answers
+-- Answers that came early to steps that wait now.
+SELECT a.n, a.name, a.key, s.place, s.attempt, {json_text: a.result}, a.error, a.answered_by
+FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
+{seek: steps s ON s.n = a.n AND s.name = a.name AND s.key = a.key AND s.state = 'waiting'}
+
+-- name: drop_answers
+-- Answers that were used.
+DELETE FROM {answers} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
+
+-- name: reset_steps
+-- Declared steps that run again.
+UPDATE {steps} SET state = 'pending', attempt = 0, progress = NULL, message = NULL, started_at = NULL, ended_at = NULL,
+    ran_ms = 0, until = NULL, error = NULL, error_type = NULL, result = NULL, result_size = NULL, input_hash = NULL
+WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text}) AND title IS NOT NULL
+
+-- name: forget_steps
+-- Steps of a handler that run again: it makes them anew.
+DELETE FROM {steps} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
+    AND title IS NULL
+
+-- name: forget_step_results
+DELETE FROM {step_results} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
+
+-- name: set_payloads
+-- New payloads of jobs that are requeued.
+UPDATE {jobs} SET payload = {json: t.payload} FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n
+
+-- name: job_payloads
+SELECT j.n, {json_text: j.payload} FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
+
+-- name: drop_steps
+DELETE FROM {steps} WHERE n {among: n bigint}
+
+-- name: drop_step_results
+DELETE FROM {step_results} WHERE n {among: n bigint}
+
+-- name: drop_all_answers
+DELETE FROM {answers} WHERE n {among: n bigint}
+
+-- name: step_page
+-- The runs of one step, whole results included.
+SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
+    coalesce({json_text: s.result}, {json_text: w.result}), {json_text: s.schema}, s.until
+FROM {rows: id uuid, name text, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
+{seek: steps s ON s.n = j.n AND s.name = t.name}
+{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+ORDER BY s.started_at, s.key LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
+
+-- name: count_step
+SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name}
+
+-- name: step_results
+-- The results of runs of steps, however large.
+SELECT s.name, s.key, coalesce({json_text: s.result}, {json_text: w.result})
+FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
+{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
 
 -- name: last_numbers
 -- The last numbers of jobs and events.

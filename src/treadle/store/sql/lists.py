@@ -15,20 +15,21 @@ from treadle.model.status import ENDED, Status
 from treadle.policy.rules import All, Comparison, Condition, Constant, JobField, JobPath, SortKey, by_cost
 from treadle.policy.rules.conditions import every
 from treadle.store.sql.dialect import DIALECTS, Lookup
-from treadle.store.sql.queries import Query, told_events
+from treadle.store.sql.queries import Query, step_columns, told_events
 from treadle.store.sql.where import COLUMNS, Conditions
 from treadle.store.values import Listing
 
-Bound = list[str | int | float]
+BoundValues = list[str | int | float]
 
 # The view's name for each table, and how it is joined to the job.
-PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h"}
+PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h", "parked": "k"}
 JOINS = {
     "o": "LEFT JOIN {outcomes} {o} ON {o}.n = {p}.n",
     "r": "LEFT JOIN {running} {r} ON {r}.n = {p}.n",
     "q": "LEFT JOIN {ready} {q} ON {q}.n = {p}.n",
     "a": "LEFT JOIN {later} {a} ON {a}.n = {p}.n",
     "h": "LEFT JOIN {held} {h} ON {h}.n = {p}.n",
+    "k": "LEFT JOIN {parked} {k} ON {k}.n = {p}.n",
     "s": "LEFT JOIN {leases} {s} ON {s}.id = {r}.lease",
     "x": "LEFT JOIN {notes} {x} ON {x}.n = {p}.n",
 }
@@ -49,7 +50,7 @@ class Builder:
         self.dialect = dialect
         self.stale_after_ms = stale_after_ms
         self.clock = f"({queries['clock'].sql})"
-        self.values: Bound = []
+        self.values: BoundValues = []
 
     def bind(self, value: str | float) -> str:
         self.values.append(value)
@@ -59,7 +60,7 @@ class Builder:
         return f"treadle.{name}" if self.dialect == "postgres" else f"treadle_{name}"
 
 
-def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
+def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
     """The statement for one page of jobs."""
     build = Builder(queries, dialect, stale_after_ms)
     keys, order = _order(listing)
@@ -72,7 +73,7 @@ def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_
     return f"WITH page AS ({ranked}) {view.removesuffix(NEWEST_FIRST)} ORDER BY page.place", build.values
 
 
-def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
+def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
     """The statement for numbers and ids of one page, newest first."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, [], "n DESC")
@@ -84,7 +85,7 @@ def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_afte
 
 def count(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
-) -> tuple[str, Bound]:
+) -> tuple[str, BoundValues]:
     """The statement that counts, up to cap + 1."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC")
@@ -93,7 +94,7 @@ def count(
 
 def count_by_topic(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
-) -> tuple[str, Bound]:
+) -> tuple[str, BoundValues]:
     """The statement that counts the topics of the first `cap`."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), cap, [], "n DESC")
@@ -202,7 +203,7 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
         return f"SELECT {', '.join(columns)} FROM {source.joined(wheres)} ORDER BY {own_order}"
     # Conditions on documents come last, over the newest jobs that the others let through. The limit between the two
     # selects also makes each path be looked up only once. Rows come out of the inner one in its order.
-    outer = _Around(source)
+    outer = _OuterSelect(source)
     fits = outer.sql(inside)
     bound = source.dialect.everything() if listing.newest is None else f"LIMIT {build.bind(listing.newest)}"
     inner_order = "p.n DESC" if keys or listing.newest is not None else own_order
@@ -221,9 +222,10 @@ class _Source:
         self.place = place
         self.index = ""
         own = PLACES[place]
-        self.aliases = {alias: alias for alias in "jloqrahsx"} | {own: "p", "p": "p"}
+        self.aliases = {alias: alias for alias in "jloqrahksx"} | {own: "p", "p": "p"}
         self.used: set[str] = set()
         self.dialect = dialect = DIALECTS[build.dialect](build.bind)
+        current_step, step_document = step_columns(build.dialect, "p.n")
         self.words = {
             "clock": build.clock,
             "stale_after": str(build.stale_after_ms),
@@ -232,6 +234,8 @@ class _Source:
             "told_events": told_events(build.dialect),
             "greatest": dialect.greatest,
             "empty_list": dialect.empty_list,
+            "current_step": current_step,
+            "step_document": step_document,
         }
         self.conditions = Conditions(dialect, self.column)
 
@@ -275,7 +279,7 @@ class _Source:
         ]
 
 
-class _Around:
+class _OuterSelect:
     """The select around a source: it takes the job's fields and documents from the inner one."""
 
     def __init__(self, source: _Source) -> None:
@@ -320,6 +324,8 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
             return [("running", ["p.cancel_at IS NULL"])]
         case Status.CANCELLING:
             return [("running", ["p.cancel_at IS NOT NULL"])]
+        case Status.WAITING:
+            return [("parked", [])]
         case status if status in ENDED:
             # Literals, so that the planner sees the partial index; SQLite needs its exact condition.
             conditions = [f"p.status = '{status.value}'"]
@@ -328,8 +334,8 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
             if listing.ended_since is not None:
                 conditions.append(f"p.ended_at >= {build.bind(listing.ended_since)}")
             return [("outcomes", conditions)]
-        case _:
-            return [("running", ["1 = 0"])]
+        case unknown:
+            raise AssertionError(f"{unknown} has no place")
 
 
 def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[str]:

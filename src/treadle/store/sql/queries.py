@@ -17,8 +17,8 @@ from functools import cache
 from importlib.resources import files
 
 TABLES = (
-    "topics lanes jobs ready later held leases running outcomes keys limits wakes replaced members deadlines starts "
-    "notes events tally tally_hist templates template_versions workers leaders token records migrations"
+    "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
+    "starts notes events steps step_results answers tally tally_hist workers leaders token records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
@@ -32,6 +32,12 @@ _JSON_AT = re.compile(r"\{json_at: (\S+) ([\w.]+)\}")
 _TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
         + count(CASE e.from_status WHEN 'completed' THEN 1 END)
         + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END) FROM {events} e"""
+
+# Parts of other queries, which say for which {job}.
+_FRAGMENTS = ("step_document", "current_step")
+_ANY = re.compile(r"\{any: (\w+)\}")
+_DATE = re.compile(r"\{date: ([^}]*)\}")
+_PARSED = re.compile(r"\{parsed: (.*)\},$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +113,37 @@ def told_events(dialect: str) -> str:
     return _fill("{told_events}", dialect)
 
 
+@cache
+def step_columns(dialect: str, job: str) -> tuple[str, str]:
+    """The current step of the job whose number is `job`, and all of its steps as a document."""
+    return _fill("{current_step}", dialect).replace("{job}", job), _fill("{step_document}", dialect).replace(
+        "{job}", job
+    )
+
+
+def _fill_steps(sql: str, postgres: bool) -> str:
+    for name in _FRAGMENTS:
+        if "{%s}" % name in sql:
+            sql = sql.replace("{%s}" % name, f"({_texts('common.sql')[name]})")
+    sql = sql.replace("{json_array}", "json_agg" if postgres else "json_group_array")
+    sql = sql.replace("{json_object}", "json_build_object" if postgres else "json_object")
+    sql = sql.replace("{json: x.entry}", "x.entry" if postgres else "json(x.entry)")
+    sql = _ANY.sub(r"count(CASE s.state WHEN '\1' THEN 1 END) > 0", sql)
+    sql = sql.replace("{done}", "CASE WHEN s.state IN ('completed', 'skipped') THEN 1 END")
+    sql = _PARSED.sub(r"CAST(\1 AS json)," if postgres else r"json(\1),", sql)
+    return _DATE.sub(_POSTGRES_DATE if postgres else _SQLITE_DATE, sql)
+
+
+_SQLITE_DATE = r"strftime('%Y-%m-%dT%H:%M:%fZ', (\1) / 1000.0, 'unixepoch')"
+_POSTGRES_DATE = (
+    r"to_char(timestamp '1970-01-01' + (\1) * interval '1 millisecond', "
+    r"""'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
+)
+
+
 def _fill(sql: str, dialect: str) -> str:
     postgres = dialect == "postgres"
-    sql = sql.replace("{told_events}", _TOLD)
+    sql = _fill_steps(sql.replace("{told_events}", _TOLD), postgres)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)
     sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(bool(m[1]), m[2], m[3], m[4]), sql)
@@ -123,17 +157,29 @@ def _fill(sql: str, dialect: str) -> str:
     return sql
 
 
-def _read(file: str, dialect: str) -> dict[str, Query]:
+@cache
+def _texts(file: str) -> dict[str, str]:
+    """The queries of a file as they are written, without their comments."""
     text = files("treadle.store.sql").joinpath(file).read_text()
     parts = _NAME.split(text)[1:]
-    queries = {}
-    for name, body in zip(parts[::2], parts[1::2], strict=True):
-        lines = body.strip().splitlines()
-        comment = [line for line in lines if line.startswith("--")]
-        sql = "\n".join(line for line in lines if not line.startswith("--"))
-        packed = any(line.startswith("-- packed:") for line in comment)
-        queries[name] = Query(name, _fill(sql, dialect), packed)
-    return queries
+    return {
+        name: "\n".join(line for line in body.strip().splitlines() if not line.startswith("--"))
+        for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@cache
+def _packed(file: str) -> frozenset[str]:
+    text = files("treadle.store.sql").joinpath(file).read_text()
+    return frozenset(re.findall(r"^-- name: (\w+)\n-- packed:", text, re.M))
+
+
+def _read(file: str, dialect: str) -> dict[str, Query]:
+    packed = _packed(file)
+    return {
+        name: Query(name, _fill(sql, dialect).replace("{job}", "j.n"), name in packed)
+        for name, sql in _texts(file).items()
+    }
 
 
 @cache

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from treadle.model.job import Job, from_ms
+from pydantic_core import from_json
+
+from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import LIVE, Status
+from treadle.model.steps import DONE, StepState
 from treadle.policy.lifecycle import retries
-from treadle.store.values import NewJob
+from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
 # A job's extras. Only jobs with a flag pay for the statements it needs when they move.
 DEDUPE = 1
@@ -32,6 +35,10 @@ UNCANCELABLE = 16
 """Under a concurrency limit: a job that would replace it while it runs is refused."""
 
 
+STEPS = HAS_STEPS
+"""Has rows in `steps` or `answers`, which come along when it is claimed."""
+
+
 NOBODY = 0
 """The number of no job: a line of `events` that is about many has it."""
 
@@ -43,11 +50,12 @@ def traits_of(job: NewJob) -> int:
         | (UNCANCELABLE if job.limit and not job.cancelable else 0)
         | (EXPIRES if job.expires_at is not None or job.expires_in_ms is not None else 0)
         | (0 if job.repeatable else ONCE)
+        | (STEPS if job.steps else 0)
     )
 
 
 # The columns of the `view` query, in order: what every store returns for a job.
-class JobRow(NamedTuple):
+class ViewRow(NamedTuple):
     now: int
     n: int
     id: str
@@ -91,6 +99,9 @@ class JobRow(NamedTuple):
     """The stored ones, and the starts and completions that they tell of."""
     last_event_at: int | None
     changed_at: int | None
+    step: str | None
+    steps: str | None
+    """A JSON document."""
 
     @property
     def job_status(self) -> Status:
@@ -101,7 +112,7 @@ class JobRow(NamedTuple):
         return Status.WAITING if self.place == "parked" else Status.PENDING
 
 
-def job_from_row(row: JobRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
+def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
     status = row.job_status
     ended = row.ended_at
     stale = ended is not None and ended + stale_after_ms <= row.now
@@ -128,6 +139,8 @@ def job_from_row(row: JobRow, stale_after_ms: int, loads: Callable[[str], Any]) 
         error_type=row.error_type,
         progress=100 if status is Status.COMPLETED else row.progress or 0,
         progress_message=row.message,
+        step=row.step,
+        steps=[] if row.steps is None else loads(row.steps),
         attempt=row.attempt,
         max_attempts=row.max_attempts,
         retries=retries(status, row.attempt),
@@ -166,3 +179,49 @@ def _latest(*times: int | None) -> datetime | None:
 
 def _time(ms: int) -> Any:
     return from_ms(ms)
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+ANSWERED = "answered"
+"""In the place of a state: the row is an answer that came early."""
+
+
+def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
+    steps: dict[int, list[ClaimedStep]] = {}
+    answers: dict[int, list[EarlyAnswer]] = {}
+    versions: dict[int, int | None] = {}
+    for n, name, key, place, state, *rest, declared, version in rows:
+        if state == ANSWERED:
+            answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
+            continue
+        versions[n] = version
+        one = ClaimedStep(name, key, place, StepState(state), *rest)
+        steps.setdefault(n, []).append(one._replace(declared=bool(declared)))
+    return {
+        n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))
+        for n in steps.keys() | answers.keys()
+    }
+
+
+def step_from_row(row: Any) -> dict[str, Any]:
+    """One run of a step, as people see it."""
+    name, key, title, state, attempt, progress, message, started, ended, error, size, result, schema, until = row
+    done = state in DONE
+    return {
+        "id": name,
+        "name": title or name,
+        "status": state,
+        "progress": 100 if done else progress or 0,
+        "message": message,
+        "attempt": attempt,
+        "startedAt": rfc3339(from_ms(started)),
+        "completedAt": rfc3339(from_ms(ended)) if done else None,
+        "error": None if state == StepState.COMPLETED else error,
+        "result": None if result is None else from_json(result),
+        "resultSize": size,
+        "key": key or None,
+        "items": None,
+        "answerSchema": None if schema is None else from_json(schema),
+        "waitsUntil": rfc3339(from_ms(until)) if state == StepState.WAITING else None,
+    }

@@ -80,13 +80,14 @@ SELECT json_group_array(json_array(rank, run_at, n))
 FROM (SELECT rank, run_at, n FROM {ready} WHERE lane = ?1 ORDER BY rank, run_at, n LIMIT ?2)
 
 -- name: peek_sizes
--- How large the payloads of the first jobs of a lane are, as one JSON text.
-SELECT json_group_array(size) FROM (SELECT length(CAST(j.payload AS BLOB)) AS size
-    FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.rank, r.run_at, r.n LIMIT ?2)
+-- How large the payloads of the first jobs of a lane are. Row by row: SQLite reads a payload to measure it, so a claim
+-- measures no more of them than it takes.
+SELECT length(CAST(j.payload AS BLOB)) FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n
+WHERE r.lane = ?1 ORDER BY r.rank, r.run_at, r.n LIMIT ?2
 
 -- name: peek_heads
 -- The first jobs of a lane as one JSON text, and whether any has a limit or a deadline or is on its last attempt.
-SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null)),
+SELECT json_group_array(json_array(n, id, topic, payload, attempt + 1, max_attempts, flags, created_by, scope, scope_id, ?3, ?4, due, trace, null, null)),
     max(flags & 2), max(flags & 4), max(attempt + 1 >= max_attempts)
 FROM (SELECT r.n, r.attempt, r.max_attempts, r.flags, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id,
         max(r.run_at, j.created_at) AS due, j.trace

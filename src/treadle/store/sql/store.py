@@ -8,33 +8,38 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, Refused
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, decide
+from treadle.policy.rules import looks_inside
+from treadle.policy.saved_template import KIND, VERSION_KIND
 from treadle.store import wakeups
-from treadle.store.sql import lists, scripts
+from treadle.store.sql import lists, scripts, secrets
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
-from treadle.store.sql.rows import JobRow, job_from_row
+from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
 from treadle.store.sql.scripts import Script
+from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
     FOREVER,
     Advanced,
+    Answer,
     Backlog,
     CancelRequest,
     Changes,
+    Checkpoint,
     Claimed,
-    Ended,
+    ClaimedSteps,
+    EndedCount,
     FailedGroup,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
     LimitReached,
     Listing,
     LiveWorker,
@@ -48,8 +53,11 @@ from treadle.store.values import (
     Renewed,
     Settlement,
     Stats,
+    StepKey,
+    StepPage,
     Times,
     Topic,
+    TopicRate,
     Touch,
 )
 from treadle.telemetry.outages import OutageLog
@@ -57,6 +65,9 @@ from treadle.telemetry.outages import OutageLog
 T = TypeVar("T")
 # PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
+
+# Of a kind that is read whole.
+MOST_RECORDS = 100_000
 
 
 class SqlStore(ABC):
@@ -69,6 +80,7 @@ class SqlStore(ABC):
     def __init__(self, stale_after_ms: int) -> None:
         self.stale_after_ms = stale_after_ms
         self.queries = load(self.dialect)
+        self._secrets = Secrets()
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
@@ -138,7 +150,9 @@ class SqlStore(ABC):
     async def close_lease(self, lease: int) -> None:
         await self._change("close_lease", [{"lease": lease}])
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
+    ) -> list[Settlement]:
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = _only_newest(settlements)
@@ -147,23 +161,27 @@ class SqlStore(ABC):
             plain = [one for one in mine if is_plain(one)]
             if plain:
                 lost += await self.settle_completed(lease, plain)
-            rest = [one for one in mine if not is_plain(one) and not one.effects]
+            rest = [one for one in mine if not is_plain(one) and not _may_be_refused(one)]
             if rest:
                 lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
             for one in mine:
-                if one.effects:
-                    lost += await self._settle_with_effects(one)
+                if _may_be_refused(one):
+                    lost += await self._settle_with_effects(one, [] if refused is None else refused)
         return lost
 
-    async def _settle_with_effects(self, one: Settlement) -> list[Settlement]:
+    async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
         """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
             return await self.transact(lambda: scripts.settle([one]), _told([one]))
         except Refused as refusal:
             failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
-            instead = one._replace(transition=decide(one.job, failed), effects=None)
+            effects = one.effects and one.effects._replace(jobs=(), events=())
+            instead = one._replace(transition=decide(one.job, failed), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
-            return [one] if lost else []
+            if lost:
+                return [one]
+            refused.append(instead)
+            return []
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
@@ -177,11 +195,38 @@ class SqlStore(ABC):
             known.update((n, token) for n, token in await self._change("touch_running", rows))
         return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
 
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        merged = _one_checkpoint_per_job(checkpoints)
+        lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
+        written = {(one.n, one.token) for one in merged} - set(lost)
+        return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
+
+    async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
+        rows = [{"n": n} for n in sorted(set(ns))]
+        sql, document = self.queries["claimed_steps"].sql, to_json(rows).decode()
+        return claimed_steps(await self.read_by_key(sql, [document]) if rows else [])
+
+    async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
+        rows = await self._ask("step_results", [{"n": n, "name": one.name, "key": one.key} for one in steps])
+        return {StepKey(name, key): text for name, key, text in rows if text is not None}
+
+    async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
+        known = [one for one in answers if is_job_id(one.id)]
+        answering = scripts.Answering({}, 0)
+        if known:
+            answering = await self.transact(lambda: scripts.answer(known))
+            self._tell([wakeups.READY, wakeups.ENDED] if answering.woken else [wakeups.ENDED])
+        refusals = iter(answering.refusals.get(i) for i in range(len(known)))
+        return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
         rows = await self._ask("held_by", known) if known else []
         held = {row[1]: Holding(Claimed(*row[:12]), row[12], row[13] is not None) for row in rows}
         return [held.get(id) for id in ids]
+
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        return await self.transact(lambda: scripts.split_lease(lease, jobs, lease_ms)) if jobs else []
 
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         return await self.transact(lambda: scripts.release_unknown(lease, tokens), [wakeups.READY])
@@ -234,24 +279,51 @@ class SqlStore(ABC):
             rows = await self.read_by_key(sql, [document])
         else:
             rows = await query_with(connection, self.dialect, sql, document)
-        jobs = {job.id: job for job in map(self._job, rows)}
+        jobs = {job.id: job for job in await self._without_secrets([self._job(row) for row in rows], connection)}
         return [jobs.get(id) for id in ids]
 
+    async def _without_secrets(self, jobs: list[Job], connection: Any = None) -> list[Job]:
+        # Until nothing is unknown: what was learned may be forgotten again during the read.
+        while unknown := self._secrets.unknown(jobs):
+            wanted = secrets.records_of(unknown)
+            self._secrets.learn(unknown, await self._records_by(connection, wanted))
+        self._secrets.hide_in(jobs)
+        return jobs
+
+    async def _records_by(self, connection: Any, wanted: Sequence[tuple[str, str]]) -> Sequence[Record]:
+        """`connection`: read there, because a blocking caller can't wait for another one."""
+        if connection is None:
+            return [record for record in await self.get_records(wanted) if record]
+        document = to_json([{"kind": kind, "id": id} for kind, id in wanted]).decode()
+        rows = await query_with(connection, self.dialect, self.queries["get_records"].sql, document)
+        return [Record(*row) for row in rows]
+
+    async def _check_secrets(self, wanted: Listing | str | None) -> None:
+        """Before a condition over documents is asked."""
+        if isinstance(wanted, Listing) and wanted.condition is not None and looks_inside(wanted.condition):
+            templates = [record for kind in (KIND, VERSION_KIND) for record in await self._all_records(kind)]
+            secrets.check(wanted.condition, templates)
+
+    async def _all_records(self, kind: str) -> Sequence[Record]:
+        return await self.find_records(kind, limit=MOST_RECORDS)
+
     def _job(self, row: Any) -> Job:
-        return job_from_row(JobRow(*row), self.stale_after_ms, from_json)
+        return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
             rows = yield lists.page(self.queries, self.dialect, wanted, self.stale_after_ms)
             return [self._job(row) for row in rows]
 
-        return await self.search(page)
+        await self._check_secrets(wanted)
+        return await self._without_secrets(await self.search(page))
 
     async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
         def selected() -> Reading[Sequence[tuple[int, str]]]:
             rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
             return [(int(n), id) for n, id in rows]
 
+        await self._check_secrets(wanted)
         return await self.search(selected)
 
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
@@ -259,6 +331,7 @@ class SqlStore(ABC):
             rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
             return int(rows[0][0])
 
+        await self._check_secrets(wanted)
         return await self.search(counted)
 
     async def count_by_topic(self, wanted: Listing, cap: int = 10_000) -> dict[str, int]:
@@ -266,6 +339,7 @@ class SqlStore(ABC):
             rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
             return {topic: int(count) for topic, count in rows}
 
+        await self._check_secrets(wanted)
         return await self.search(counted)
 
     async def events(self, id: str) -> Sequence[Event] | None:
@@ -276,6 +350,13 @@ class SqlStore(ABC):
             Event(number, id, type_, source, to, message, from_json(metadata), at)
             for number, type_, source, to, message, metadata, at in rows
         ]
+
+    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+        if not is_job_id(id) or not _storable(step):
+            return None
+        [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
+        rows = await self._ask("step_page", [{"id": id, "name": step, "top": limit, "skip": offset}]) if total else []
+        return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
 
     async def workers(self) -> Sequence[LiveWorker]:
         found = []
@@ -314,9 +395,14 @@ class SqlStore(ABC):
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
     ) -> Changes:
         reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
+        await self._check_secrets(wanted)
         if isinstance(wanted, Listing):
-            return await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
-        return await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+            found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
+        else:
+            found = await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+        told = {id(job): job for job in (*(change.job for change in found.events if change.job), *(found.jobs or ()))}
+        await self._without_secrets([*told.values()])
+        return found
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
         minute = -(2**40) if since is None else since // 60_000
@@ -333,9 +419,11 @@ class SqlStore(ABC):
         totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
         return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [Ended(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows]
+        return [
+            EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
+        ]
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         rows = await self._ask("failed_groups", [{"top": newest}])
@@ -349,7 +437,7 @@ class SqlStore(ABC):
         rows = await self._ask("backlog")
         return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
@@ -366,28 +454,22 @@ class SqlStore(ABC):
             for name, paused in await self._ask("list_topics")
         ]
 
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        rates: dict[str, tuple[int | None, int | None]] = {}
-        for topic, (text, _) in definitions.items():
-            rate = from_json(text).get("rate")
-            rates[topic] = (rate["n"], duration_ms(rate["perSeconds"])) if rate else (None, None)
-        return await self.transact(lambda: scripts.save_templates(definitions, rates))
-
-    async def templates(self) -> dict[str, tuple[str, int]]:
-        return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
-
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         query = "elect" if ttl_ms else "resign"
         return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
 
-    async def leaders(self) -> Sequence[Leader]:
-        return [Leader(*row) for row in await self._ask("leaders")]
+    async def leaders(self) -> Sequence[Leadership]:
+        return [Leadership(*row) for row in await self._ask("leaders")]
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
 
     async def tidy(self) -> None:
         await self.transact(scripts.tidy)
+
+    async def vacuum(self) -> None:
+        """Nothing to do where nothing remains."""
+        return
 
     # -- records -------------------------------------------------------------------------------
 
@@ -417,15 +499,20 @@ class SqlStore(ABC):
             rows = await self._ask("newest_records" if newest else "oldest_records", [{"kind": kind, "top": limit}])
         return [Record(*row) for row in rows]
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
         if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
-            raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
+            raise InvalidInput(_UNSTORABLE)
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
-        return await self.transact(lambda: scripts.write_records(writes), tell)
+        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
         return len(await self._change("drop_records", rows)) if rows else 0
+
+
+_UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no database can store it"
 
 
 def _storable(*texts: str) -> bool:
@@ -446,6 +533,10 @@ def _then_wake(script: Script[T]) -> Script[T]:
 def is_plain(one: Settlement) -> bool:
     done = one.transition.to is Status.COMPLETED and one.transition.event is None
     return done and one.job.flags == 0 and not one.effects
+
+
+def _may_be_refused(one: Settlement) -> bool:
+    return one.effects is not None and bool(one.effects.jobs)
 
 
 def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
@@ -472,12 +563,28 @@ def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
     return list(newest.values())
 
 
+def _one_checkpoint_per_job(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The newest claim of each job, several of its checkpoints as one: a statement gets each job once."""
+    newest: dict[int, Checkpoint] = {}
+    for one in checkpoints:
+        known = newest.get(one.n)
+        if known is None or one.token > known.token:
+            newest[one.n] = one
+        elif one.token == known.token:
+            newest[one.n] = known.then(one)
+    return list(newest.values())
+
+
 def _told(settlements: Sequence[Settlement]) -> list[str]:
     """The hints for these endings."""
     tell = [wakeups.ENDED]
-    if any(one.transition.to is Status.PENDING and one.transition.delay_ms for one in settlements):
+    if any(
+        one.transition.to is Status.WAITING or (one.transition.to is Status.PENDING and one.transition.delay_ms)
+        for one in settlements
+    ):
         tell.append(wakeups.LATER)
-    if any(one.job.flags or one.transition.to is Status.PENDING for one in settlements):
+    put_back = (Status.PENDING, Status.WAITING)
+    if any(one.job.flags or one.transition.to in put_back for one in settlements):
         tell.append(wakeups.READY)
     if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
         tell += wakeups.of_new(new)

@@ -29,8 +29,14 @@ from treadle.testing.contract.gates import (
 )
 from treadle.testing.contract.inserting import DedupeContract, IdempotencyContract, InsertContract
 from treadle.testing.contract.invariants import InvariantContract, WalkContract
-from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract, TemplateContract
-from treadle.testing.contract.leases import CancelRequestContract, LeaseContract, LostClaimContract, TouchContract
+from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract
+from treadle.testing.contract.leases import (
+    CancelRequestContract,
+    LeaseContract,
+    LostClaimContract,
+    SplitLeaseContract,
+    TouchContract,
+)
 from treadle.testing.contract.looking import (
     AttemptsContract,
     EventsContract,
@@ -63,6 +69,7 @@ from treadle.testing.contract.settling import (
     GuardContract,
     SettleContract,
 )
+from treadle.testing.contract.steps import CheckpointContract, RequeueStepsContract, WaitContract
 from treadle.testing.contract.suite import ContractPart
 
 
@@ -95,6 +102,8 @@ class StoreContract:
 
     class TestLostClaim(LostClaimContract): ...
 
+    class TestSplitLease(SplitLeaseContract): ...
+
     class TestSettle(SettleContract): ...
 
     class TestGuard(GuardContract): ...
@@ -104,6 +113,12 @@ class StoreContract:
     class TestBadData(BadDataContract): ...
 
     class TestEffects(EffectsContract): ...
+
+    class TestCheckpoint(CheckpointContract): ...
+
+    class TestWait(WaitContract): ...
+
+    class TestRequeueSteps(RequeueStepsContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -163,8 +178,6 @@ class StoreContract:
 
     class TestBusyChanges(BusyChangesContract): ...
 
-    class TestTemplate(TemplateContract): ...
-
     class TestLeader(LeaderContract): ...
 
     class TestPrune(PruneContract): ...
@@ -192,6 +205,7 @@ __all__ = [
     "CancelRequestContract",
     "CancelledWhileRunningContract",
     "ChangesContract",
+    "CheckpointContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -232,16 +246,18 @@ __all__ = [
     "ReleaseContract",
     "ReplacePolicyContract",
     "RequeueContract",
+    "RequeueStepsContract",
     "RescheduleContract",
     "SearchContract",
     "SelectContract",
     "SettleContract",
     "SnapshotContract",
     "SortContract",
+    "SplitLeaseContract",
     "StatsContract",
     "StoreContract",
-    "TemplateContract",
     "TopicsContract",
     "TouchContract",
+    "WaitContract",
     "WalkContract",
 ]

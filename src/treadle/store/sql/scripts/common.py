@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from pydantic_core import to_json
+
 from treadle.model.errors import JobNotFound
 from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, Limit
@@ -20,7 +22,7 @@ Script = Generator[tuple[str, Sequence[Mapping[str, Any]]], Rows, T]
 LOOKS = 5
 
 
-class Facts(NamedTuple):
+class JobFacts(NamedTuple):
     """What moving a job needs to know of it."""
 
     n: int
@@ -44,7 +46,7 @@ class Facts(NamedTuple):
         return Limit(self.limit_key, self.limit_policy or QUEUE, self.limit_most or 1)
 
 
-class Attempt(NamedTuple):
+class TakenAttempt(NamedTuple):
     """A row taken out of `running`."""
 
     n: int
@@ -74,10 +76,10 @@ class LeaseOwner(NamedTuple):
 class Move:
     """A job that was taken out of its place, and what happens to it."""
 
-    facts: Facts
+    facts: JobFacts
     source: Status
     transition: Transition
-    attempt: Attempt | None = None
+    attempt: TakenAttempt | None = None
     """Set when it ran."""
     worker: LeaseOwner | None = None
     """Who had it then."""
@@ -91,9 +93,23 @@ def numbers(ns: Iterable[int]) -> list[dict[str, int]]:
     return [{"n": n} for n in sorted(ns)]
 
 
-def as_facts(rows: Rows) -> list[Facts]:
-    return [Facts(*row) for row in rows]
+def as_facts(rows: Rows) -> list[JobFacts]:
+    return [JobFacts(*row) for row in rows]
 
 
 def not_found(id_: str) -> Refusal:
     return Refusal(id_, JobNotFound(f"no job has the id {id_}", id=id_))
+
+
+def event_row(
+    n: int, type_: str, source: str | None, to: str | None, message: str, metadata: object, now: int
+) -> dict[str, Any]:
+    return {
+        "n": n,
+        "type": type_,
+        "from_status": source,
+        "to_status": to,
+        "message": message,
+        "metadata": to_json(metadata).decode(),
+        "created_at": now,
+    }

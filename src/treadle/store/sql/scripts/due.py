@@ -1,15 +1,16 @@
-"""Everything that is due: delayed jobs, deadlines, and work that a user's transaction left for after its commit.
+"""Everything that is due: delayed jobs, ends of waits, deadlines, and what a user's transaction left for after its end.
 
 It waits for no lock. Rows locked by a user's transaction stay where they are until a later look.
 """
 
 from __future__ import annotations
 
-from treadle.policy.lifecycle import DeadlinePassed
+from treadle.policy.lifecycle import DeadlinePassed, WaitOver
 from treadle.store.sql.scripts.common import Move, Script, as_facts, numbers
 from treadle.store.sql.scripts.limits import take_wakes
 from treadle.store.sql.scripts.moves import moved, pending_move, relocate
 from treadle.store.sql.scripts.steer import cancel
+from treadle.store.sql.scripts.steps import woken
 from treadle.store.values import Advanced, Moved
 
 # When to look again at locked rows.
@@ -20,13 +21,15 @@ def advance(limit: int) -> Script[Advanced]:
     due = yield "take_due", [{"top": limit}]
     if due:
         yield "place_ready", [{"n": n, "attempt": attempt} for n, attempt in due]
+    waited = yield "take_overdue", [{"top": limit}]
+    yield from woken(waited, WaitOver())
     ended = yield from _expire(limit)
     for id_, reason in (yield "take_replaced", []):
         yield from cancel([id_], reason)
     stuck = yield from take_wakes()
-    more = len(due) == limit or len(ended) == limit
+    more = limit in (len(due), len(waited), len(ended))
     wait = (yield "next_due", [])[0][0]
-    return Advanced(len(due), ended, 0 if more else _next(wait, stuck))
+    return Advanced(len(due) + len(waited), ended, 0 if more else _next(wait, stuck))
 
 
 def _next(wait: int | None, stuck: bool) -> int | None:

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from treadle.model import events
 from treadle.store.sql.rows import NOBODY
-from treadle.store.sql.scripts.common import Script, numbers
-from treadle.store.sql.scripts.moves import event_row
+from treadle.store.sql.scripts.common import Script, event_row, numbers
 
 
-class Ended(NamedTuple):
+class EndedRow(NamedTuple):
     n: int
     status: str
     attempt: int
@@ -24,7 +23,7 @@ class Ended(NamedTuple):
     worker: str | None
 
     @classmethod
-    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> Ended:
+    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> EndedRow:
         """An ending to delete, with only the fields that the tally needs."""
         return cls(n, status, 0, ended_at, started_at, None, None, None, topic, None)
 
@@ -46,10 +45,21 @@ def erase(ns: Sequence[int]) -> Script[None]:
     if ns:
         now: int = (yield "clock", [])[0][0]
         gone = [dict(zip(_TOLD, row, strict=True)) for row in (yield "departing", numbers(ns))]
-        for query in ("drop_all_keys", "drop_notes", "drop_events", "drop_deadlines", "drop_jobs"):
+        for query in _HANGING_ON_A_JOB:
             yield query, numbers(ns)
         yield "add_events", [event_row(NOBODY, events.DELETED, None, None, "", gone, now)]
 
+
+_HANGING_ON_A_JOB = (
+    "drop_all_keys",
+    "drop_notes",
+    "drop_events",
+    "drop_deadlines",
+    "drop_steps",
+    "drop_step_results",
+    "drop_all_answers",
+    "drop_jobs",
+)
 
 # The fields of a deleted job that listeners may need: its id and its owner.
 _TOLD = ("id", "topic", "scope", "scopeId", "createdBy")

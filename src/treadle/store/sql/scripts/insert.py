@@ -16,6 +16,7 @@ from treadle.store.sql.scripts.admitting import apply, ask, replace
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
 from treadle.store.sql.scripts.lanes import lane_of, register_lanes
 from treadle.store.sql.scripts.steer import cancel
+from treadle.store.sql.scripts.steps import add_declared
 from treadle.store.values import Inserted, NewJob
 
 # Names and keys of 255 characters each make up to 3 kB of text; an index entry of PostgreSQL has room for 2.7 kB.
@@ -40,6 +41,7 @@ def insert(jobs: Sequence[NewJob], atomic: bool, joined: bool = False) -> Script
     if made:
         rows = [_job_row(jobs[i], reserved[i], lanes[lane_of(jobs[i])], now) for i in made]
         yield "insert_jobs", rows
+        yield from add_declared([jobs[i] for i in made], [reserved[i] for i in made])
         yield from _place_new(rows)
     yield from replace(asked, stop, within_batch=True)
     return [_answer(decision, now) for decision in asked.decisions]

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic_core import to_json
-
 from treadle.model import events
 from treadle.model.error_group import error_group
 from treadle.model.status import ENDED, Status
 from treadle.policy.lifecycle import Outcome, RowState, decide
 from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE
-from treadle.store.sql.scripts.common import Attempt, Facts, LeaseOwner, Move, Script, as_facts, numbers
+from treadle.store.sql.scripts.common import (
+    JobFacts,
+    LeaseOwner,
+    Move,
+    Script,
+    TakenAttempt,
+    as_facts,
+    event_row,
+    numbers,
+)
 from treadle.store.sql.scripts.limits import leave_ready, leave_running
+from treadle.store.sql.scripts.steps import interrupt, park
 from treadle.store.values import Moved
 
 # Of an error, in the history.
@@ -30,9 +38,15 @@ def relocate(moves: Sequence[Move], now: int) -> Script[None]:
         yield from _untie(ended)
     if pending:
         yield from _put_back(pending, now)
-    if told_of := [move for move in pending if move.transition.error is not None or _ran(move)]:
+    yield from interrupt(moves, now)
+    waiting = [move for move in moves if move.transition.to is Status.WAITING]
+    if waiting:
+        # Told first: an answer that came early ends the wait right here.
+        yield "add_events", [moved_event_row(move, now) for move in waiting]
+        yield from park(waiting, now)
+    if told_of := [move for move in (*pending, *waiting) if move.transition.error is not None or _ran(move)]:
         yield "add_notes", [_note_row(move) for move in told_of]
-    told = [moved_event_row(move, now) for move in moves if move.transition.event]
+    told = [moved_event_row(move, now) for move in moves if move.transition.event and move not in waiting]
     if done := [move.facts.n for move in ended if not move.transition.event]:
         told.append(completed_row(done, now))
     if told:
@@ -82,7 +96,7 @@ def _untie(ended: Sequence[Move]) -> Script[None]:
 
 
 def _outcome_row(move: Move, now: int) -> dict[str, Any]:
-    attempt, transition = move.attempt or Attempt(move.facts.n, None, 0), move.transition
+    attempt, transition = move.attempt or TakenAttempt(move.facts.n, None, 0), move.transition
     return {
         "n": move.facts.n,
         "token": attempt.token,
@@ -148,29 +162,15 @@ def completed_row(ns: Sequence[int], now: int) -> dict[str, Any]:
     return event_row(NOBODY, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, "", ns, now)
 
 
-def event_row(
-    n: int, type_: str, source: str | None, to: str | None, message: str, metadata: object, now: int
-) -> dict[str, Any]:
-    return {
-        "n": n,
-        "type": type_,
-        "from_status": source,
-        "to_status": to,
-        "message": message,
-        "metadata": to_json(metadata).decode(),
-        "created_at": now,
-    }
-
-
-def attempts(query: str, rows: Sequence[Mapping[str, Any]]) -> Script[list[Attempt]]:
+def attempts(query: str, rows: Sequence[Mapping[str, Any]]) -> Script[list[TakenAttempt]]:
     """Take attempts out of `running`, on behalf of someone other than their owner.
 
     Their tokens are not stored: an outcome with its token tells an owner that it reported this itself.
     """
-    return [Attempt(*row)._replace(token=None) for row in (yield query, rows)] if rows else []
+    return [TakenAttempt(*row)._replace(token=None) for row in (yield query, rows)] if rows else []
 
 
-def end_attempts(taken: Sequence[Attempt], outcome: Callable[[Attempt], Outcome]) -> Script[list[Moved]]:
+def end_attempts(taken: Sequence[TakenAttempt], outcome: Callable[[TakenAttempt], Outcome]) -> Script[list[Moved]]:
     """Let `decide` choose the transition of attempts that were taken out of `running`."""
     if not taken:
         return []
@@ -192,6 +192,6 @@ def moved(move: Move) -> Moved:
     return Moved(move.facts.id, move.facts.topic, move.transition.to, move.transition.event or "")
 
 
-def pending_move(facts: Facts, attempt: int, ready: bool, outcome: Outcome) -> Move:
+def pending_move(facts: JobFacts, attempt: int, ready: bool, outcome: Outcome) -> Move:
     transition = decide(RowState(Status.PENDING, attempt, facts.max_attempts), outcome)
     return Move(facts, Status.PENDING, transition, was_ready=ready)

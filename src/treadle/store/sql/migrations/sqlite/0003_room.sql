@@ -4,7 +4,9 @@ CREATE INDEX treadle_leases_until ON treadle_leases (until);
 -- Names of workers, so that an outcome can say who produced it in a few bytes.
 CREATE TABLE treadle_workers (
     id   INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE
+    name TEXT NOT NULL UNIQUE,
+    -- When its last lease ended; no outcome of it is younger.
+    seen_at INTEGER NOT NULL
 );
 ALTER TABLE treadle_leases ADD COLUMN worker_id INTEGER;
 ALTER TABLE treadle_notes ADD COLUMN worker INTEGER;
@@ -27,16 +29,15 @@ CREATE TABLE treadle_tally_hist (
 ALTER TABLE treadle_records ADD COLUMN due INTEGER;
 CREATE INDEX treadle_records_due ON treadle_records (kind, due) WHERE due IS NOT NULL;
 
--- Every definition of a template that was ever saved, so that one seen before keeps its number.
-CREATE TABLE treadle_template_versions (
-    topic      TEXT NOT NULL,
-    version    INTEGER NOT NULL,
-    definition TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
-    PRIMARY KEY (topic, version)
-) WITHOUT ROWID;
-INSERT INTO treadle_template_versions (topic, version, definition, created_at)
-SELECT topic, version, definition, updated_at FROM treadle_templates WHERE version > 0;
+-- Templates are records: one per topic with its current definition, and one for each definition that was ever saved, so
+-- that one seen before keeps its number.
+INSERT INTO treadle_records (kind, id, key, body, version, created_at, updated_at)
+SELECT 'template', topic, topic, json_object('version', version, 'definition', json(definition), 'versions',
+    json_array(json_object('version', version, 'created_ms', updated_at))), 1, updated_at, updated_at
+FROM treadle_templates WHERE version > 0 ORDER BY topic;
+INSERT INTO treadle_records (kind, id, key, body, version, created_at, updated_at)
+SELECT 'template_version', topic || '/' || version, topic || '/' || version, definition, 1, updated_at, updated_at
+FROM treadle_templates WHERE version > 0 ORDER BY topic;
 
 -- A lane is topic x capability x worker type. The priority is the job's own, so that however many priorities are used,
 -- a claim looks at as many lanes as its worker serves.
@@ -67,6 +68,7 @@ WHERE limit_key IS NOT NULL;
 UPDATE treadle_jobs SET limit_policy = json_extract(t.definition, '$.concurrencyPolicy') FROM treadle_templates t
 WHERE limit_key IS NOT NULL AND t.topic = treadle_jobs.topic
     AND json_extract(t.definition, '$.concurrencyPolicy') IN ('reject_same_scope', 'replace_same_scope');
+DROP TABLE treadle_templates;
 
 -- rank = ~priority: the most urgent first. Jobs that waited at a concurrency limit wait in `ready` for the next claim.
 ALTER TABLE treadle_ready RENAME TO treadle_ready_before;
@@ -128,12 +130,66 @@ CREATE TABLE treadle_replaced (
 -- When a pending job was last changed by hand.
 ALTER TABLE treadle_jobs ADD COLUMN changed_at INTEGER;
 
+-- Jobs that wait for an answer: held by nobody, until a wait's time is over (null: for as long as it takes).
+CREATE TABLE treadle_parked (
+    n       INTEGER PRIMARY KEY,
+    lane    INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    until   INTEGER
+);
+CREATE INDEX treadle_parked_until ON treadle_parked (until) WHERE until IS NOT NULL;
+
+-- What the steps of a job have done. A step is its name and key; `place` is where it was declared or first seen.
+CREATE TABLE treadle_steps (
+    n           INTEGER NOT NULL,
+    name        TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    place       INTEGER NOT NULL,
+    state       TEXT NOT NULL,
+    attempt     INTEGER NOT NULL,
+    progress    INTEGER,
+    started_at  INTEGER,
+    ended_at    INTEGER,
+    ran_ms      INTEGER NOT NULL,
+    until       INTEGER,
+    result_size INTEGER,
+    input_hash  TEXT,
+    error_type  TEXT,
+    title       TEXT,
+    message     TEXT,
+    error       TEXT,
+    schema      TEXT,
+    result      TEXT,
+    PRIMARY KEY (n, name, key)
+) WITHOUT ROWID;
+
+-- Results that are too large to travel with their job.
+CREATE TABLE treadle_step_results (
+    n      INTEGER NOT NULL,
+    name   TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    result TEXT NOT NULL,
+    PRIMARY KEY (n, name, key)
+);
+
+-- Answers that came before their step waited for one.
+CREATE TABLE treadle_answers (
+    n          INTEGER NOT NULL,
+    name       TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    answered_by TEXT,
+    error      TEXT,
+    result     TEXT,
+    PRIMARY KEY (n, name, key)
+);
+
 -- For people who read SQL. It stays at the end of this file: it depends on the tables above.
 CREATE VIEW treadle_job_list AS
 SELECT j.id, j.topic,
     CASE WHEN o.n IS NOT NULL THEN o.status WHEN r.cancel_at IS NOT NULL THEN 'cancelling'
-        WHEN r.n IS NOT NULL THEN 'processing' ELSE 'pending' END AS status,
-    coalesce(o.attempt, r.attempt, y.attempt, l.attempt, h.attempt) AS attempt,
+        WHEN r.n IS NOT NULL THEN 'processing' WHEN k.n IS NOT NULL THEN 'waiting' ELSE 'pending' END AS status,
+    coalesce(o.attempt, r.attempt, y.attempt, l.attempt, h.attempt, k.attempt) AS attempt,
     j.max_attempts,
     strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1000.0, 'unixepoch') AS created_at,
     strftime('%Y-%m-%dT%H:%M:%fZ', j.run_at / 1000.0, 'unixepoch') AS run_at,
@@ -147,4 +203,5 @@ LEFT JOIN treadle_running r ON r.n = j.n
 LEFT JOIN treadle_ready y ON y.n = j.n
 LEFT JOIN treadle_later l ON l.n = j.n
 LEFT JOIN treadle_held h ON h.n = j.n
+LEFT JOIN treadle_parked k ON k.n = j.n
 LEFT JOIN treadle_notes f ON f.n = j.n;

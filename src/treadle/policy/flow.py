@@ -1,0 +1,233 @@
+"""The order of a job's steps, as pure functions: what to do next, what a call did to its step, what a requeue repeats.
+
+A step is its name and key, never its position, so nothing here depends on the order in which a program was written when
+the job began. A finished step never runs again; a step that is new in the code runs, one that is gone keeps its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from treadle.model.durations import format_ms
+from treadle.model.errors import InvalidInput, UnknownStep
+from treadle.model.retry import Retry
+from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState, shown_step
+from treadle.policy.judgement import CallResult, Interrupt, judge
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
+
+UNSERVED_MS = 5_000
+MODES = ("unfinished", "all", "from")
+
+
+class StepFacts(NamedTuple):
+    """What is known of a step."""
+
+    state: StepState = StepState.PENDING
+    attempt: int = 0
+    left_ms: int | None = None
+    """Of a wait: how long it may still last."""
+    error: str | None = None
+    error_type: str | None = None
+
+
+class PlannedStep(NamedTuple):
+    """A declared step, as far as the order of steps depends on it."""
+
+    name: str
+    external: bool = False
+    conditional: bool = False
+    """It has a `when`."""
+    served: bool = True
+    """Its code is here."""
+
+
+class Reply(NamedTuple):
+    result: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFacts:
+    steps: Mapping[str, StepFacts]
+    answers: Mapping[str, Reply] = field(default_factory=dict)
+    """Answers that came early."""
+    whens: Mapping[str, bool] = field(default_factory=dict)
+    """What `when` said, where it was asked."""
+    cancelling: str | None = None
+    """Why the job should stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What happens next; exactly one of these."""
+
+    start: str | None = None
+    evaluate_when: str | None = None
+    skip: str | None = None
+    take_answer: str | None = None
+    """A step that has its answer already."""
+    wait: str | None = None
+    """A step that begins to wait; the job is parked."""
+    overdue: str | None = None
+    """A wait that nobody answered in time."""
+    end: Outcome | None = None
+
+
+def plan(steps: Sequence[PlannedStep], facts: FlowFacts) -> Plan:
+    """What to do with a job whose steps come one after the other. `Completed` leaves its result to the caller."""
+    if facts.cancelling is not None:
+        return Plan(end=CancelAcknowledged(facts.cancelling))
+    for step in steps:
+        known = facts.steps.get(step.name, StepFacts())
+        if known.state in DONE:
+            continue
+        if step.conditional and step.name not in facts.whens:
+            return Plan(evaluate_when=step.name)
+        if not facts.whens.get(step.name, True):
+            return Plan(skip=step.name)
+        return _next_external(step, known, facts) if step.external else _next_call(step)
+    return Plan(end=Completed())
+
+
+def _next_call(step: PlannedStep) -> Plan:
+    if not step.served:
+        return Plan(end=Snoozed(UNSERVED_MS, unserved(step.name)))
+    return Plan(start=step.name)
+
+
+def _next_external(step: PlannedStep, known: StepFacts, facts: FlowFacts) -> Plan:
+    if known.state is StepState.FAILED and known.error_type:
+        return Plan(end=Failed(known.error or f"step {step.name} failed", known.error_type))
+    if step.name in facts.answers:
+        return Plan(take_answer=step.name)
+    if known.state is StepState.WAITING:
+        if known.left_ms is not None and known.left_ms <= 0:
+            return Plan(overdue=step.name)
+        return Plan(end=Parked(step.name))
+    return Plan(wait=step.name)
+
+
+def unserved(name: str) -> str:
+    return f"no worker has the code of step {name}"
+
+
+def progress(steps: Sequence[PlannedStep], states: Mapping[str, StepFacts], step_progress: int) -> int:
+    """Of the whole job, in percent: finished steps count in full, the current one in part."""
+    done = sum(states.get(step.name, StepFacts()).state in DONE for step in steps)
+    return min(int((done + step_progress / 100) / max(len(steps), 1) * 100), 100)
+
+
+# -- what a call did -------------------------------------------------------------------------------
+
+
+class RetryInPlace(NamedTuple):
+    """The same step again, after a wait that is too short to give the slot up."""
+
+    delay_ms: int
+    error: str
+    error_type: str
+
+
+class StepEnd(NamedTuple):
+    """What a call leaves of its step, and of its job if that does not go on."""
+
+    state: StepState
+    result: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    outcome: Outcome | None = None
+    """None: the job goes on."""
+    lost: bool = False
+    """The lease is lost: nothing may be written."""
+
+
+class Tries(NamedTuple):
+    """How often a step was tried, and by which policies."""
+
+    step: int
+    """This try, from 1."""
+    step_retry: Retry | None
+    job: int
+    job_retry: Retry
+
+
+def after_call(name: str, result: CallResult, interrupt: Interrupt | None, tries: Tries) -> StepEnd | RetryInPlace:
+    """A step with a policy is tried by it first; what is left is the job's failure, by the job's policy."""
+    if tries.step_retry is not None:
+        own = judge(result, interrupt, tries.step_retry, tries.step)
+        if isinstance(own, Failed) and own.retry_in_ms is not None and tries.step < tries.step_retry.max_attempts:
+            return _again(name, own, own.retry_in_ms)
+    outcome = judge(result, interrupt, tries.job_retry, tries.job)
+    match outcome:
+        case None:
+            return StepEnd(StepState.PENDING, lost=True)
+        case Completed():
+            return StepEnd(StepState.COMPLETED, result=outcome.result)
+        case Failed():
+            return StepEnd(StepState.FAILED, error=outcome.error, error_type=outcome.error_type, outcome=outcome)
+        case CancelAcknowledged():
+            return StepEnd(StepState.CANCELLED, outcome=outcome)
+        case Snoozed() | Released() | Parked():
+            return StepEnd(StepState.PENDING, outcome=outcome)
+        case _:
+            raise AssertionError(f"a call can't end in {outcome}")
+
+
+def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
+    if delay_ms <= WAIT_IN_PLACE_MS:
+        return RetryInPlace(delay_ms, failed.error, failed.error_type)
+    reason = f"step {name} is tried again in {format_ms(delay_ms)}"
+    return StepEnd(StepState.PENDING, None, failed.error, failed.error_type, Snoozed(delay_ms, reason))
+
+
+def tries_before(state: StepState, attempt: int) -> int:
+    """How many tries of a step count. One that failed for good starts anew with its job's next attempt."""
+    return attempt if state is StepState.PENDING else 0
+
+
+# -- again -----------------------------------------------------------------------------------------
+
+
+class Rerun(NamedTuple):
+    """What a requeue repeats."""
+
+    mode: str
+    names: tuple[str, ...] | None
+    """The steps that run again; with `unfinished` only those of their runs that have not completed. None: all."""
+
+
+class Ran(NamedTuple):
+    """A run of a step, as far as a requeue has to know it."""
+
+    name: str
+    place: int
+    done: bool
+
+
+def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) -> Rerun:
+    """The steps that a requeue runs again. A job that has completed has nothing unfinished: all of it runs again."""
+    if mode not in MODES:
+        raise InvalidInput(f"mode: {mode[:40]!r} is not one of {', '.join(MODES)}", field="mode")
+    if (step is not None) is not (mode == "from"):
+        hint = "mode from needs a step" if step is None else f"mode {mode} takes no step; use mode from"
+        raise InvalidInput(f"step: {hint}", field="step")
+    if step is not None:
+        found = [one.place for one in steps if one.name == step]
+        if not found:
+            raise UnknownStep(f"the job has no step {step[:100]!r}", step=step[:100])
+        return Rerun(mode, _names(one for one in steps if one.place >= min(found)))
+    if mode == "all" or completed:
+        return Rerun("all", None)
+    return Rerun(mode, _names(one for one in steps if not one.done))
+
+
+def _names(steps: Iterable[Ran]) -> tuple[str, ...]:
+    ordered = sorted(steps, key=lambda one: one.place)
+    return tuple(dict.fromkeys(one.name for one in ordered))
+
+
+def waits_for(names: Sequence[tuple[str, str]]) -> str:
+    """Steps that a job waits for, for people."""
+    return ", ".join(shown_step(name, key) for name, key in names)

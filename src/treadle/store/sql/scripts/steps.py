@@ -1,0 +1,290 @@
+"""What the steps of jobs have done: written by their owner, answered from outside, taken up again by a requeue."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from treadle.model import events
+from treadle.model.errors import StepEnded, UnknownStep, WrongState
+from treadle.model.status import Status
+from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
+from treadle.policy.lifecycle import WORKER_LOST, Answered, RowState, WaitOver, decide
+from treadle.store.sql.rows import STEPS
+from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
+from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
+
+MOST_OF_AN_ERROR = 8192
+ANSWERED_WITH_AN_ERROR = "AnswerError"
+
+
+# -- by their owner --------------------------------------------------------------------------------
+
+
+def add_declared(jobs: Sequence[NewJob], ns: Sequence[int]) -> Script[None]:
+    rows = [
+        {"n": n, "name": step.name, "place": place, "title": step.title}
+        for job, n in zip(jobs, ns, strict=True)
+        for place, step in enumerate(job.steps)
+    ]
+    if rows:
+        yield "add_steps", rows
+
+
+def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tuple[int, int]]]:
+    """Under one lease, each job once; the lost ones. Nothing is written for a job that its owner has lost."""
+    held = yield "keep_lease", [{"lease": lease}]
+    if not held:
+        return [(one.n, one.token) for one in checkpoints]
+    now: int = held[0][1]
+    rows = [
+        Touch(one.n, one.token, one.ran_ms, one.progress, one.message)._asdict() | {"lease": lease}
+        for one in checkpoints
+    ]
+    mine = {(n, token) for n, token in (yield "touch_running", rows)}
+    kept = [one for one in checkpoints if (one.n, one.token) in mine]
+    if new := [one.n for one in kept if not one.flagged]:
+        yield "flag_steps", numbers(new)
+    yield from write_steps([(one.n, step) for one in kept for step in one.steps], now)
+    yield from use_answers([(one.n, answer) for one in kept for answer in one.consumed])
+    return [(one.n, one.token) for one in checkpoints if (one.n, one.token) not in mine]
+
+
+def write_steps(writes: Iterable[tuple[int, StepWrite]], now: int, to: Status | None = None) -> Script[None]:
+    """The newest of each step, with the results that are kept apart and the events of those that completed."""
+    newest = {(n, step.name, step.key): step for n, step in writes}
+    if not newest:
+        return
+    yield "put_steps", [_step_row(n, step, now) for (n, _, _), step in newest.items()]
+    large = [(n, step) for (n, _, _), step in newest.items() if _is_large(step)]
+    if large:
+        yield "put_step_results", [_result_row(n, step) for n, step in large]
+    if told := [step_event(n, step, now, to) for (n, _, _), step in newest.items() if step.told]:
+        yield "add_events", told
+
+
+def use_answers(used: Sequence[tuple[int, StepKey]]) -> Script[None]:
+    if used:
+        yield "drop_answers", [{"n": n, "name": step.name, "key": step.key} for n, step in used]
+
+
+def step_event(n: int, step: StepWrite, now: int, to: Status | None, answered_by: str | None = None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"step": step.name, "stepAttempt": step.attempt}
+    if step.key:
+        metadata["key"] = step.key
+    if step.started_ago_ms is not None:
+        metadata["durationMs"] = step.started_ago_ms
+    if answered_by is not None:
+        metadata["answeredBy"] = answered_by
+    source = Status.WAITING if to else None
+    return event_row(n, events.STEP_COMPLETED, source, to, shown_step(step.name, step.key), metadata, now)
+
+
+def _result_row(n: int, step: StepWrite) -> dict[str, Any]:
+    return {"n": n, "name": step.name, "key": step.key, "result": step.result}
+
+
+def _is_large(step: StepWrite) -> bool:
+    return step.result is not None and len(step.result.encode()) > LARGE_RESULT_BYTES
+
+
+def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
+    error = None if step.error is None else step.error[-MOST_OF_AN_ERROR:]  # its end names the exception
+    return {
+        "n": n,
+        "name": step.name,
+        "key": step.key,
+        "place": step.place,
+        "state": step.state,
+        "attempt": step.attempt,
+        "progress": step.progress,
+        "message": step.message,
+        "started_at": None if step.started_ago_ms is None else now - step.started_ago_ms,
+        "ended_at": now if step.state in STEP_ENDED else None,
+        "ran_ms": step.ran_ms,
+        "until": None if step.until_ms is None else now + step.until_ms,
+        "error": error,
+        "error_type": step.error_type,
+        "result": None if _is_large(step) else step.result,
+        "result_size": None if step.result is None else len(step.result.encode()),
+        "input_hash": step.input_hash,
+        "title": step.title,
+        "schema": step.schema,
+    }
+
+
+# -- when their job moves --------------------------------------------------------------------------
+
+
+def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
+    """Steps of jobs whose attempt ended in the middle of one, or which will not go on."""
+    rows = [row for move in moves if move.facts.flags & STEPS for row in _interrupted(move, now)]
+    if rows:
+        yield "interrupt_steps", rows
+
+
+def _interrupted(move: Move, now: int) -> list[dict[str, Any]]:
+    to = move.transition
+    row: dict[str, Any] = {"n": move.facts.n, "error": None, "error_type": None, "ended_at": None}
+    if to.to is Status.CANCELLED:
+        cancelled = row | {"state": StepState.CANCELLED, "ended_at": now}
+        return [cancelled | {"was": was} for was in (StepState.PROCESSING, StepState.WAITING, StepState.PENDING)]
+    if move.attempt is None:
+        return []
+    under_way = row | {"was": StepState.PROCESSING}
+    if to.event in ("job:reclaimed", "job:expired"):
+        lost = {"state": StepState.FAILED, "error": WORKER_LOST, "error_type": "WorkerLost", "ended_at": now}
+        return [under_way | lost]
+    return [under_way | {"state": StepState.PENDING}]
+
+
+def park(moves: Sequence[Move], now: int) -> Script[None]:
+    """Set jobs aside until they are answered. One that has its answer already comes back in the same transaction."""
+    yield "place_parked", [{"n": move.facts.n, "attempt": move.transition.attempt} for move in moves]
+    expiring = [move.facts.n for move in moves]
+    yield "drop_deadlines", numbers(expiring)
+    yield "started_in_time", numbers(expiring)
+    found = yield "early_answers", numbers(move.facts.n for move in moves)
+    for n, name, key, place, attempt, result, error, by in found:
+        yield from _end_wait(n, StepWrite(name, key, StepState.WAITING, place, attempt), result, error, by, now)
+    yield from use_answers([(row[0], StepKey(row[1], row[2])) for row in found])
+    yield from wake({row[0] for row in found}, Answered())
+
+
+def wake(ns: Collection[int], outcome: Answered | WaitOver) -> Script[int]:
+    """Parked jobs go back to the queue, at their old place."""
+    taken = (yield "take_parked", numbers(ns)) if ns else []
+    return (yield from woken(taken, outcome))
+
+
+def woken(taken: Sequence[tuple[int, int]], outcome: Answered | WaitOver) -> Script[int]:
+    decided = [(n, decide(RowState(Status.WAITING, attempt, attempt + 1), outcome)) for n, attempt in taken]
+    if decided:
+        yield "place_ready", [{"n": n, "attempt": transition.attempt} for n, transition in sorted(decided)]
+    return len(decided)
+
+
+# -- by an answer ----------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """A step that is to be answered."""
+
+    state: StepState
+    place: int
+    attempt: int
+    waits: bool
+    """It takes an answer."""
+
+
+class Answering(NamedTuple):
+    refusals: dict[int, Refusal]
+    """By the answer's place in the batch."""
+    woken: int
+
+
+def answer(answers: Sequence[Answer]) -> Script[Answering]:
+    """The first answer of a step counts. A job that waits for it goes on in the same transaction."""
+    facts = {f.id: f for f in as_facts((yield "find_jobs", [{"id": id_} for id_ in sorted({a.id for a in answers})]))}
+    refusals = {i: not_found(one.id) for i, one in enumerate(answers) if one.id not in facts}
+    places = yield from _lock({f.n for f in facts.values()})
+    now: int = (yield "clock", [])[0][0]
+    count = 0
+    for i, one in enumerate(answers):
+        if one.id not in facts:
+            continue
+        job = facts[one.id]
+        error, moved = yield from _answer(one, job, places.get(job.n), now)
+        if error is not None:
+            refusals[i] = Refusal(one.id, error)
+        count += moved
+    return Answering(refusals, count)
+
+
+def _lock(ns: Collection[int]) -> Script[dict[int, str]]:
+    """Lock the jobs where they are; one that moves at this moment may be in no place, and is looked for again."""
+    found: dict[int, str] = {}
+    left = set(ns)
+    for _ in range(LOOKS):
+        for place in ("ready", "later", "held", "running", "parked"):
+            rows = (yield f"lock_{place}", numbers(left)) if left else []
+            found |= dict.fromkeys((row[0] for row in rows), place)
+            left -= found.keys()
+        ended = {row[0] for row in (yield "find_outcomes", numbers(left))} if left else set()
+        found |= dict.fromkeys(ended, "ended")
+        left -= ended
+        if not left:
+            break
+    return found
+
+
+def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[tuple[Exception | None, int]]:
+    """Why it is refused, if it is, and how many jobs it woke."""
+    rows = yield "lock_steps", [{"n": job.n, "name": one.step, "key": one.key}]
+    found = _Found(StepState(rows[0][3]), *rows[0][4:]) if rows else None
+    refused = _refused(one, found, place)
+    if refused is not None:
+        return refused, 0
+    if found is not None and found.state is StepState.WAITING:
+        write = StepWrite(one.step, one.key, StepState.WAITING, found.place, found.attempt)
+        yield from _end_wait(job.n, write, one.result, one.error, one.answered_by, now)
+        return None, (yield from wake({job.n}, Answered()))
+    row = {"n": job.n, "name": one.step, "key": one.key, "created_at": now}
+    kept = yield "add_answers", [row | {"answered_by": one.answered_by, "error": one.error, "result": one.result}]
+    if not kept:
+        return _ended(one), 0
+    yield "flag_steps", numbers([job.n])
+    yield "flag_ready", numbers([job.n])
+    return None, 0
+
+
+def _refused(one: Answer, found: _Found | None, place: str | None) -> Exception | None:
+    if found is not None and found.state in STEP_ENDED and (found.state is not StepState.FAILED or found.waits):
+        return _ended(one)
+    if place is None or place == "ended":
+        return WrongState("the job has ended: signal is not possible") if found else _unknown(one)
+    if found is None and not one.unannounced:
+        return _unknown(one)
+    return None
+
+
+def _unknown(one: Answer) -> UnknownStep:
+    step = shown_step(one.step[:100], one.key[:100])
+    return UnknownStep(f"job {one.id} has no step {step} that takes an answer", step=one.step[:100])
+
+
+def _ended(one: Answer) -> StepEnded:
+    step = shown_step(one.step, one.key)
+    return StepEnded(f"step {step} has its answer already or is over; the first answer counts", step=one.step)
+
+
+def _end_wait(
+    n: int, step: StepWrite, result: str | None, error: str | None, answered_by: str | None, now: int
+) -> Script[None]:
+    if error is not None:
+        failed = step._replace(state=StepState.FAILED, error=error, error_type=ANSWERED_WITH_AN_ERROR)
+        yield from write_steps([(n, failed)], now)
+        return
+    done = step._replace(state=StepState.COMPLETED, result="null" if result is None else result)
+    yield "put_steps", [_step_row(n, done, now)]
+    if _is_large(done):
+        yield "put_step_results", [_result_row(n, done)]
+    yield "add_events", [step_event(n, done, now, Status.PENDING, answered_by)]
+
+
+# -- by a requeue ----------------------------------------------------------------------------------
+
+
+def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
+    found: dict[int, list[ClaimedStep]] = {}
+    for n, name, key, place, state, attempt in (yield "find_steps", numbers(ns)) if ns else []:
+        found.setdefault(n, []).append(ClaimedStep(name, key, place, StepState(state), attempt))
+    return {n: tuple(steps) for n, steps in found.items()}
+
+
+def run_again(steps: Mapping[int, Iterable[ClaimedStep]]) -> Script[None]:
+    """Declared steps are pending again; those that a handler makes are forgotten."""
+    rows = [{"n": n, "name": step.name, "key": step.key} for n, some in steps.items() for step in some]
+    if rows:
+        for query in ("forget_step_results", "drop_answers", "reset_steps", "forget_steps"):
+            yield query, rows

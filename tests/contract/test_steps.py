@@ -1,0 +1,12 @@
+"""Steps, waits and answers."""
+
+from treadle.testing import contract
+
+
+class TestCheckpoint(contract.CheckpointContract): ...
+
+
+class TestWait(contract.WaitContract): ...
+
+
+class TestRequeueSteps(contract.RequeueStepsContract): ...
