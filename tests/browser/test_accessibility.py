@@ -77,8 +77,7 @@ def furnished(people_file: object, tmp_path_factory: pytest.TempPathFactory) -> 
         found.run(found.queue.cancel(cancelled.id))
         flow(found)
         plan(found)
-        serves = {"topics": ["mail"], "capabilities": ["gpu"], "slots": 4}
-        found.run(found.queue.store.open_lease("host:1:abc", 3_600_000, serves))
+        found.worker("host:1:abc")
         found.run(found.queue.pause("later"))
         yield found
 

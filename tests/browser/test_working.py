@@ -9,7 +9,6 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.person import Person
 from tests.browser.site import Site
-from treadle.store.values import Touch
 
 
 def test_from_the_overview_to_a_failing_job_s_stack_in_two_clicks(person: Person, served: Site) -> None:
@@ -236,7 +235,7 @@ def _more_without_javascript(person: Person, served: Site) -> None:
     press("Delete")
     expect(page.locator(".toast")).to_contain_text("deleted")
     page.goto(f"{served.url}/_/jobs/new")
-    page.get_by_label("Topic").fill("by_hand")
+    page.locator("#topic").fill("by_hand")
     press("Enqueue")
     expect(page.get_by_role("heading", level=1)).to_contain_text("by_hand")
     page.goto(f"{served.url}/_/topics/by_hand/pause")
@@ -244,8 +243,7 @@ def _more_without_javascript(person: Person, served: Site) -> None:
     expect(page.locator("#topic-list")).to_contain_text("paused")
     page.get_by_role("button", name="Resume by_hand").click()
     expect(page.locator(".toast")).to_contain_text("by_hand")
-    serves = {"topics": ["mail"], "capabilities": [], "slots": 1}
-    served.run(served.queue.store.open_lease("without scripts", 600_000, serves))
+    served.worker("without scripts")
     page.goto(f"{served.url}/_/workers")
     page.get_by_role("link", name="Drain without scripts").click()
     press("Drain")
@@ -258,14 +256,13 @@ def _more_without_javascript(person: Person, served: Site) -> None:
 
 
 def test_a_worker_is_drained_in_a_dialog(person: Person, served: Site) -> None:
-    serves = {"topics": ["mail"], "capabilities": [], "slots": 3}
-    lease = served.run(served.queue.store.open_lease("host:1:abc", 600_000, serves))
+    lease = served.worker("host:1:abc")
     person.open("/workers")
     person.page.get_by_role("link", name="Drain host:1:abc").click()
     expect(person.dialog).to_contain_text("claims no more jobs")
     person.dialog.get_by_role("button", name="Drain this worker").click()
     expect(person.page.locator("#worker-list")).to_contain_text("draining")
-    assert served.run(served.queue.store.renew(lease, 600_000)).draining
+    assert served.draining(lease)
 
 
 def test_a_group_of_errors_is_requeued(person: Person, served: Site) -> None:
@@ -307,11 +304,10 @@ def test_markup_is_never_run_wherever_it_comes_from(person: Person, served: Site
         ids.append(served.fail(f"topic{i}", f"{text}: {text}", payload=payload, scope=text, scope_id=text).id)
     running = served.enqueue("slow", {XSS[0]: XSS[1]})
     claimed = served.start("slow")
-    served.run(served.queue.store.touch(claimed.lease, [Touch(claimed.n, claimed.token, 5, 10, XSS[0])]))
+    served.report(claimed, XSS[0])
     for text in XSS:
-        serves = {"topics": ["mail"], "capabilities": [text], "slots": 1}
-        served.run(served.queue.store.open_lease(text, 600_000, serves))
-        served.run(served.server_audit(text))
+        served.worker(text, text)
+        served.audit(text)
         served.run(served.queue.cancel(served.enqueue().id, text))
         served.run(served.accounts.api_keys.create(text[:40], ["manage"]))
     reports: list[str] = []

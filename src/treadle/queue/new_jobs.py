@@ -143,14 +143,16 @@ class Order:
     def made_alone(self, job: NewJob, at: int, queue: Queue) -> Job:
         """A job enqueued alone, as users see it, created at that time."""
         made = _as_job(job, at, queue)
-        made.id, made.payload = job.id, hide(from_json(job.payload), self._secret)
+        payload = from_json(job.payload)
+        made.id, made.payload = job.id, hide(payload, self._secret) if self._secret else payload
         return made
 
     def made(self, job: NewJob, at: int, queue: Queue) -> Job:
         """One job of a batch, as users see it; the shared fields are stored once."""
         if self._made is None or self._made_at != at:
             self._made, self._made_at = _as_job(self._shared, at, queue), at
-        twin = self._made.like(job.id, hide(from_json(job.payload), self._secret))
+        payload = from_json(job.payload)
+        twin = self._made.like(job.id, hide(payload, self._secret) if self._secret else payload)
         if self._keyed:
             twin.idempotency_key = job.idempotency_key
         return twin

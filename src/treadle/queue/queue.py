@@ -373,10 +373,12 @@ class Queue:
         if time.monotonic() - session.templates_at > TEMPLATES_SECONDS:
             await self._read_templates(session)
         checked_topic(topic)
-        await self._save_secrets(session, topic, joined)
+        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
+        if own_version is None and handler is not None and handler.template.secret:
+            await self._save_secrets(session, topic, joined)
+            own_version = self._versions.get(topic)
         if options:
             return Order(*self._chosen(session, topic), **checked_options(options))
-        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
         known = session.orders.get(topic)
         if known is None or known.handler is not handler or known.own_version != own_version:
             order = Order(*self._chosen(session, topic))
@@ -390,9 +392,6 @@ class Queue:
 
     async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
         """Readers learn from the saved template what is secret, so it has to be there before the first job."""
-        handler = self.handlers.get(topic)
-        if handler is None or not handler.template.secret or topic in self._versions:
-            return
         if joined:
             raise InvalidInput(
                 f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "

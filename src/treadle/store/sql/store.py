@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.errors import InvalidInput, Refused
+from treadle.model.errors import InvalidInput, Refused, SchemaMismatch
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
@@ -130,6 +130,26 @@ class SqlStore(ABC):
 
     async def now(self) -> int:
         return int((await self._ask("clock"))[0][0])
+
+    # -- migrations ----------------------------------------------------------------------------
+
+    @abstractmethod
+    async def missing_migrations(self) -> list[str]: ...
+
+    @abstractmethod
+    async def apply_migrations(self) -> list[str]:
+        """Apply the missing ones; another process may have done so by now."""
+
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        missing = await self.missing_migrations()
+        return missing if dry_run or not missing else await self.apply_migrations()
+
+    async def bring_up_to_date(self, migrate: bool) -> None:
+        """Migrate, or raise SchemaMismatch if that is necessary."""
+        if migrate:
+            await self.migrate()
+        elif missing := await self.missing_migrations():
+            raise SchemaMismatch(f"the database lacks {', '.join(missing)}; run treadle migrate", missing=missing)
 
     # -- running jobs --------------------------------------------------------------------------
 

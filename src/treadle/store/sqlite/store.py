@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from treadle.model.errors import Refused, SchemaMismatch
+from treadle.model.errors import Refused
 from treadle.store import wakeups
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
@@ -56,10 +56,7 @@ class SqliteStore(SqlStore):
     async def open(self, migrate: bool = True) -> None:
         self.engine.open()
         try:
-            if migrate:
-                await self.migrate()
-            elif waiting := await self.migrate(dry_run=True):
-                raise SchemaMismatch(f"{self.path} lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
+            await self.bring_up_to_date(migrate)
         except BaseException:
             await self.close()
             raise
@@ -77,14 +74,11 @@ class SqliteStore(SqlStore):
         else:
             self.hub.publish((wakeups.READY,))
 
-    async def migrate(self, *, dry_run: bool = False) -> list[str]:
-        waiting = await self._missing_migrations()
-        if dry_run or not waiting:
-            return waiting
+    async def apply_migrations(self) -> list[str]:
         applied: list[str] = await self.engine.write(_migrate)
         return applied
 
-    async def _missing_migrations(self) -> list[str]:
+    async def missing_migrations(self) -> list[str]:
         """Only reads: the queue may be opened inside a transaction that has the write lock."""
         there = await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'", ())
         rows = await self.engine.read("SELECT number FROM treadle_migrations", ()) if there else []
