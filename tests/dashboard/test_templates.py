@@ -1,6 +1,7 @@
 """Templates in the dashboard, without JavaScript: look, compare, switch off and on, roll back, enqueue by a form."""
 
 import re
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from tests.dashboard.visitor import Visitor, flash, visiting, words
 from treadle import Context, JobRequest
+from treadle.model.steps import StepSpec
 
 
 class Model(Enum):
@@ -188,13 +190,11 @@ async def test_a_template_without_a_schema_takes_json(visitor: Visitor) -> None:
 
 
 async def test_steps_are_listed(visitor: Visitor) -> None:
-    from dataclasses import replace
-
-    steps: list[dict[str, Any]] = [
-        {"id": "prepare", "name": "準備資料", "workerType": "python", "timeoutSeconds": 60, "cancelable": True},
-        {"id": "approve", "name": "", "workerType": None, "timeoutSeconds": 259200, "cancelable": True},
-        {"id": "finalize", "name": "整理結果", "workerType": "go", "timeoutSeconds": 30, "cancelable": False},
-    ]
+    steps = (
+        StepSpec("prepare", "準備資料", timeout_ms=60_000),
+        StepSpec("approve", external=True, timeout_ms=259_200_000),
+        StepSpec("finalize", "整理結果", timeout_ms=30_000, cancelable=False),
+    )
     visitor.queue.register("pipeline", lambda payload: None)
     handler = visitor.queue.handlers["pipeline"]
     handler.template = replace(handler.template, steps=steps)
@@ -202,24 +202,22 @@ async def test_steps_are_listed(visitor: Visitor) -> None:
     text = await visitor.text("/_/templates/pipeline")
     assert "prepare 準備資料 Python 1m stops" in text
     assert "approve a person 3d" in text
-    assert "finalize 整理結果 external worker, go 30s finishes first" in text
+    assert "finalize 整理結果 Python 30s finishes first" in text
     assert "3 steps" in await visitor.text("/_/templates")
 
 
 async def test_a_step_that_is_new_is_one_line_of_the_difference(visitor: Visitor) -> None:
-    from dataclasses import replace
-
-    first: dict[str, Any] = {"id": "prepare", "name": "", "workerType": "python", "timeoutSeconds": 60}
-    second: dict[str, Any] = {"id": "publish", "name": "Publish", "workerType": "go", "timeoutSeconds": 30}
+    first = StepSpec("prepare", timeout_ms=60_000)
+    second = StepSpec("publish", "Publish", timeout_ms=30_000)
     visitor.queue.register("pipeline", lambda payload: None)
     handler = visitor.queue.handlers["pipeline"]
-    for steps in ([first], [{**first, "timeoutSeconds": 90}, second]):
+    for steps in ((first,), (replace(first, timeout_ms=90_000), second)):
         handler.template = replace(handler.template, steps=steps)
         await visitor.queue.save_templates()
     text = await visitor.text("/_/templates/pipeline")
     assert "1 added, 1 changed" in text
     assert "changed steps.prepare.timeoutSeconds 60 90" in text
-    assert "added steps.publish Publish, go, within 30s" in text
+    assert "added steps.publish Publish, python, within 30s" in text
 
 
 async def test_an_unknown_template_is_not_found(visitor: Visitor) -> None:

@@ -141,7 +141,7 @@ class Schedules:
 
     async def page(self, offset: int, limit: int, search: str = "") -> SchedulePage:
         """A page of the list, with what its head says; only the shown ones are parsed."""
-        records = await (await self._store()).list_records(KIND, MOST_SCHEDULES)
+        records = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
         found = [one for one in records if search in one.id or search in one.body] if search else records
         due = [one.due for one in records if one.due is not None]
         shown = [schedule_from(one) for one in found[offset : offset + limit]]
