@@ -15,6 +15,7 @@ from treadle.maintenance import duties
 from treadle.policy.lifecycle import Completed
 from treadle.store.postgres import vacuum
 from treadle.store.postgres.store import PostgresStore
+from treadle.store.values import Graces
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import Workbench, settlement
 
@@ -111,7 +112,7 @@ class TestBehindPgBouncer(ContractPart):
 
     async def test_a_vacuum_is_no_transaction(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(vacuum, "MANY_DEAD", 0)
-        await bench.store.vacuum()
+        await bench.store.reap(Graces(0))
         rows = await bench.store.read(  # type: ignore[attr-defined]
             "SELECT count(*) FROM pg_stat_user_tables WHERE schemaname = 'treadle' AND last_vacuum IS NOT NULL", []
         )

@@ -1,6 +1,7 @@
 """Templates in the dashboard, without JavaScript: look, compare, switch off and on, roll back, enqueue by a form."""
 
 import re
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Literal
 
@@ -189,8 +190,6 @@ async def test_a_template_without_a_schema_takes_json(visitor: Visitor) -> None:
 
 
 async def test_steps_are_listed(visitor: Visitor) -> None:
-    from dataclasses import replace
-
     steps = (
         StepSpec("prepare", "準備資料", timeout_ms=60_000),
         StepSpec("approve", external=True, timeout_ms=259_200_000),
@@ -208,8 +207,6 @@ async def test_steps_are_listed(visitor: Visitor) -> None:
 
 
 async def test_a_step_that_is_new_is_one_line_of_the_difference(visitor: Visitor) -> None:
-    from dataclasses import replace
-
     first = StepSpec("prepare", timeout_ms=60_000)
     second = StepSpec("publish", "Publish", timeout_ms=30_000)
     visitor.queue.register("pipeline", lambda payload: None)

@@ -330,7 +330,14 @@ async def test_bulk_counts_before_it_acts(api: Api) -> None:
     await api.enqueue("b")
     body = {"action": "cancel", "filter": "topic = 'a'", "dryRun": True}
     counted = (await api.post("/api/jobs/bulk", body)).json()
-    assert counted == {"action": "cancel", "dryRun": True, "matched": 3, "changed": 0, "refused": 0}
+    assert counted == {
+        "action": "cancel",
+        "dryRun": True,
+        "matched": 3,
+        "changed": 0,
+        "refused": 0,
+        "operationId": None,
+    }
     done = (await api.post("/api/jobs/bulk", {**body, "dryRun": False})).json()
     assert (done["matched"], done["changed"]) == (3, 3)
     assert await api.queue.count(status="cancelled") == 3

@@ -169,7 +169,8 @@ def _leaves(shown: Mapping[str, Any], common_steps: set[str]) -> dict[str, str]:
 
 
 def _step_words(step: Mapping[str, Any]) -> str:
-    told = [step.get("name") or "", step.get("workerType") or "a person"]
+    name = step.get("name")
+    told = [name if name and name != step.get("id") else "", step.get("workerType") or "a person"]
     if step.get("timeoutSeconds"):
         told.append(f"within {_length(step['timeoutSeconds'])}")
     return ", ".join(one for one in told if one)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 TIDY_EVERY_S = 60.0
-VACUUM_EVERY_S = 4.0
-TAKE_OVER_EVERY_S = 10.0
+TAKE_OVER_EVERY_S = 30.0
 FORGET_EVERY_S = 3600.0
 LEAST_TERM_MS = 500
 # How soon to look again after the term has ended and before the next election.
@@ -57,7 +56,6 @@ class Maintenance:
             ("the reaper", while_leading(self._serve, self._reaper.sweep, self._reap_every_s)),
             ("retention", while_leading(self._serve, self._retention.prune, self._prune_every_s)),
             ("schedules", self._schedule),
-            ("vacuuming", while_leading(self._serve, self._store.vacuum, VACUUM_EVERY_S)),
             ("tidying", while_leading(self._serve, self._store.tidy, TIDY_EVERY_S)),
             ("bulk operations", while_leading(self._serve, self._operations.take_over, TAKE_OVER_EVERY_S)),
             ("the audit log", while_leading(self._serve, self._audit.forget_old, FORGET_EVERY_S)),

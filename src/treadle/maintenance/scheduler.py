@@ -28,7 +28,7 @@ log = logging.getLogger("treadle.maintenance")
 
 BATCH = 100
 # How long a schedule created by another process may go unnoticed if hints don't arrive.
-LOOK_EVERY_MS = 5_000
+LOOK_EVERY_MS = 10_000
 # How often to check a slot that waits for earlier jobs.
 HELD_MS = 1_000
 # The minimum time between two checks caused by hints.

@@ -41,6 +41,7 @@ class SyncSchedules(SyncPart[Schedules]):
     create = _blocking(Schedules.create)
     list = _blocking(Schedules.list)
     page = _blocking(Schedules.page)
+    recent_jobs = _blocking(Schedules.recent_jobs)
     get = _blocking(Schedules.get)
     update = _blocking(Schedules.update)
     enable = _blocking(Schedules.enable)

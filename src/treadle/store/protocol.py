@@ -248,9 +248,6 @@ class Store(Protocol):
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""
 
-    async def vacuum(self) -> None:
-        """Remove the remains of jobs that moved on, if there are so many that claims become slower."""
-
     # -- records -------------------------------------------------------------------------------
     async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
         """The records with these (kind, id), in one statement."""

@@ -29,8 +29,10 @@ from treadle.store.values import (
     Claim,
     Claimed,
     Finding,
+    Graces,
     Inserted,
     NewJob,
+    Reaped,
     Record,
     RecordWrite,
     Settlement,
@@ -370,7 +372,14 @@ class PostgresStore(SqlStore):
             place = (row[12], row[13], row[0])
             self._marks[row[11]] = max(self._marks.get(row[11], place), place)
 
+    async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
+        reaped = await super().reap(graces, limit)
+        if not reaped.more:
+            await self.vacuum()
+        return reaped
+
     async def vacuum(self) -> None:
+        """Remove what is left of jobs that moved on, if there is so much of it that claims become slower."""
         await self._vacuum.run()
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:

@@ -491,10 +491,6 @@ class SqlStore(ABC):
     async def tidy(self) -> None:
         await self.transact(scripts.tidy)
 
-    async def vacuum(self) -> None:
-        """Nothing to do where nothing remains."""
-        return
-
     # -- records -------------------------------------------------------------------------------
 
     async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
