@@ -345,6 +345,16 @@ async def test_an_answer_can_be_an_error(visitor: Visitor) -> None:
     assert (step["status"], step["error"]) == ("failed", "not like this")
 
 
+async def test_cancelling_a_waiting_job_ends_it(visitor: Visitor) -> None:
+    job = await visitor.flows.waiting()
+    assert "no worker has it" in await visitor.text(f"/_/jobs/{job.id}/cancel")
+    await visitor.confirm(f"/_/jobs/{job.id}/cancel", reason="not needed")
+    found = await visitor.queue.get(job.id)
+    assert (found.status, found.cancel_reason) == (Status.CANCELLED, "not needed")
+    assert states(found) == {"fetch": "completed", "approve": "cancelled", "publish": "cancelled"}
+    assert "Send the answer" not in await visitor.text(f"/_/jobs/{job.id}")
+
+
 async def test_the_second_answer_is_told_that_it_came_too_late(visitor: Visitor) -> None:
     job = await visitor.flows.waiting({"type": "boolean"})
     first, second = [

@@ -1,27 +1,18 @@
-"""What the pages do to a job with steps: answer one that waits, or run some of them again."""
+"""Running some steps of a job again, and which ones that would be."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from treadle.model.errors import TemplateDisabled
 from treadle.model.job import Job
-from treadle.model.payload import dumps
 from treadle.model.status import Status
-from treadle.model.steps import DONE, StepState
+from treadle.model.steps import DONE
 from treadle.policy import flow
 from treadle.policy.flow import Ran, Rerun
 from treadle.policy.lifecycle import Outcome, Requeued
 from treadle.queue import Queue
-from treadle.store.values import Answer, Refusal, SteeredJob
-
-
-async def answer(queue: Queue, job: Job, step: str, key: str, value: Any, error: str | None, who: str) -> None:
-    text = None if error is not None else dumps(value, "answer")
-    [refusal] = await queue.store.answer([Answer(job.id, step, key, text, error, who)])
-    if refusal is not None:
-        raise refusal.error
+from treadle.store.values import Refusal, SteeredJob
 
 
 def would_run(job: Job, mode: str, step: str | None) -> tuple[Sequence[str], Sequence[str]]:
@@ -46,8 +37,3 @@ async def requeue(queue: Queue, job: Job, mode: str, step: str | None) -> None:
     [answer] = await queue.store.steer([job.id], judge)
     if isinstance(answer, Refusal):
         raise answer.error
-
-
-def waits(job: Job) -> list[str]:
-    """The steps that a waiting job waits for."""
-    return [step["id"] for step in job.steps if step["status"] == StepState.WAITING]

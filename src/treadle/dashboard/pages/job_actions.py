@@ -143,10 +143,11 @@ def _effects(job: Job, action: str) -> Sequence[DryLine]:
             text = f"requeued: pending now, attempts back to 0 of {job.max_attempts}"
             return [DryLine(1, text + (", although it completed" if job.status is Status.COMPLETED else ""))]
         case "cancel":
-            later = (
-                "cancelled before it starts" if job.status is Status.PENDING else "asked to stop at its next checkpoint"
-            )
-            return [DryLine(1, later)]
+            later = {
+                Status.PENDING: "cancelled before it starts",
+                Status.WAITING: "cancelled now: no worker has it, and its steps do not go on",
+            }
+            return [DryLine(1, later.get(job.status, "asked to stop at its next checkpoint"))]
         case "release":
             return [DryLine(1, "taken from its worker and put back, the attempt unspent")]
         case _:
@@ -193,7 +194,7 @@ async def act(page: Page) -> Response:
         back = page.url("/jobs")
     if action == "delete":
         return page.redirect(back, f"{found.topic} …{id[-8:]} deleted.")
-    told = "asked to stop" if action == "cancel" and found.status is not Status.PENDING else DONE[action]
+    told = "asked to stop" if action == "cancel" and found.status is Status.PROCESSING else DONE[action]
     link = own if not back.startswith(own) else ""
     return page.redirect(back, f"{found.topic} …{id[-8:]} {told}.", link=link, link_text="Open it")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from treadle.dashboard import flow_actions, words
+from treadle.dashboard import words
 from treadle.dashboard.answer_form import (
     ERROR,
     WHOLE,
@@ -92,7 +92,8 @@ async def answer(page: Page) -> Response:
     given = {field: values[0].strip() for field, values in (await page.form()).items()}
     try:
         value = None if ERROR in given else answer_of(ask, given)
-        await flow_actions.answer(page.state.queue, found, name, key, value, _error(given), page.actor.name)
+        who = page.actor.name
+        await page.state.queue.signal(found.id, name, value, key=key, error=_error(given), answered_by=who)
     except RefusedAnswer as error:
         return await _refused(page, ask, given, error.problems, error.message)
     except InvalidInput as error:
