@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from tests.acceptance.conftest import Another, Start, StartProgram, Travel
 from tests.acceptance.program import runs
-from tests.acceptance.waiting import after_failures, in_status, lease_is, until
+from tests.waiting import after_failures, in_status, lease_is, until
 from treadle import Context, InvalidInput, Job, Queue, Retry, Status, Worker
 from treadle.model.durations import PRIORITIES, duration_ms
 from treadle.store.values import Wants

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.acceptance.conftest import Program, Start, StartProgram, Travel
 from tests.acceptance.program import GATE, make_queue, runs
-from tests.acceptance.waiting import in_status, lease_is, until
+from tests.waiting import in_status, lease_is, until
 from treadle import Job, Queue, Status
 
 

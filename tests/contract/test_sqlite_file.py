@@ -648,29 +648,6 @@ class TestTurningToWal:
             writer.Writer(path).connect()
 
 
-class TestFork(SqlitePart):
-    async def test_a_fork_after_opening_refuses_clearly(self, bench: Workbench) -> None:
-        await bench.enqueue(1)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:  # pragma: no cover - in the child
-            answer = b"no error"
-            try:
-                asyncio.events._set_running_loop(None)
-                asyncio.run(bench.store.insert([new_job()]))
-            except InvalidInput as error:
-                answer = str(error).encode()
-            finally:
-                os.write(writing, answer)
-                os._exit(0)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with os.fdopen(reading, "rb") as pipe:
-            assert b"before a fork" in pipe.read()
-        await bench.enqueue(1)
-        assert await bench.store.count(Listing()) == 2
-
-
 class TestLongReader(SqlitePart):
     async def test_writes_go_on_under_a_long_reader(self, bench: Workbench) -> None:
         await bench.enqueue(1)

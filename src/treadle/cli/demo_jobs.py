@@ -171,7 +171,8 @@ class Report(BaseModel):
     description="Made by a schedule; can be made by hand, too",
     schedule=[
         {"cron": "0 9 * * *", "timezone": "Asia/Taipei", "payload": {"since": "{{previousAt}}"}},
-        {"every": "2m", "id": "report_often", "overlap": "skip", "payload": {"format": "csv"}},
+        {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "id": "nightly_report", "missed": "skip"},
+        {"every": "30s", "id": "report_often", "overlap": "skip", "payload": {"format": "csv"}},
     ],
     timeout="5m",
 )

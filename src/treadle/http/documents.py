@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from treadle.http.bodies import Body
+from treadle.http.bodies import MOST_ITEMS, Body
 from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
 from treadle.model.errors import InvalidInput
 from treadle.model.fields import JOB_FIELDS, FieldKind
@@ -105,7 +105,7 @@ class DispatchBody(JobOptions):
 
 class EnqueueManyBody(Body):
     # One bad job is enough to refuse the request; the others are not checked.
-    jobs: Annotated[list[EnqueueBody], FailFast()] = Field(max_length=10_000)
+    jobs: Annotated[list[EnqueueBody], FailFast()] = Field(max_length=MOST_ITEMS)
 
 
 class NoBody(Body):
@@ -529,6 +529,7 @@ class WorkerDocument(Document):
     slots: int
     running: int
     lockedUntil: Time
+    draining: bool
 
 
 class WorkerList(Document):

@@ -12,11 +12,9 @@ from typing import Generic, TypeVar
 from treadle.insights.stats import QueueStats, summarise
 from treadle.insights.templates import saved_templates
 from treadle.model.job import Job, to_ms
-from treadle.model.status import Status
-from treadle.policy import rules
 from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Backlog, EndedCount, Leadership, Listing, LiveWorker, Topic
+from treadle.store.values import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Topic
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -123,39 +121,3 @@ async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[
 
 async def stats_since(store: Store, since: datetime) -> QueueStats:
     return summarise(await store.stats(None, to_ms(since, "since")))
-
-
-# -- run and wait times ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long a job waited and ran, in milliseconds."""
-
-    topic: str
-    ended_at: datetime
-    run_ms: float
-    wait_ms: float
-
-
-async def timings(store: Store) -> list[Timing]:
-    """Timings of the newest completed jobs. The tally's histograms will replace this function."""
-    jobs = await store.list(Listing(status=Status.COMPLETED, limit=SAMPLE, condition=rules.always))
-    return [_timing(job) for job in jobs if job.started_at and job.completed_at]
-
-
-def _timing(job: Job) -> Timing:
-    assert job.started_at
-    assert job.completed_at
-    run = (job.completed_at - job.started_at).total_seconds() * 1000
-    # A snoozed or retried job becomes due again at its new time; it was not waiting before that.
-    wait = (job.started_at - max(job.run_at, job.created_at)).total_seconds() * 1000
-    return Timing(job.topic, job.completed_at, max(run, 0), max(wait, 0))
-
-
-def percentile(values: Sequence[float], part: float) -> float | None:
-    """None without data: no data is not zero."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]

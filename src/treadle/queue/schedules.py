@@ -100,6 +100,16 @@ class Stored(NamedTuple):
         return RecordWrite(KIND, changed.id, changed.id, body_of(changed), due, self.version)
 
 
+class SchedulePage(NamedTuple):
+    schedules: Sequence[Schedule]
+    total: int
+    """How many match the search."""
+    on: int
+    """Of all schedules, those with a next run."""
+    off: int
+    next_ms: int | None
+
+
 class Schedules:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -118,7 +128,7 @@ class Schedules:
             updated_ms=now,
             **_definition(given),
         )
-        await self._check_template(schedule, now)
+        await self.check(schedule, now)
         schedule = _planned(schedule, now)
         if not (await store.write_records([_write(schedule)]))[0]:
             raise VersionConflict(f"there is a schedule {schedule.id} already", id=schedule.id)
@@ -128,6 +138,20 @@ class Schedules:
         """All schedules, or a topic's, oldest first."""
         found = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
         return [one for one in map(schedule_from, found) if topic in (None, one.topic)]
+
+    async def page(self, offset: int, limit: int, search: str = "") -> SchedulePage:
+        """A page of the list, with what its head says; only the shown ones are parsed."""
+        records = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
+        found = [one for one in records if search in one.id or search in one.body] if search else records
+        due = [one.due for one in records if one.due is not None]
+        shown = [schedule_from(one) for one in found[offset : offset + limit]]
+        return SchedulePage(shown, len(found), len(due), len(records) - len(due), min(due, default=None))
+
+    async def recent_jobs(self, schedules: Sequence[Schedule], each: int) -> dict[str, Job]:
+        """The newest jobs of all these schedules by id, in one read."""
+        ids = [id_ for one in schedules for id_ in one.recent[-each:]]
+        jobs = await (await self._store()).get(ids) if ids else []
+        return {job.id: job for job in jobs if job is not None}
 
     async def get(self, schedule_id: str) -> Schedule:
         """The schedule with this id; ScheduleNotFound if there is none."""
@@ -148,7 +172,7 @@ class Schedules:
                 raise VersionConflict(message, version=schedule.version)
             edited = _edited(schedule, given, now)
             if edited is not schedule:
-                await self._check_template(edited, now)
+                await self.check(edited, now)
             return edited
 
         return await self._change(schedule_id, changed)
@@ -269,6 +293,26 @@ class Schedules:
 
     # -- storage -----------------------------------------------------------------------------------
 
+    # -- before it is saved ------------------------------------------------------------------------
+
+    @staticmethod
+    def draft(topic: str, options: Mapping[str, Any], now: int, of: Schedule | None = None) -> Schedule:
+        """A schedule, or a change of one, that is not stored: to see what its options mean."""
+        if of is not None:
+            return _edited(of, {**options, "topic": topic}, now)
+        made = Schedule(id="draft", topic=checked_topic(topic), created_ms=now, updated_ms=now, **_definition(options))
+        return _planned(made, now)
+
+    async def check(self, schedule: Schedule, now: int) -> NewJob | None:
+        """The job of its next slot: NotSchedulable if the template says so, InvalidPayload if it refuses the payload.
+
+        None if the template is disabled, because it may be enabled again before that slot.
+        """
+        try:
+            return await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
+        except TemplateDisabled:
+            return None
+
     async def _store(self) -> Store:
         await self._queue.open()
         return self._queue.store
@@ -292,11 +336,6 @@ class Schedules:
             if (await store.write_records([_write(new, version)]))[0]:
                 return new
         raise _busy(schedule_id)
-
-    async def _check_template(self, schedule: Schedule, now: int) -> None:
-        """NotSchedulable if the template says so; InvalidPayload if it does not accept the payload."""
-        with contextlib.suppress(TemplateDisabled):  # it may be enabled again before the first slot
-            await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
 
 
 # Results of runs and the origin of the schedule, which an edit keeps.

@@ -169,6 +169,7 @@ class SyncQueue:
     reschedule_many = blocking(Queue.reschedule_many)
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
+    drain = blocking(Queue.drain)
     pause = blocking(Queue.pause)
     resume = blocking(Queue.resume)
     work = blocking(Queue.work)
@@ -363,6 +364,9 @@ class _Direct(_Joined):
     async def _read_templates(self, session: Any) -> None:
         if self._templates_are_old(session):
             raise _NotHere
+
+    async def _save_templates(self, session: Any) -> None:
+        raise _NotHere
 
     async def _add(self, session: Any, job: NewJob) -> Inserted:
         answers = session.store.insert_here([job])

@@ -40,6 +40,7 @@ class SyncSchedules(SyncPart[Schedules]):
 
     create = _blocking(Schedules.create)
     list = _blocking(Schedules.list)
+    page = _blocking(Schedules.page)
     get = _blocking(Schedules.get)
     update = _blocking(Schedules.update)
     enable = _blocking(Schedules.enable)
@@ -47,6 +48,7 @@ class SyncSchedules(SyncPart[Schedules]):
     delete = _blocking(Schedules.delete)
     events = _blocking(Schedules.events)
     now = _blocking(Schedules.now)
+    check = _blocking(Schedules.check)
     disable_created_by = _blocking(Schedules.disable_created_by)
 
 

@@ -13,6 +13,9 @@ from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
 from treadle.policy.rules import Condition, SortKey
 
+HAS_STEPS = 32
+"""In the flags of a claimed job: something is known of its steps, or was answered."""
+
 
 class NewStep(NamedTuple):
     """A declared step of a new job."""
@@ -112,6 +115,7 @@ class ClaimedStep(NamedTuple):
     input_hash: str | None = None
     error: str | None = None
     error_type: str | None = None
+    declared: bool = False
 
 
 class EarlyAnswer(NamedTuple):
@@ -126,6 +130,8 @@ class EarlyAnswer(NamedTuple):
 class ClaimedSteps(NamedTuple):
     steps: tuple[ClaimedStep, ...] = ()
     answers: tuple[EarlyAnswer, ...] = ()
+    version: int | None = None
+    """Of the template that the job was made with."""
 
 
 class Claimed(NamedTuple):
@@ -312,6 +318,9 @@ class Settlement(NamedTuple):
     """How long the handler has run; None: it never started."""
     effects: Effects | None = None
     """Not applied if a cancel, unknown to the owner, ends the attempt in another way."""
+    waited_ms: int | None = None
+    """From when it could have been claimed until its handler started, by two clocks, so it may be below 0; None: not
+    known."""
 
 
 class Touch(NamedTuple):
@@ -343,6 +352,8 @@ class Renewed(NamedTuple):
 
     until: int
     cancels: list[CancelRequest]
+    draining: bool = False
+    """The worker is asked to claim nothing more, to finish what it runs, and to stop."""
 
 
 class Graces(NamedTuple):
@@ -476,6 +487,7 @@ class LiveWorker:
     running: int
     renewed_at: int
     """Its last heartbeat."""
+    draining: bool = False
 
 
 class LimitReached(NamedTuple):
@@ -526,6 +538,31 @@ class EndedCount(NamedTuple):
     status: str
     jobs: int
     run_ms: int
+
+
+class FailedGroup(NamedTuple):
+    """Failed jobs with one error group, of the newest that were looked at."""
+
+    group: str
+    """Empty: failures without one."""
+    newest_id: str
+    ended: Sequence[int]
+    """When they failed, in any order."""
+
+
+TIME_BUCKETS = 24
+
+
+class Times(NamedTuple):
+    """How many jobs of a topic waited or ran for a time between 2**(bucket-1) and 2**bucket ms, within one span."""
+
+    at: int
+    """Where the span begins."""
+    topic: str
+    kind: str
+    """`wait` or `run`."""
+    bucket: int
+    jobs: int
 
 
 class Backlog(NamedTuple):

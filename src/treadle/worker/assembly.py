@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.maintenance import Maintenance
@@ -13,8 +13,9 @@ from treadle.model.handler import Handler
 from treadle.policy.judgement import Cause
 from treadle.queue.background import forever
 from treadle.queue.backoff import Backoff, jittered
+from treadle.queue.flows import FlowHandler
 from treadle.queue.hooks import Middleware, fitting
-from treadle.store.values import CancelRequest, Settlement
+from treadle.store.values import Renewed, Settlement
 from treadle.worker.attempt import Attempt
 from treadle.worker.call import Function, HandlerCaller
 from treadle.worker.callers.loop import LoopCaller
@@ -22,7 +23,8 @@ from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
 from treadle.worker.checkpoints import ProgressWriter
 from treadle.worker.claim_loop import ClaimLoop
-from treadle.worker.hook_runner import HookRunner
+from treadle.worker.flow_runner import FlowRunner
+from treadle.worker.hook_runner import HookRunner, TopicHooks
 from treadle.worker.interrupts import Interrupts
 from treadle.worker.job_log import JobLog
 from treadle.worker.lease_keeper import Lease, LeaseKeeper
@@ -33,6 +35,8 @@ from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
+from treadle.worker.step_services import StepServices
+from treadle.worker.step_writer import StepWriter
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -55,12 +59,14 @@ class Assembly:
         self._lost_lease: Lease | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.unsubscribe: Callable[[], None] = lambda: None
+        self.on_drain: Callable[[], None] = lambda: None
 
     # -- starting ----------------------------------------------------------------------------------
 
     async def start(self, on_settled: Callable[[Sequence[Settlement]], None] | None = None) -> None:
         for topic in self._topics():
-            check_findable(self.queue.handlers[topic], self._middleware(topic))
+            for handler in _functions_of(self.queue.handlers[topic]):
+                check_findable(handler, fitting(handler, self.queue.hooks.middleware))
         await self.queue.open()
         await self.queue.save_templates()
         self._build(await self._open_lease())
@@ -85,6 +91,7 @@ class Assembly:
     def _duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
             ("settling", self.settler.run),
+            ("writing steps", self.step_writer.run),
             ("watching the slots", self.interrupts.watch_time),
             ("writing progress", self.progress.tick),
             ("looking for cancels", self.interrupts.follow_cancels),
@@ -96,9 +103,14 @@ class Assembly:
         options, store = self.options, self.queue.store
         self.store = store
         self.site = self.queue.site
-        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
+        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._heartbeat)
         self.progress = ProgressWriter(store, self.job_lost)
-        services = LoopServices(self.queue, self.keeper, self.progress, min(options.slots, MOST_CONNECTIONS))
+        self.step_writer = StepWriter(store, self.metrics, self.job_lost)
+        self.progress.post_steps = self.step_writer.post
+        self.step_services = StepServices(store, self.step_writer)
+        connections = min(options.slots, MOST_CONNECTIONS)
+        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, connections)
+        self.services = services
         self.resources = services.resources
         thread_services = ThreadServices(services)
         self.loop_caller = LoopCaller(services)
@@ -118,6 +130,7 @@ class Assembly:
         self.slots = self.progress.slots = Slots(options.slots, lease, self.settler, job_log)
         self.metrics.slots, self.metrics.free_slots = options.slots, self._free_slots
         self.interrupts = Interrupts(store, self.slots, self.metrics, options.lease_ms)
+        self.interrupts.on_renewed = self._hear_renewed
         self.claims = ClaimLoop(
             store,
             self.slots,
@@ -147,9 +160,32 @@ class Assembly:
             "process": self.processes,
         }
         hooks = self.hooks.of(topic)
+        if isinstance(handler, FlowHandler):
+            return Recipe(traced(self._flow_runner(handler, callers, hooks).run), self.metrics.times(topic))
         function = Function(handler, self._middleware(topic), keeps_errors=hooks is not None and hooks.wants_errors)
         single = SingleCall(function, callers[handler.kind].begin, hooks)
         return Recipe(traced(single.run), self.metrics.times(topic))
+
+    def _flow_runner(
+        self, handler: FlowHandler, callers: Mapping[str, HandlerCaller], hooks: TopicHooks | None
+    ) -> FlowRunner:
+        keeps_errors = hooks is not None and hooks.wants_errors
+        functions = {
+            step.name: Function(step.handler, fitting(step.handler, self.queue.hooks.middleware), keeps_errors)
+            for step in handler.steps
+            if step.handler is not None
+        }
+        begin = {kind: caller.begin for kind, caller in callers.items()}
+        return FlowRunner(
+            handler,
+            functions,
+            begin,
+            self.store,
+            self.step_writer,
+            self.services,
+            hooks,
+            lambda: self.queue.saved_version(handler.topic),
+        )
 
     def _middleware(self, topic: str) -> list[Middleware]:
         return fitting(self.queue.handlers[topic], self.queue.hooks.middleware)
@@ -173,13 +209,25 @@ class Assembly:
         else:
             self.claims.hint(hint)
 
-    def _renewed(self, cancels: Sequence[CancelRequest]) -> None:
-        self.interrupts.apply(cancels)
+    def _heartbeat(self, renewed: Renewed) -> None:
+        self._hear_renewed(renewed)
         self.progress.renew_all()
 
+    def _hear_renewed(self, renewed: Renewed) -> None:
+        self.interrupts.apply(renewed.cancels)
+        if renewed.draining:
+            self.on_drain()
+
     async def _follow_settings(self) -> None:
+        """And, because an idle worker's next heartbeat may be minutes away, whether it was asked to drain."""
         await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
         await self.site.read()
+        lease = self.slots.lease
+        if not self.slots.active.is_set() and not lease.lost and await self._is_draining():
+            await self.keeper.renew_now(lease)
+
+    async def _is_draining(self) -> bool:
+        return any(worker.draining and worker.name == self.name for worker in await self.store.workers())
 
     def _put_back(self, delay_ms: int) -> None:
         self.claims.retry_due_in(delay_ms)
@@ -228,3 +276,10 @@ class Assembly:
         self.slots.lease = lease
         self.keeper.keep(lease)
         self.claims.look_again()
+
+
+def _functions_of(handler: Handler) -> list[Handler]:
+    """The handler itself, or those of a flow's steps."""
+    if isinstance(handler, FlowHandler):
+        return [step.handler for step in handler.steps if step.handler is not None]
+    return [handler]

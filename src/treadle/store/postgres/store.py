@@ -6,12 +6,13 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import asyncpg
 from pydantic_core import to_json
 
-from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable, VersionConflict
+from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import wakeups
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
@@ -55,6 +56,7 @@ MARK_SECONDS = 1.0
 LOOK_SHARE = 20
 # Results written by one statement. Finding one in an array takes as long as the array is.
 RESULTS_TOGETHER = 200
+_BY_NUMBER = attrgetter("job.n")
 # How long an enqueue waits for a locked row before it lets others pass, and in total.
 LOCK_MS = 50
 KEY_SECONDS = 5.0
@@ -91,10 +93,7 @@ class PostgresStore(SqlStore):
         self.notifier.open()
         self._stop_hearing = self.hub.subscribe(self._hear)
         try:
-            if migrate:
-                await self.migrate()
-            elif waiting := await self.migrate(dry_run=True):
-                raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
+            await self.bring_up_to_date(migrate)
         except BaseException:
             await self.close()
             raise
@@ -110,10 +109,7 @@ class PostgresStore(SqlStore):
         if hint == wakeups.URGENT:
             self._marks.clear()
 
-    async def migrate(self, *, dry_run: bool = False) -> list[str]:
-        waiting = await self._missing_migrations()
-        if dry_run or not waiting:
-            return waiting
+    async def apply_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection, connection.transaction():
             # One process migrates; the others wait here and then find nothing to do.
             await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})", timeout=MIGRATION_SECONDS)
@@ -131,7 +127,7 @@ class PostgresStore(SqlStore):
                 applied.append(one.name)
         return applied
 
-    async def _missing_migrations(self) -> list[str]:
+    async def missing_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
 
@@ -378,7 +374,7 @@ class PostgresStore(SqlStore):
         await self._vacuum.run()
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        rising = sorted(settlements, key=lambda one: one.job.n)  # for the binary search in the statement
+        rising = sorted(settlements, key=_BY_NUMBER)  # for the binary search in the statement
         if len(rising) <= RESULTS_TOGETHER or not any(one.transition.result for one in rising):
             done = await self._settle_group(self.pools.fetch, lease, rising)
         else:
@@ -405,6 +401,7 @@ class PostgresStore(SqlStore):
             topics,
             None if len(topics) == 1 else _array([topics.index(one.job.topic) + 1 for one in group]),
             results if any(results) else None,
+            to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
 
@@ -469,8 +466,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _alike(jobs: Sequence[NewJob]) -> bool:
-    first = jobs[0].shape
-    return all(job.shape == first for job in jobs)
+    return len(jobs) == 1 or len({job.shape for job in jobs}) == 1
 
 
 async def _applied(connection: Any) -> set[int]:

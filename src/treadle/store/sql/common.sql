@@ -330,6 +330,26 @@ FROM {rows: minute bigint, writer bigint, topic text, status text, count bigint,
 WHERE true GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 ON CONFLICT (minute, writer, topic, status) DO UPDATE SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
 
+-- name: add_times
+-- Count how long jobs waited and ran.
+INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
+SELECT t.minute, t.writer, t.topic, t.kind, t.bucket, sum(t.count)
+FROM {rows: minute bigint, writer bigint, topic text, kind text, bucket integer, count bigint}
+WHERE true GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
+
+-- name: take_fine_times
+-- Histograms old enough to be kept in longer spans; a window, because what is older was joined before.
+DELETE FROM {tally_hist} WHERE minute < {now} / 60000 - (SELECT t.age FROM {rows: age bigint})
+    AND minute >= {now} / 60000 - (SELECT t.behind FROM {rows: behind bigint})
+    AND (writer <> 0 OR minute % (SELECT t.span FROM {rows: span bigint}) <> 0)
+RETURNING minute, topic, kind, bucket, count
+
+-- name: times_history
+-- Histograms of waits and runs in spans of so many minutes.
+SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.topic, y.kind, y.bucket, sum(y.count)
+FROM {tally_hist} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3, 4 ORDER BY 1
+
 -- name: take_old_tally
 -- Finished minutes that several writers counted.
 DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING minute, topic, status, count, run_ms
@@ -387,6 +407,17 @@ ON CONFLICT (name) DO NOTHING
 UPDATE {leases} SET worker_id = (SELECT w.id FROM {workers} w WHERE w.name = {leases}.worker)
 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
 
+-- name: copy_leases
+-- A lease for each of these jobs, for the same worker.
+INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
+SELECT l.worker, l.worker_id, {now} + t.ms, {now}, l.serves
+FROM {rows: lease bigint, ms bigint} JOIN {leases} l ON l.id = t.lease WHERE true RETURNING id
+
+-- name: move_to_leases
+-- Running jobs from the lease under which they were claimed to one of their own.
+UPDATE {running} SET lease = t.lease FROM {rows: n bigint, token bigint, old bigint, lease bigint}
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.old
+
 -- name: lease_workers
 -- The workers of these leases.
 SELECT l.id, l.worker_id, l.worker FROM {leases} l WHERE l.id {among: lease bigint}
@@ -427,9 +458,10 @@ WHERE p.rate_limit IS NOT NULL AND p.topic IN (SELECT t.topic FROM {rows: topic 
 
 -- name: recent_starts
 -- Starts within the window, oldest first. The window is 200 ms longer than the rate says, because a handler may start
--- that much later than its job was claimed.
+-- that much later than its job was claimed. Starts far in the future are ignored: the clock was set back since.
 SELECT s.topic, s.at, s.count FROM {starts} s JOIN {topics} p ON p.topic = s.topic
-WHERE s.topic IN (SELECT t.topic FROM {rows: topic text}) AND s.at > {now} - p.rate_ms - 200 ORDER BY s.topic, s.at
+WHERE s.topic IN (SELECT t.topic FROM {rows: topic text})
+    AND s.at > {now} - p.rate_ms - 200 AND s.at <= {now} + p.rate_ms ORDER BY s.topic, s.at
 
 -- name: add_starts
 INSERT INTO {starts} (topic, at, token, count)
@@ -684,9 +716,10 @@ DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind 
 -- name: claimed_steps
 -- What the steps of these jobs have done, small results included, and the answers that came early.
 SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
-    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type
-FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
-UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL
+    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type,
+    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version
+FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: steps s ON s.n = t.n}
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 
 -- name: add_steps

@@ -16,6 +16,7 @@ from treadle.model.errors import LeaseLost
 from treadle.store.sql.queries import Query
 from treadle.store.sql.scripts.lanes import LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.scripts.moves import completed_row
+from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants
 
 
@@ -198,6 +199,10 @@ def settle(
     for topic, group in by_topic.items():
         lost += _settle_topic(db, queries, lease, topic, group, held, done)
     if done:
+        lost_ones = {one.job.n for one in lost}
+        mine = [one for one in settlements if one.job.n not in lost_ones] if lost else settlements
+        if times := times_of(mine, held[1], lease):
+            db.execute(queries["add_times"].sql, (document(times),))
         db.execute(queries["add_events"].sql, (document([completed_row(done, held[1])]),))
     return lost
 

@@ -460,6 +460,13 @@ class RateContract(ContractPart):
             await bench.claim(1, lease=lease)
         assert await bench.claimable() == [id]
 
+    async def test_a_clock_that_goes_back_far_does_not_close_the_window(self, bench: Workbench) -> None:
+        await self.limit(bench, 2, MINUTE)
+        ids = await bench.enqueue(4)
+        assert [job.id for job in await bench.claim(5)] == ids[:2]
+        await bench.pass_time(-HOUR)
+        assert [job.id for job in await bench.claim(5)] == ids[2:4]
+
     async def test_the_window_slides(self, bench: Workbench) -> None:
         await self.limit(bench, 2, HOUR)
         ids = await bench.enqueue(6)

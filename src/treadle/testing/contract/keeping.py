@@ -8,11 +8,22 @@ import pytest
 
 from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
-from treadle.policy.lifecycle import Completed, Failed
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue import steering
 from treadle.store.values import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import DAY, ENDED, HOUR, LEASES_ONLY, MINUTE, SECOND, STATES, TOPIC, Workbench
+from treadle.testing.workbench import (
+    DAY,
+    ENDED,
+    HOUR,
+    LEASES_ONLY,
+    MINUTE,
+    SECOND,
+    STATES,
+    TOPIC,
+    Workbench,
+    settlement,
+)
 
 
 class LeaderContract(ContractPart):
@@ -95,6 +106,54 @@ class PruneContract(ContractPart):
         left = [job for job in await bench.store.get(ids) if job]
         now = await bench.store.now()
         assert all(job.ended_at and job.ended_at.timestamp() * 1000 > now - MINUTE for job in left)
+
+    async def test_waits_and_runs_are_counted_in_powers_of_two(self, bench: Workbench) -> None:
+        store = bench.store
+        waits = (-3, 5, 1000, 2**40)
+        await bench.enqueue(4)
+        settled = [settlement(job, Completed(), ran_ms=7) for job in await bench.claim(limit=4)]
+        settled = [one._replace(waited_ms=wait) for one, wait in zip(settled, waits, strict=True)]
+        assert await store.settle(settled) == []
+        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        assert found == {("wait", 0): 1, ("wait", 3): 1, ("wait", 10): 1, ("wait", 23): 1, ("run", 3): 4}
+
+    async def test_failed_attempts_have_waited_and_completed_ones_have_run(self, bench: Workbench) -> None:
+        """Also those that don't take the short way, because they have a key or an error."""
+        store = bench.store
+        await bench.enqueue(1)
+        await bench.enqueue(1, dedupe_key="one")
+        outcomes: tuple[Outcome, ...] = (Failed("broken", "Error"), Completed())
+        settled = [
+            settlement(job, outcome, ran_ms=100)._replace(waited_ms=3)
+            for job, outcome in zip(await bench.claim(limit=2), outcomes, strict=True)
+        ]
+        assert await store.settle(settled) == []
+        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        assert found == {("wait", 2): 2, ("run", 7): 1}
+        await bench.enqueue(1)
+        await store.settle([settlement(job, Released("given back"), ran_ms=None) for job in await bench.claim()])
+        assert {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)} == found
+
+    async def test_old_times_are_kept_in_longer_spans_and_none_is_lost(self, bench: Workbench) -> None:
+        store = bench.store
+
+        async def complete() -> None:
+            await bench.enqueue(1)
+            (job,) = await bench.claim()
+            assert await store.settle([settlement(job, Completed(), ran_ms=7)._replace(waited_ms=3)]) == []
+
+        for _ in range(3):
+            await complete()
+            await bench.pass_time(7 * MINUTE)
+        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        for age in (2 * HOUR, 23 * HOUR, 24 * HOUR):
+            await bench.pass_time(age)
+            await store.tidy()
+            assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        await store.prune(96 * HOUR)
+        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        await store.prune(MINUTE)
+        assert list(await store.times(0, 1)) == []
 
     async def test_the_tally_goes_with_the_jobs(self, bench: Workbench) -> None:
         await bench.make("failed")

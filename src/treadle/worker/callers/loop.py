@@ -38,7 +38,7 @@ class LoopCaller:
             if context:
                 context._close()
             return function.returned(call, returned.value)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # cancels and exits of a handler end the job, not the worker
             if context:
@@ -61,6 +61,8 @@ class LoopCaller:
             value = await _go_on(variables, coroutine, waits_for)
         except (KeyboardInterrupt, GeneratorExit):
             raise
+        except _Exited as exited:
+            return call.function.raised(call, exited.error)
         except BaseException as error:
             return call.function.raised(call, error)
         finally:
@@ -70,6 +72,14 @@ class LoopCaller:
         return call.function.returned(call, value)
 
 
+class _Exited(Exception):
+    """A handler raised GeneratorExit, which in this place would mean that the loop throws the slot away."""
+
+    def __init__(self, error: GeneratorExit) -> None:
+        super().__init__("the handler raised GeneratorExit")
+        self.error = error
+
+
 @types.coroutine
 def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
     """Pass what the coroutine waits for up to the loop, and pass the loop's answers down to it."""
@@ -77,6 +87,9 @@ def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for:
     while True:
         try:
             sent = yield waits_for
+        except GeneratorExit:
+            variables.run(coroutine.close)
+            raise
         except BaseException as error:  # usually a cancel, which belongs to the handler
             resume, value = coroutine.throw, error
         else:
@@ -85,3 +98,5 @@ def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for:
             waits_for = variables.run(resume, value)
         except StopIteration as returned:
             return returned.value
+        except GeneratorExit as error:
+            raise _Exited(error) from None

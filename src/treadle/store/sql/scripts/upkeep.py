@@ -7,6 +7,7 @@ from treadle.store.sql.scripts.common import Script
 from treadle.store.sql.scripts.ended import EndedRow, erase
 from treadle.store.sql.scripts.limits import recount
 from treadle.store.sql.scripts.moves import attempts, end_attempts
+from treadle.store.sql.scripts.times import join_old_times
 from treadle.store.values import Graces, Reaped
 
 
@@ -73,6 +74,7 @@ def tidy() -> Script[None]:
     if folded:
         yield "add_tally", folded
     yield "drop_empty_tally", []
+    yield from join_old_times()
     yield from recount()
     yield "drop_old_starts", []
     yield "drop_old_news", []
