@@ -18,6 +18,7 @@ BODIES: dict[str, Any] = {
     "/api/jobs/enqueue": {"topic": "mail"},
     "/api/jobs/enqueue-many": {"jobs": [{"topic": "mail"}]},
     "/api/jobs/bulk": {"action": "cancel", "filter": "topic = 'mail'"},
+    "/api/jobs/{id}/signal": {"step": "approve"},
     "/api/workers/claim": {"workerId": "w", "topics": ["mail"]},
     "/api/workers/jobs/{id}/progress": {"token": 1, "percent": 1},
     "/api/workers/jobs/{id}/fail": {"token": 1, "error": "x"},
@@ -31,6 +32,7 @@ def routes() -> list[tuple[str, str]]:
 
 def filled(path: str, job_id: str) -> str:
     path = path.replace("{collection}", "users").replace("{topic}", "mail").replace("{id}", job_id)
+    path = path.replace("{step}", "prepare")
     assert "{" not in path
     return path
 

@@ -132,6 +132,10 @@ class Order:
             steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
 
+    def text(self, payload: Any) -> str:
+        """A payload as stored, validated."""
+        return self._text(payload)
+
     def is_of(self, template: Template, version: int | None) -> bool:
         return self._template is template and self._shared.template_version == version
 
