@@ -17,8 +17,19 @@ from tests.browser.site import Site, site
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SERIOUS = ("serious", "critical")
 LOOKS = [("light", 1280), ("dark", 1280), ("light", 380), ("dark", 380)]
-PAGES = ["/", "/jobs", "/jobs/{failed}", "/jobs/{running}", "/jobs/new", "/errors", "/topics", "/workers", "/system"]
-PAGES += [
+PAGES = [
+    "/",
+    "/jobs",
+    "/jobs?cols=error,priority,worker",
+    "/jobs/{failed}",
+    "/jobs/{running}",
+    "/jobs/new",
+    "/errors",
+    "/topics",
+    "/workers",
+    "/system",
+    "/bulk?action=delete&all=1&status=failed",
+    "/shortcuts",
     "/schedules",
     "/schedules/nightly",
     "/new-schedule",
@@ -56,6 +67,8 @@ def furnished(people_file: object, tmp_path_factory: pytest.TempPathFactory) -> 
         cancelled = found.enqueue("mail")
         found.run(found.queue.cancel(cancelled.id))
         plan(found)
+        found.worker("host:1:abc")
+        found.run(found.queue.pause("later"))
         yield found
 
 

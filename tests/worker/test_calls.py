@@ -15,13 +15,24 @@ from treadle.worker.attempt import Attempt
 from treadle.worker.call import Call, Function, result_of
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.callers.thread import ThreadCaller
+from treadle.worker.errors import describe
 from treadle.worker.lease_keeper import Lease
 
 JOB = Claimed(1, "01890000-0000-7000-8000-000000000000", "mail", "{}", 1, 3, 0, None, None, None, token=1, lease=1)
 
 
 class NoServices:
+    blocking = False
+    describe = staticmethod(describe)
+
+    def recall_step(self, call: Any, name: str, key: str, cancelable: bool) -> Any: ...
+
+    def record_step(self, call: Any, record: Any, name: str, key: str) -> Any: ...
+
+    def wait_step(self, call: Any, wait: Any) -> Any: ...
+
     def heartbeat(self, call: Any) -> Any: ...
+    def enqueue_with_outcome(self, call: Any, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
 

@@ -25,7 +25,7 @@ async def test_a_busy_worker_finishes_its_job_and_stops(queue: Queue, start: Sta
     await until(lambda: worker.drained)
     left = await long.enqueue()
     let_go.set()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert await job.result() == "finished"
     assert (await left.refresh()).status == "pending"
     assert list(await queue.store.workers()) == []
@@ -45,7 +45,7 @@ async def test_an_idle_worker_stops_long_before_its_next_heartbeat(
     while await here() < 2:
         await asyncio.sleep(0.01)
     assert await queue.drain("idle")
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert not other.stopping
 
 
@@ -63,9 +63,9 @@ async def test_a_stop_after_a_drain_limits_the_time(
     await in_status(queue, job, "processing")
     await queue.drain("busy")
     await until(lambda: worker.drained)
-    assert not worker.done.done()  # type: ignore[attr-defined]
+    assert not worker.done.done()
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert (await job.refresh()).status == "pending"
 
 

@@ -296,7 +296,7 @@ async def test_a_second_stop_kills_the_child_and_gives_its_job_back(queue: Queue
     worker.stop()
     worker.stop()
     await until(lambda: gone(pid))
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     job = await job.refresh()
     assert (job.status, job.attempt) == ("pending", 0)
 
@@ -329,7 +329,7 @@ async def test_one_that_is_being_stopped_is_killed_when_the_worker_leaves(
     worker.stop()
     worker.stop()
     await until(lambda: gone(pid))
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert (await job.refresh()).status == "cancelled"
 
 
@@ -364,7 +364,7 @@ async def test_a_child_that_was_starting_when_the_worker_left_does_not_begin(
     await starting.wait()
     for _ in range(stops):
         worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert (await job.refresh()).status == "pending"
     go_on.set()
     await until(lambda: made and gone(made[0]._pid))
@@ -447,7 +447,7 @@ async def test_a_child_that_will_not_leave_is_killed(
     worker = await start(queue)
     pid = await (await queue.enqueue("leaves_a_thread")).result("30s")
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     await until(lambda: gone(pid))
 
 

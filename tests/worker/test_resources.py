@@ -236,7 +236,7 @@ async def test_all_handlers_share_one_client_and_pool_which_end_with_the_worker(
     assert len({id(pool) for pool in pools}) == (0 if queue.url.startswith("sqlite") else 1)
     assert not seen[0][0].closed
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert seen[0][0].closed
     assert all(pool.is_closing() for pool in pools)
 

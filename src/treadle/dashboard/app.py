@@ -128,7 +128,8 @@ class Dashboard:
 
     def begin(self, server: Server) -> None:
         """Called when the server is created: set up what its pages share."""
-        self._states[server] = State(server)
+        state = self._states[server] = State(server)
+        server.on_close.append(state.checkup.close)
 
     # -- around every page -------------------------------------------------------------------------
 

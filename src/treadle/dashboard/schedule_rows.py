@@ -13,7 +13,7 @@ from treadle.model.status import Status
 from treadle.policy.cron import time_zone
 from treadle.policy.schedule import Schedule
 from treadle.policy.schedule_outlook import Run, clock_change, next_runs
-from treadle.store.protocol import Store
+from treadle.queue import Queue
 
 LAST = 7
 _TICKS = {
@@ -75,15 +75,9 @@ class ScheduleRow:
         return any(one.note for one in self.runs)
 
 
-async def schedule_rows(store: Store, schedules: Sequence[Schedule], now_ms: int) -> list[ScheduleRow]:
-    jobs = await last_jobs(store, schedules)
+async def schedule_rows(queue: Queue, schedules: Sequence[Schedule], now_ms: int) -> list[ScheduleRow]:
+    jobs = await queue.schedules.recent_jobs(schedules, LAST)
     return [_row(one, jobs, now_ms) for one in schedules]
-
-
-async def last_jobs(store: Store, schedules: Sequence[Schedule]) -> dict[str, Job]:
-    """The newest jobs of all these schedules, in one read."""
-    ids = [id_ for one in schedules for id_ in one.recent[-LAST:]]
-    return {job.id: job for job in await store.get(ids) if job is not None} if ids else {}
 
 
 def _row(schedule: Schedule, jobs: Mapping[str, Job], now_ms: int) -> ScheduleRow:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from treadle.dashboard.checkup import Checkup
 from treadle.http.server import Server
 from treadle.insights import failures, overview
 from treadle.insights.failures import FailureGroup
 from treadle.insights.overview import CachedAnswer, Now
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
-from treadle.store.values import Finding
 
 
 class State:
@@ -24,7 +24,7 @@ class State:
         self.counts: CachedAnswer[dict[str, int | None]] = CachedAnswer(2.0, lambda: count_jobs(store, JobSearch()))
         self.stats: CachedAnswer[QueueStats] = CachedAnswer(2.0, queue.stats)
         self.failures: CachedAnswer[list[FailureGroup]] = CachedAnswer(5.0, lambda: failures.failure_groups(store))
-        self.findings: CachedAnswer[list[Finding]] = CachedAnswer(20.0, store.examine)
+        self.checkup = Checkup(store.examine)
         self.database = _database_words(queue.url)
 
     def forget(self) -> None:

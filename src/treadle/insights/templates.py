@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from treadle.policy.saved_template import Definition, SavedTemplate, from_body
+from treadle.policy.saved_template import KIND, VERSION_KIND, Definition, SavedTemplate, from_body, version_id
 from treadle.store.protocol import Store
 from treadle.store.values import Record
 
-KIND = "template"
-VERSION_KIND = "template_version"
 MOST_TEMPLATES = 100_000
 
 
@@ -19,10 +17,6 @@ async def saved_templates(store: Store) -> dict[str, SavedTemplate]:
 
 def template_from(record: Record) -> SavedTemplate:
     return from_body(record.id, record.body, record.created_at, record.updated_at)
-
-
-def version_id(topic: str, number: int) -> str:
-    return f"{topic}/{number}"
 
 
 async def definitions(store: Store, templates: Mapping[str, SavedTemplate]) -> dict[str, dict[int, Definition]]:

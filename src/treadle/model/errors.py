@@ -7,7 +7,7 @@ and what to do.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 
 class TreadleError(Exception):
@@ -251,3 +251,22 @@ class JobCancelled(BaseException):
 
     A BaseException like asyncio's CancelledError, so that `except Exception` does not swallow it.
     """
+
+
+class Suspend(BaseException):
+    """Leaves a handler that waits for an answer or for a time; it is called again from its start when that has come.
+
+    A BaseException, so that `except Exception` does not swallow it.
+    """
+
+    def __init__(self, kind: Literal["park", "snooze"], message: str, delay_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.delay_ms = delay_ms
+
+
+def suspend_in(error: BaseException) -> Suspend | None:
+    """The Suspend that an error is, or that a group of errors has among others."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := suspend_in(one))), None)
+    return error if isinstance(error, Suspend) else None

@@ -6,16 +6,17 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NotRequired
+from weakref import WeakKeyDictionary
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, is_typeddict
 
-from treadle.model.errors import InvalidInput, InvalidPayload
+from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
 from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
 from treadle.model.template import Template
 
-HandlerKind = Literal["async", "thread", "process"]
+HandlerKind = Literal["async", "thread", "process", "flow"]
 
 
 class HandlerContext:
@@ -31,6 +32,9 @@ class Handler:
     object-like, `Any` or missing, it gets the whole payload. With any other signature the members of the payload are
     the function's arguments, by name.
     """
+
+    flow: Handler | None = None
+    """The flow that it is a step of."""
 
     def __init__(self, function: Callable[..., Any], template: Template, process: bool = False) -> None:
         self.function = function
@@ -135,6 +139,64 @@ class Handler:
         if self.wants_context:
             return (context, payload) if self.wants_payload else (context,)
         return (payload,) if self.wants_payload else ()
+
+
+class ResultType:
+    """The return type of a function: how its results are stored and read back."""
+
+    def __init__(self, annotation: Any, what: str) -> None:
+        self._what = what
+        self._adapter = _adapter(annotation, what)
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        return _schema(self._adapter) if self._adapter else None
+
+    def text(self, value: Any) -> str | None:
+        """The result as stored; None if there is none."""
+        if value is None:
+            return None
+        if self._adapter is not None and not is_plain(value):
+            value = _written(self._adapter, value, "result")
+        return dumps(value, "result")
+
+    def value(self, text: str | None) -> Any:
+        """A stored result in its type."""
+        if text is None or self._adapter is None:
+            return None if text is None else from_json(text)
+        try:
+            return self._adapter.validate_json(text)
+        except ValidationError as error:
+            raise _explained(self._what, "result", error) from None
+
+    def checked(self, value: Any) -> str:
+        """A value from outside as stored, validated by the type; the error names the path."""
+        if self._adapter is not None:
+            try:
+                value = self._adapter.validate_json(to_json(value), strict=None)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                path = ".".join(str(part) for part in ("result", *first["loc"]))
+                raise InvalidAnswer(f"{self._what}: {path}: {first['msg']}", field=path[:200]) from None
+        return self.text(value) or "null"
+
+
+_result_types: WeakKeyDictionary[Callable[..., Any], ResultType] = WeakKeyDictionary()
+
+
+def result_type(function: Callable[..., Any]) -> ResultType:
+    """The return type that a function's annotation names."""
+    try:
+        known = _result_types.get(function)
+    except TypeError:  # it can't be referenced weakly
+        return ResultType(_signature(function).return_annotation, _name(function))
+    if known is None:
+        known = _result_types[function] = ResultType(_signature(function).return_annotation, _name(function))
+    return known
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    return _is_async(function)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -103,7 +103,9 @@ class _Twin:
         def __getattr__(self, name: str) -> Any:
             if name not in FIELD_NAMES:
                 raise AttributeError(f"a job has no {name}")
-            value = [] if name == "steps" else getattr(self._original, name)
+            value = getattr(self._original, name)
+            if name == "steps":
+                value = [dict(step) for step in value]
             setattr(self, name, value)
             return value
 

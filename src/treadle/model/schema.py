@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
 from pydantic_core import from_json, to_json
 
-from treadle.model.errors import InvalidInput, InvalidPayload
+from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
 from treadle.model.payload import dumps_object
+from treadle.model.secrets import Path, touches
 
 
-def payload_writer(topic: str, schema: dict[str, Any]) -> Callable[[Any], str]:
+def payload_writer(topic: str, schema: dict[str, Any], secret: Sequence[Path] = ()) -> Callable[[Any], str]:
     """Converts a payload to the stored text; refuses it with the path if the schema does not allow it."""
     validator = _validator(to_json(schema))
 
@@ -23,10 +24,22 @@ def payload_writer(topic: str, schema: dict[str, Any]) -> Callable[[Any], str]:
         if error is not None:
             inside, message = _told(error)
             path = ".".join(("payload", *inside))
+            # The validator quotes what it refuses.
+            if touches(error.instance_path, secret):
+                message = "it has a secret, and its schema refuses it"
             raise InvalidPayload(f"{topic}: {path}: {message}", field=path[:200])
         return text
 
     return write
+
+
+def check_answer(step: str, schema: Mapping[str, Any], text: str) -> None:
+    """Refuse an answer that its step's schema does not allow, with the path."""
+    error = next(_validator(to_json(schema)).iter_errors(from_json(text)), None)
+    if error is not None:
+        inner, message = _told(error)
+        path = ".".join(("result", *inner))
+        raise InvalidAnswer(f"{step}: {path}: {message}", field=path[:200])
 
 
 def schema_problems(schema: dict[str, Any], payload: Any) -> list[tuple[tuple[str, ...], str]]:

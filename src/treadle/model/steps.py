@@ -67,12 +67,12 @@ class StepSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepSpec:
-        timeout = data.get("timeoutSeconds")
+        limit_s = data.get("timeoutSeconds")
         return cls(
             name=data["id"],
             title=data["name"],
             external=data.get("workerType") is None,
-            timeout_ms=None if timeout is None else round(timeout * 1000),
+            timeout_ms=None if limit_s is None else round(limit_s * 1000),
             cancelable=data.get("cancelable", True),
             result_schema=data.get("resultSchema"),
             answer_schema=data.get("answerSchema"),
@@ -106,6 +106,25 @@ def check_count(names: int, rows: int) -> None:
         raise TooManySteps(f"a job has at most {MAX_NAMES} steps; tell runs of one step apart by key=")
     if rows > MAX_ROWS:
         raise TooManySteps(f"a job has at most {MAX_ROWS:,} runs of steps; split the work into several jobs")
+
+
+def pending_step(name: str, title: str) -> dict[str, Any]:
+    """A declared step of a new job, as people see it."""
+    return {
+        "id": name,
+        "name": title,
+        "status": StepState.PENDING.value,
+        "progress": 0,
+        "message": None,
+        "attempt": 0,
+        "startedAt": None,
+        "completedAt": None,
+        "error": None,
+        "result": None,
+        "resultSize": None,
+        "key": None,
+        "items": None,
+    }
 
 
 def find(steps: Sequence[StepSpec], name: str) -> StepSpec | None:

@@ -11,6 +11,7 @@ from treadle.model.durations import INT32, Duration, Priority, checked_count, du
 from treadle.model.errors import InvalidInput
 from treadle.model.job import checked_topic
 from treadle.model.retry import Retry
+from treadle.model.secrets import secret_paths, touches
 from treadle.model.steps import StepSpec
 
 # The idempotency key of `idempotent=True`.
@@ -87,6 +88,8 @@ class Template:
     cancel: CancelPolicy = field(default_factory=CancelPolicy)
     expires: Duration | None = None
     schedulable: bool = True
+    secret: Sequence[str] = ()
+    """Payload fields that only handlers see, such as `token` or `card.number`."""
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None
     steps: tuple[StepSpec, ...] = ()
@@ -107,6 +110,15 @@ class Template:
         if not self.repeatable and not self.dedupe_keys:
             raise InvalidInput("repeatable=False needs dedupe_keys: they say which jobs are the same")
         checked_capability(self.capability)
+        self._check_secrets()
+
+    def _check_secrets(self) -> None:
+        checked_expressions(self.secret, "secret")
+        hidden = secret_paths(self.secret)
+        keys = [self.idempotency_key] if self.idempotency_key not in (None, WHOLE_PAYLOAD) else []
+        for key in (*keys, *self.dedupe_keys, *(self.concurrency.keys if self.concurrency else ())):
+            if touches(secret_paths([str(key)])[0], hidden):
+                raise InvalidInput(f"secret: {key} is used in a key, and keys are shown to people", field="secret")
 
     def as_json(self) -> dict[str, Any]:
         """The definition in JSON, with the names of the HTTP API; its version is assigned when it is saved."""
@@ -137,6 +149,7 @@ class Template:
             "payloadSchema": self.payload_schema,
             "resultSchema": self.result_schema,
             "schedulable": self.schedulable,
+            **({"secret": list(self.secret)} if self.secret else {}),
         }
 
     @classmethod
@@ -163,6 +176,7 @@ class Template:
             cancel=CancelPolicy(cancel["supported"], cancel["mode"], cancel["graceSeconds"]),
             expires=data["expiresSeconds"],
             schedulable=data.get("schedulable", True),
+            secret=data.get("secret", ()),
             payload_schema=data["payloadSchema"],
             result_schema=data.get("resultSchema"),
             steps=tuple(StepSpec.from_json(step) for step in data.get("steps") or ()),

@@ -17,7 +17,14 @@ from treadle.model.durations import duration_ms
 from treadle.model.job import from_ms, rfc3339
 from treadle.model.template import Template
 
+# The kinds of the records that keep a topic's template and each of its definitions.
+KIND = "template"
+VERSION_KIND = "template_version"
 Definition = Mapping[str, Any]
+
+
+def version_id(topic: str, number: int) -> str:
+    return f"{topic}/{number}"
 
 
 class TemplateVersion(NamedTuple):

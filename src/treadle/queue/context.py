@@ -7,18 +7,23 @@ written, how an enqueue is awaited) are behind `HandlerServices`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Generator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from typing_extensions import Unpack
 
+from treadle.model.durations import Duration
 from treadle.model.handler import HandlerContext
+from treadle.model.retry import Retry
 from treadle.queue.new_jobs import EnqueueOptions
+from treadle.queue.steps import Run, StepRecord, Wait, Waiting
 from treadle.queue.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, topic_of
 from treadle.telemetry.log_context import facts_of
 
 if TYPE_CHECKING:
     from treadle.model.job import Job
+    from treadle.policy.judgement import Raised
     from treadle.store.values import Claimed
 
     class AwaitableJob(Job[ResultT], Awaitable[Job[ResultT]]):
@@ -31,6 +36,12 @@ class RunningCall(Protocol):
     @property
     def job(self) -> Claimed: ...
     @property
+    def step(self) -> str:
+        """The declared step that it runs; empty in a plain handler."""
+
+    @property
+    def results(self) -> Mapping[str, Any]: ...
+    @property
     def cancelled(self) -> bool: ...
     def report(self, percent: int, message: str) -> None: ...
     def check(self) -> None: ...
@@ -39,8 +50,15 @@ class RunningCall(Protocol):
 class HandlerServices(Protocol):
     """Requests that need the store. Awaitable in coroutines, blocking elsewhere."""
 
+    blocking: bool
+
+    def describe(self, error: BaseException) -> Raised: ...
+    def recall_step(self, call: Any, name: str, key: str, cancelable: bool) -> Any: ...
+    def record_step(self, call: Any, record: StepRecord | None, name: str, key: str) -> Any: ...
+    def wait_step(self, call: Any, wait: Wait) -> Any: ...
     def heartbeat(self, call: Any) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
+    def enqueue_with_outcome(self, call: Any, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
     def database(self) -> Any: ...
     def close_database(self, database: Any, context: Context) -> None: ...
     def http(self) -> Any: ...
@@ -61,13 +79,14 @@ CHECKPOINT = Checkpoint()
 class Context(HandlerContext):
     """The running job, seen from its handler."""
 
-    __slots__ = ("_call", "_database", "_services", "payload")
+    __slots__ = ("_call", "_database", "_deadline", "_services", "payload")
 
     def __init__(self, call: RunningCall, services: HandlerServices, payload: Any) -> None:
         self._call = call
         self._services = services
         self._database: Any = None
         self.payload = payload
+        self._deadline: tuple[float, Callable[[], BaseException]] | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.topic} {self.job_id}, attempt {self.attempt}>"
@@ -109,6 +128,11 @@ class Context(HandlerContext):
         return self._call.cancelled
 
     @property
+    def results(self) -> Mapping[str, Any]:
+        """The results of the steps that have completed, by name, in the types that their functions return."""
+        return self._call.results
+
+    @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that knows the job: every record has `job_id`, `topic` and `attempt`."""
         job = self._call.job
@@ -143,6 +167,9 @@ class Context(HandlerContext):
     def check_cancelled(self) -> Checkpoint:
         """Stop here if the job should stop: raises JobCancelled, TimeoutError or LeaseLost."""
         self._call.check()
+        if self._deadline is not None and time.monotonic() > self._deadline[0]:
+            error = self._deadline[1]()
+            raise error
         return CHECKPOINT
 
     def heartbeat(self) -> Any:
@@ -154,12 +181,16 @@ class Context(HandlerContext):
         return self._services.heartbeat(self._call)
 
     @overload
-    def enqueue(self, topic: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> AwaitableJob[Any]: ...
+    def enqueue(
+        self, topic: str, payload: Any = None, *, with_outcome: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> AwaitableJob[Any]: ...
     @overload
     def enqueue(
         self,
         topic: PayloadTask[..., PayloadT, Any, ResultT],
         payload: PayloadT | None = None,
+        *,
+        with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> AwaitableJob[ResultT]: ...
     @overload
@@ -167,10 +198,83 @@ class Context(HandlerContext):
         self,
         topic: ArgumentsTask[..., ..., Any, ResultT],
         payload: Mapping[str, Any] | None = None,
+        *,
+        with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> AwaitableJob[ResultT]: ...
-    def enqueue(self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Unpack[EnqueueOptions]) -> Any:
-        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine."""
+    def enqueue(
+        self,
+        topic: str | Task[..., Any, Any],
+        payload: Any = None,
+        *,
+        with_outcome: bool = False,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine.
+
+        `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
+        does not complete stores no follow-up jobs. If one of them is refused, this job fails with `FollowUpRefused`.
+        """
         job = self._call.job
-        inherited = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id}
-        return self._services.enqueue(topic_of(topic), payload, {**inherited, **options})
+        given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
+        if with_outcome:
+            return self._services.enqueue_with_outcome(self._call, topic_of(topic), payload, given)
+        return self._services.enqueue(topic_of(topic), payload, given)
+
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[ResultT]],
+        /,
+        *args: Any,
+        key: str | int = "",
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        cancelable: bool = True,
+    ) -> Awaitable[ResultT]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., ResultT],
+        /,
+        *args: Any,
+        key: str | int = "",
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        cancelable: bool = True,
+    ) -> Any: ...
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        key: str | int = "",
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        cancelable: bool = True,
+    ) -> Any:
+        """Call `function(*args)` once per job: if it has completed before, return its stored result.
+
+        The step is its name and key. `await` it in a coroutine, where a function that is no coroutine runs in a thread.
+        """
+        run = Run(self, name, function, args, key, timeout, retry, cancelable)
+        return run.blocking() if self._services.blocking else run.awaited()
+
+    def wait_external(
+        self, name: str, /, *, key: str | int = "", answer: Any = None, timeout: Duration | None = None
+    ) -> Any:
+        """Wait for `queue.signal(job_id, name, value)` and return the value, in the type `answer`.
+
+        The job is set aside and holds no slot; the handler is called again from its start when the answer has come.
+        WaitTimeout if there is none in time. `await` it in a coroutine.
+        """
+        wait = Waiting(self, name, key, answer, timeout)
+        return wait.blocking() if self._services.blocking else wait.awaited()
+
+    def sleep(self, duration: Duration, /, *, key: str | int = "") -> Any:
+        """Go on after this time. The job is pending until then; the handler is called again from its start."""
+        wait = Waiting.sleep(self, duration, key)
+        return wait.blocking() if self._services.blocking else wait.awaited()

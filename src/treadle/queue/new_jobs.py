@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
@@ -18,14 +18,16 @@ from pydantic_core import from_json, to_json
 from uuid_utils import uuid7
 
 from treadle.model.durations import Duration, Priority, duration_ms, priority_value
-from treadle.model.errors import InvalidInput, TemplateDisabled
+from treadle.model.errors import InvalidInput, InvalidPayload, TemplateDisabled
 from treadle.model.handler import Handler
 from treadle.model.job import Job, from_ms, short_text, to_ms
 from treadle.model.payload import dumps_object
+from treadle.model.secrets import HIDDEN, Path, hide, is_hidden, secret_paths
 from treadle.model.status import Status
+from treadle.model.steps import pending_step
 from treadle.model.template import WHOLE_PAYLOAD, Template, checked_capability, evaluate_key
 from treadle.policy.admission import Limit
-from treadle.store.values import NewJob
+from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -110,7 +112,8 @@ class Order:
         self._keyed = bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
         self._made: Job | None = None
         self._made_at = 0
-        self._text = _writer(template, handler)
+        self._secret = secret_paths(template.secret)
+        self._text = _writer(template, handler, self._secret)
         self._shared = NewJob(
             id="",
             topic=template.topic,
@@ -128,6 +131,7 @@ class Order:
             idempotency_key=short_text(idempotency_key, "idempotency_key"),
             key_owner=key_owner,
             template_version=version,
+            steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
 
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
@@ -139,14 +143,16 @@ class Order:
     def made_alone(self, job: NewJob, at: int, queue: Queue) -> Job:
         """A job enqueued alone, as users see it, created at that time."""
         made = _as_job(job, at, queue)
-        made.id, made.payload = job.id, from_json(job.payload)
+        payload = from_json(job.payload)
+        made.id, made.payload = job.id, hide(payload, self._secret) if self._secret else payload
         return made
 
     def made(self, job: NewJob, at: int, queue: Queue) -> Job:
         """One job of a batch, as users see it; the shared fields are stored once."""
         if self._made is None or self._made_at != at:
             self._made, self._made_at = _as_job(self._shared, at, queue), at
-        twin = self._made.like(job.id, from_json(job.payload))
+        payload = from_json(job.payload)
+        twin = self._made.like(job.id, hide(payload, self._secret) if self._secret else payload)
         if self._keyed:
             twin.idempotency_key = job.idempotency_key
         return twin
@@ -183,19 +189,39 @@ def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
         idempotency_key=job.idempotency_key,
         capability=job.capability or None,
         template_version=job.template_version,
+        steps=[pending_step(step.name, step.title) for step in job.steps],
         queue=queue,
     )
 
 
-def _writer(template: Template, handler: Handler | None) -> Callable[[Any], str]:
+def _writer(template: Template, handler: Handler | None, secret: Sequence[Path]) -> Callable[[Any], str]:
     """Converts a payload to the stored text, validated by the handler's type or by the saved schema."""
+    write = _plain_writer(template, handler, secret)
+    return _with_secrets(write, secret) if secret else write
+
+
+def _plain_writer(template: Template, handler: Handler | None, secret: Sequence[Path]) -> Callable[[Any], str]:
     if handler is not None:
         return handler.payload_text
     if template.payload_schema is None:
         return dumps_object
     from treadle.model.schema import payload_writer  # not needed, and not loaded, in processes that have the handlers
 
-    return payload_writer(template.topic, template.payload_schema)
+    return payload_writer(template.topic, template.payload_schema, secret)
+
+
+def _with_secrets(write: Callable[[Any], str], secret: Sequence[Path]) -> Callable[[Any], str]:
+    """Refuses a payload that was read from a job, in which asterisks stand for the secrets."""
+
+    def checked(payload: Any) -> str:
+        text = write(payload)
+        for path in secret:
+            if is_hidden(from_json(text), path):
+                named = ".".join(("payload", *path))
+                raise InvalidPayload(f"{named}: {HIDDEN} stands for a secret; give its value", field=named)
+        return text
+
+    return checked
 
 
 # -- checks --------------------------------------------------------------------------------------

@@ -17,23 +17,22 @@ from treadle.insights import lists, stats, timeline, why
 from treadle.insights.lists import Count
 from treadle.insights.stats import QueueStats
 from treadle.model import settings
-from treadle.model.durations import Duration, Priority, duration_ms, priority_value
-from treadle.model.errors import InvalidInput, JobFailed, JobNotFound, Refused, ResultTimeout, SchemaMismatch
+from treadle.model.durations import Duration, Priority, duration_ms
+from treadle.model.errors import InvalidInput, JobNotFound, Refused, SchemaMismatch, UnknownStep
 from treadle.model.events import Event
 from treadle.model.handler import Handler
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
-from treadle.model.payload import dumps
 from treadle.model.settings import Settings
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
-from treadle.queue import steering, templates
+from treadle.queue import results, signals, steering, templates
+from treadle.queue.flows import Flow, FlowHandler
 from treadle.queue.hooks import AnyHook, Hooks
 from treadle.queue.new_jobs import (
     EnqueueOptions,
     JobRequest,
     Order,
     ReadyOrder,
-    checked_attempts,
     checked_options,
     merged,
 )
@@ -50,13 +49,13 @@ from treadle.queue.tasks import (
     Task,
     make_handler,
     make_task,
+    make_template,
     topic_of,
 )
 from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, Topic
-from treadle.store.wakeups import ENDED
+from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -216,6 +215,26 @@ class Queue:
         self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
 
+    def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow:
+        """A topic with steps: `@flow.step` declares them in their order. `options` are those of a job.
+
+        Each step's result is kept, and a retry runs only what has not completed.
+        """
+        if checked_topic(name) in self.handlers:
+            raise InvalidInput(f"topic {name} has a handler already, {self.handlers[name].name}", field="topic")
+        if "process" in options:
+            raise InvalidInput("process: each step has its own; use @flow.step(process=True)", field="process")
+        schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
+        self.hooks.take_options(name, cast(dict[str, Any], options))
+        handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        self.handlers[name] = handler
+        self._code_schedules[name] = schedules
+        return Flow(self, handler)
+
+    def saved_version(self, topic: str) -> int | None:
+        """The number of the template that this process's code was saved as."""
+        return self._versions.get(topic)
+
     # -- hooks and middleware, in the worker's process -------------------------------------------
 
     def on_start(self, hook: AnyHook, /) -> AnyHook:
@@ -291,7 +310,7 @@ class Queue:
         topic = topic_of(topic)
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        order = await self._order(session, topic, options)
+        order = await self._order(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
             jobs = _traced(order.jobs([payload]), sending.traceparent)
             if connection is None:
@@ -312,7 +331,7 @@ class Queue:
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | Task):
-            order = await self._order(session, topic_of(topic), options)
+            order = await self._order(session, topic_of(topic), options, joined=connection is not None)
             jobs = order.jobs(payloads)
             orders = [order] * len(jobs)
         else:
@@ -321,7 +340,7 @@ class Queue:
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
-                orders.append(await self._order(session, topic_of(one.topic), chosen))
+                orders.append(await self._order(session, topic_of(one.topic), chosen, joined=connection is not None))
                 jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
@@ -335,17 +354,31 @@ class Queue:
         order = await self._order(await self._session(), topic, options)
         return order.jobs([payload])[0]
 
+    async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
+        """A validated job for a later transaction of the worker, and the job as it will be."""
+        if options.pop("connection", None) is not None:
+            raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
+        session = await self._session()
+        order = await self._order(session, topic, options)
+        with tracing.sending(topic) as sending:
+            (new,) = _traced(order.jobs([payload]), sending.traceparent)
+            sending.job(new.id)
+        return new, order.made_alone(new, await session.store.now(), self)
+
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 
-    async def _order(self, session: Session, topic: str, options: EnqueueOptions) -> Order:
+    async def _order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
         """The order of this topic, cached for enqueues without options, which are the most common."""
         if time.monotonic() - session.templates_at > TEMPLATES_SECONDS:
             await self._read_templates(session)
         checked_topic(topic)
+        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
+        if own_version is None and handler is not None and handler.template.secret:
+            await self._save_secrets(session, topic, joined)
+            own_version = self._versions.get(topic)
         if options:
             return Order(*self._chosen(session, topic), **checked_options(options))
-        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
         known = session.orders.get(topic)
         if known is None or known.handler is not handler or known.own_version != own_version:
             order = Order(*self._chosen(session, topic))
@@ -356,6 +389,15 @@ class Queue:
         return templates.choose(
             topic, self.handlers.get(topic), self._versions.get(topic), session.templates.get(topic)
         )
+
+    async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
+        """Readers learn from the saved template what is secret, so it has to be there before the first job."""
+        if joined:
+            raise InvalidInput(
+                f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "
+                "yet; await queue.save_templates() before the transaction"
+            )
+        await self._save_templates(session)
 
     async def _read_templates(self, session: Session) -> None:
         """Refresh the templates if they are old. All callers wait for the read, because they need its policies."""
@@ -478,41 +520,10 @@ class Queue:
     async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result; JobFailed if it did not complete."""
         limit = None if timeout is None else duration_ms(timeout, "timeout") / 1000
-        job = await self.get(job_id)
-        if not job.ended:
-            job = await self._wait_ended(job_id, limit)
-        if job.status is not Status.COMPLETED:
-            raise JobFailed(
-                f"job {job_id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""),
-                status=str(job.status),
-                id=job_id,
-            )
+        job = await results.ended(self, job_id, limit)
         handler = self.handlers.get(job.topic)
-        return handler.result(job.result_value) if handler else job.result_value
-
-    async def _wait_ended(self, job_id: str, limit: float | None) -> Job:
-        news = asyncio.Event()
-        store = (await self._session()).store
-        unsubscribe = store.subscribe(lambda hint: news.set() if hint == ENDED else None)
-        try:
-            async with asyncio.timeout(limit):
-                return await self._poll_ended(job_id, news)
-        except TimeoutError:
-            raise ResultTimeout(f"job {job_id} has not ended within {limit:g} s", id=job_id) from None
-        finally:
-            unsubscribe()
-
-    async def _poll_ended(self, job_id: str, news: asyncio.Event) -> Job:
-        """Wait for hints from this process, and poll for changes by other processes."""
-        pause = 0.02
-        while not (job := await self.get(job_id)).ended:
-            try:
-                async with asyncio.timeout(pause):
-                    await news.wait()
-            except TimeoutError:
-                pause = min(pause * 1.5, 0.5)
-            news.clear()
-        return job
+        value = results.completed(job).result_value
+        return handler.result(value) if handler else value
 
     async def template(self, topic: str) -> Template:
         """The template that a job of this topic gets now, from this process or from the last one that served it."""
@@ -529,7 +540,7 @@ class Queue:
         """Cancel a job: immediately if it is pending, at its next checkpoint if it is running."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return self._answer((await steering.cancel(session.store, [job_id], _checked_reason(reason), fixed))[0])
+        return self._answer((await steering.cancel(session.store, [job_id], steering.checked_reason(reason), fixed))[0])
 
     async def _topics_where(self, session: Session, holds: Callable[[Template], bool]) -> Sequence[str]:
         known = await self._known_templates(session)
@@ -546,6 +557,32 @@ class Queue:
         disabled = await self._topics_where(session, _is_disabled)
         return self._answer((await steering.requeue(session.store, [job_id], force, disabled))[0])
 
+    async def signal(
+        self,
+        job_id: str,
+        step: str,
+        value: Any = None,
+        *,
+        error: str | None = None,
+        key: str | int = "",
+        answered_by: str | None = None,
+    ) -> Job:
+        """Answer a step that waits, or will: with a value, which may be None, or with an error.
+
+        The first answer counts. UnknownStep if the job has no such step, StepEnded if it has its answer or is over,
+        InvalidAnswer if the value does not match the type that the step asks for.
+        """
+        await self._session()
+        return await signals.signal(self, job_id, step, value, error, key, answered_by)
+
+    async def steps(self, job_id: str, step: str, *, offset: int = 0, limit: int = 100) -> StepPage:
+        """The runs of one step with their whole results, in the order in which they began."""
+        page = await (await self._session()).store.steps(job_id, step, max(offset, 0), max(min(limit, 1000), 1))
+        if page is None:
+            await self.get(job_id)
+            raise UnknownStep(f"job {job_id} has no step {str(step)[:100]!r}", step=str(step)[:100])
+        return page
+
     async def release(self, job_id: str) -> Job:
         """Take a running job from its worker and requeue it without using up the attempt; the worker's later writes are
         refused.
@@ -561,22 +598,22 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Job:
         """Change a pending job."""
-        changes = _new_values(run_at, priority, max_attempts)
+        changes = steering.new_values(run_at, priority, max_attempts)
         return self._answer((await steering.reschedule((await self._session()).store, [job_id], **changes))[0])
 
     async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
         """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return _refusals(await steering.cancel(session.store, job_ids, _checked_reason(reason), fixed))
+        return steering.refusals(await steering.cancel(session.store, job_ids, steering.checked_reason(reason), fixed))
 
     async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
         session = await self._session()
         disabled = await self._topics_where(session, _is_disabled)
-        return _refusals(await steering.requeue(session.store, job_ids, force, disabled))
+        return steering.refusals(await steering.requeue(session.store, job_ids, force, disabled))
 
     async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
-        return _refusals(await steering.release((await self._session()).store, job_ids))
+        return steering.refusals(await steering.release((await self._session()).store, job_ids))
 
     async def reschedule_many(
         self,
@@ -587,11 +624,11 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Sequence[Exception | None]:
         """Change many pending jobs; the result has None for each success, or the reason for the refusal."""
-        changes = _new_values(run_at, priority, max_attempts)
-        return _refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
+        changes = steering.new_values(run_at, priority, max_attempts)
+        return steering.refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
 
     async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
-        return _refusals(await steering.delete((await self._session()).store, job_ids, force))
+        return steering.refusals(await steering.delete((await self._session()).store, job_ids, force))
 
     async def delete(self, job_id: str, *, force: bool = False) -> None:
         """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
@@ -675,27 +712,8 @@ def _is_disabled(template: Template) -> bool:
     return not template.enabled
 
 
-def _new_values(run_at: datetime | None, priority: Priority | None, max_attempts: int | None) -> dict[str, int | None]:
-    return {
-        "run_at": None if run_at is None else to_ms(run_at),
-        "priority": None if priority is None else priority_value(priority),
-        "max_attempts": None if max_attempts is None else checked_attempts(max_attempts),
-    }
-
-
-def _refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:
-    return [answer.error if isinstance(answer, Refusal) else None for answer in answers]
-
-
 def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
     return jobs if traceparent is None else [job._replace(trace=traceparent) for job in jobs]
-
-
-def _checked_reason(reason: str) -> str:
-    if not isinstance(reason, str) or len(reason) > 1000:
-        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
-    dumps(reason, "reason")  # raises for values that databases can't store
-    return reason
 
 
 __all__ = ["JobRequest", "Queue", "is_job_id"]

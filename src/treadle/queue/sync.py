@@ -365,6 +365,9 @@ class _Direct(_Joined):
         if self._templates_are_old(session):
             raise _NotHere
 
+    async def _save_templates(self, session: Any) -> None:
+        raise _NotHere
+
     async def _add(self, session: Any, job: NewJob) -> Inserted:
         answers = session.store.insert_here([job])
         if answers is None:

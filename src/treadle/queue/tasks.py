@@ -65,6 +65,7 @@ class JobOptions(TypedDict, total=False):
     description: str
     version: int | None
     schedulable: bool
+    secret: Sequence[str]
     schedule: str | CodeSchedule | Sequence[str | CodeSchedule] | None
     timezone: str | None
     on_start: Hook | None
@@ -280,13 +281,17 @@ class JobDecorator:
 
 
 def make_handler(topic: str, function: Callable[..., Any], options: JobOptions) -> Handler:
-    chosen: dict[str, Any] = dict(options)
-    _check_names(topic, chosen)
-    process = chosen.pop("process", False)
-    template = Template(topic, name=chosen.pop("title", ""), **_template_options(topic, chosen))
-    handler = Handler(function, template, process)
+    template = make_template(topic, options)
+    handler = Handler(function, template, options.get("process", False))
     handler.template = replace(template, payload_schema=handler.schema(), result_schema=handler.result_schema())
     return handler
+
+
+def make_template(topic: str, options: JobOptions) -> Template:
+    chosen: dict[str, Any] = dict(options)
+    _check_names(topic, chosen)
+    chosen.pop("process", None)
+    return Template(topic, name=chosen.pop("title", ""), **_template_options(topic, chosen))
 
 
 def _check_names(topic: str, options: Mapping[str, Any]) -> None:

@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_json
 
-from treadle.insights.templates import (
-    KIND,
-    MOST_TEMPLATES,
-    VERSION_KIND,
-    definitions,
-    saved_templates,
-    template_from,
-    version_id,
-)
+from treadle.insights.templates import MOST_TEMPLATES, definitions, saved_templates, template_from
 from treadle.model.durations import shown
 from treadle.model.errors import InvalidInput, StoreUnavailable, TemplateNotFound, VersionConflict
 from treadle.model.job import checked_topic
 from treadle.model.template import Template, plain_template
-from treadle.policy.saved_template import Definition, SavedTemplate, first_saved, is_same, number_of
+from treadle.policy.saved_template import (
+    KIND,
+    VERSION_KIND,
+    Definition,
+    SavedTemplate,
+    first_saved,
+    is_same,
+    number_of,
+    version_id,
+)
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite, TopicRate
 

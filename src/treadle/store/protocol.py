@@ -25,8 +25,10 @@ from treadle.store.values import (
     Changes,
     Checkpoint,
     Claim,
+    Claimed,
     ClaimedSteps,
     EndedCount,
+    FailedGroup,
     Finding,
     Graces,
     Holding,
@@ -121,9 +123,12 @@ class Store(Protocol):
         """Highest priority first, then oldest over all topics. Jobs on their last attempt only go into free slots.
         LeaseLost if the lease is not live."""
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
+    ) -> list[Settlement]:
         """Apply the endings, each with its effects. Returns the lost ones (wrong lease or token), which changed
-        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`)."""
+        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`), which is added to
+        `refused`."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
@@ -140,6 +145,10 @@ class Store(Protocol):
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
+
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        """Move these jobs, claimed under this lease, to one new lease each; for external workers, which report on every
+        job alone. LeaseLost if the lease was taken back."""
 
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         """Release jobs under this lease with any other token: claims that the worker never got an answer to."""
@@ -196,6 +205,9 @@ class Store(Protocol):
 
     async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        """The newest so many failed jobs, by error group."""
 
     async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
         """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have

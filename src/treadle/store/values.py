@@ -13,6 +13,9 @@ from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
 from treadle.policy.rules import Condition, SortKey
 
+HAS_STEPS = 32
+"""In the flags of a claimed job: something is known of its steps, or was answered."""
+
 
 class NewStep(NamedTuple):
     """A declared step of a new job."""
@@ -112,6 +115,7 @@ class ClaimedStep(NamedTuple):
     input_hash: str | None = None
     error: str | None = None
     error_type: str | None = None
+    declared: bool = False
 
 
 class EarlyAnswer(NamedTuple):
@@ -126,6 +130,8 @@ class EarlyAnswer(NamedTuple):
 class ClaimedSteps(NamedTuple):
     steps: tuple[ClaimedStep, ...] = ()
     answers: tuple[EarlyAnswer, ...] = ()
+    version: int | None = None
+    """Of the template that the job was made with."""
 
 
 class Claimed(NamedTuple):
@@ -532,6 +538,16 @@ class EndedCount(NamedTuple):
     status: str
     jobs: int
     run_ms: int
+
+
+class FailedGroup(NamedTuple):
+    """Failed jobs with one error group, of the newest that were looked at."""
+
+    group: str
+    """Empty: failures without one."""
+    newest_id: str
+    ended: Sequence[int]
+    """When they failed, in any order."""
 
 
 TIME_BUCKETS = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.maintenance import Maintenance
@@ -13,6 +13,7 @@ from treadle.model.handler import Handler
 from treadle.policy.judgement import Cause
 from treadle.queue.background import forever
 from treadle.queue.backoff import Backoff, jittered
+from treadle.queue.flows import FlowHandler
 from treadle.queue.hooks import Middleware, fitting
 from treadle.store.values import Renewed, Settlement
 from treadle.worker.attempt import Attempt
@@ -22,7 +23,8 @@ from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
 from treadle.worker.checkpoints import ProgressWriter
 from treadle.worker.claim_loop import ClaimLoop
-from treadle.worker.hook_runner import HookRunner
+from treadle.worker.flow_runner import FlowRunner
+from treadle.worker.hook_runner import HookRunner, TopicHooks
 from treadle.worker.interrupts import Interrupts
 from treadle.worker.job_log import JobLog
 from treadle.worker.lease_keeper import Lease, LeaseKeeper
@@ -33,6 +35,8 @@ from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
+from treadle.worker.step_services import StepServices
+from treadle.worker.step_writer import StepWriter
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -61,7 +65,8 @@ class Assembly:
 
     async def start(self, on_settled: Callable[[Sequence[Settlement]], None] | None = None) -> None:
         for topic in self._topics():
-            check_findable(self.queue.handlers[topic], self._middleware(topic))
+            for handler in _functions_of(self.queue.handlers[topic]):
+                check_findable(handler, fitting(handler, self.queue.hooks.middleware))
         await self.queue.open()
         await self.queue.save_templates()
         self._build(await self._open_lease())
@@ -86,6 +91,7 @@ class Assembly:
     def _duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
             ("settling", self.settler.run),
+            ("writing steps", self.step_writer.run),
             ("watching the slots", self.interrupts.watch_time),
             ("writing progress", self.progress.tick),
             ("looking for cancels", self.interrupts.follow_cancels),
@@ -99,7 +105,12 @@ class Assembly:
         self.site = self.queue.site
         self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._heartbeat)
         self.progress = ProgressWriter(store, self.job_lost)
-        services = LoopServices(self.queue, self.keeper, self.progress, min(options.slots, MOST_CONNECTIONS))
+        self.step_writer = StepWriter(store, self.metrics, self.job_lost)
+        self.progress.post_steps = self.step_writer.post
+        self.step_services = StepServices(store, self.step_writer)
+        connections = min(options.slots, MOST_CONNECTIONS)
+        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, connections)
+        self.services = services
         self.resources = services.resources
         thread_services = ThreadServices(services)
         self.loop_caller = LoopCaller(services)
@@ -149,9 +160,32 @@ class Assembly:
             "process": self.processes,
         }
         hooks = self.hooks.of(topic)
+        if isinstance(handler, FlowHandler):
+            return Recipe(traced(self._flow_runner(handler, callers, hooks).run), self.metrics.times(topic))
         function = Function(handler, self._middleware(topic), keeps_errors=hooks is not None and hooks.wants_errors)
         single = SingleCall(function, callers[handler.kind].begin, hooks)
         return Recipe(traced(single.run), self.metrics.times(topic))
+
+    def _flow_runner(
+        self, handler: FlowHandler, callers: Mapping[str, HandlerCaller], hooks: TopicHooks | None
+    ) -> FlowRunner:
+        keeps_errors = hooks is not None and hooks.wants_errors
+        functions = {
+            step.name: Function(step.handler, fitting(step.handler, self.queue.hooks.middleware), keeps_errors)
+            for step in handler.steps
+            if step.handler is not None
+        }
+        begin = {kind: caller.begin for kind, caller in callers.items()}
+        return FlowRunner(
+            handler,
+            functions,
+            begin,
+            self.store,
+            self.step_writer,
+            self.services,
+            hooks,
+            lambda: self.queue.saved_version(handler.topic),
+        )
 
     def _middleware(self, topic: str) -> list[Middleware]:
         return fitting(self.queue.handlers[topic], self.queue.hooks.middleware)
@@ -242,3 +276,10 @@ class Assembly:
         self.slots.lease = lease
         self.keeper.keep(lease)
         self.claims.look_again()
+
+
+def _functions_of(handler: Handler) -> list[Handler]:
+    """The handler itself, or those of a flow's steps."""
+    if isinstance(handler, FlowHandler):
+        return [step.handler for step in handler.steps if step.handler is not None]
+    return [handler]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from treadle.policy.judgement import Cause, Interrupt
-from treadle.store.values import Claimed, Touch
+from treadle.store.values import Claimed, NewJob, Touch
 from treadle.worker.call import Call
 from treadle.worker.lease_keeper import Lease
+
+if TYPE_CHECKING:
+    from treadle.worker.job_steps import JobSteps
 
 # A job that ends sooner gets its start time from its settlement, so most jobs cost no extra write.
 WORTH_A_TOUCH_S = 0.1
@@ -28,6 +33,12 @@ class Attempt:
     percent: int | None = None
     message: str | None = None
     beaten_at = 0.0
+    steps: JobSteps | None = None
+    """What its steps have done; None: it has none, or nobody has asked."""
+    follow_ups: tuple[NewJob, ...] = ()
+    """Jobs to store together with its completion."""
+    ended = False
+    """Its outcome is on its way to the store; nothing can be added to it."""
 
     def __init__(self, job: Claimed, lease: Lease, started: float) -> None:
         self.job = job

@@ -7,19 +7,21 @@ callers (`worker/callers`) differ only in where they run them and how they stop 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.model.durations import duration_ms, format_ms
 from treadle.model.handler import Handler
 from treadle.policy.judgement import NOTHING, CallResult, Cause, Interrupt, Returned
 from treadle.queue.context import Context, HandlerServices, RunningCall
+from treadle.queue.flows import Results
 from treadle.queue.hooks import Middleware, wrapped
 from treadle.worker.errors import describe, refused
 
 if TYPE_CHECKING:
     from treadle.store.values import Claimed
     from treadle.worker.attempt import Attempt
+    from treadle.worker.job_steps import JobSteps
 
 Begun = CallResult | Coroutine[Any, Any, CallResult]
 """The result of a call that ended without waiting, or a coroutine that returns it."""
@@ -109,6 +111,10 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
     return function.returned(call, value)
 
 
+def results_of(steps: JobSteps | None, handler: Handler) -> Mapping[str, Any]:
+    return Results(steps.results() if steps else {}, handler)
+
+
 class Call:
     """Fields are set on the loop and read from the handler's thread; each is a simple value that needs no lock.
 
@@ -118,6 +124,8 @@ class Call:
     parent: Call | None = None
     """The call that waits for this one, if a step runs inside a handler."""
     cancelable = True
+    step = ""
+    """The step that it runs; empty for a plain handler."""
     interrupt: Interrupt | None = None
     interrupted_at = 0.0
     on_interrupt: Callable[[], object] | None = None
@@ -142,6 +150,10 @@ class Call:
     def cancelled(self) -> bool:
         interrupt = self.attempt.interrupt
         return interrupt is not None and interrupt.cause is Cause.CANCEL
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        return results_of(self.attempt.steps, self.function.handler)
 
     def report(self, percent: int, message: str) -> None:
         self.attempt.report(percent, message)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from treadle.model.errors import StoreUnavailable
 from treadle.store.protocol import Store
-from treadle.store.values import Touch
+from treadle.store.values import Checkpoint, Touch
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.errors import storable
@@ -32,6 +32,7 @@ class ProgressWriter:
         self._one_at_a_time = asyncio.Lock()
         """One write at a time, because an older one that arrives later would turn progress back."""
         self.slots: Slots | None = None
+        self.post_steps: Callable[[Attempt, Checkpoint], None] = lambda attempt, news: None
 
     async def tick(self) -> None:
         assert self.slots
@@ -39,6 +40,15 @@ class ProgressWriter:
         await asyncio.sleep(TICK_S)
         now = time.monotonic()
         await self._write([attempt for attempt in self.slots.running() if attempt.worth_a_touch(now)])
+        self.tell_steps()
+
+    def tell_steps(self) -> None:
+        """Steps that are under way, so that people see where a job is."""
+        assert self.slots
+        for attempt in self.slots.running():
+            news = attempt.steps.news() if attempt.steps is not None else None
+            if news is not None:
+                self.post_steps(attempt, news)
 
     def renew_all(self) -> None:
         """At each renewal of the lease, check every job again, so that a job taken away is noticed."""

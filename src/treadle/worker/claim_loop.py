@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from treadle.model.errors import LeaseLost, StoreUnavailable
 from treadle.queue.backoff import Backoff, jittered
 from treadle.store.protocol import Store
-from treadle.store.values import Claim, Claimed, Wants
+from treadle.store.values import HAS_STEPS, Claim, Claimed, ClaimedSteps, Wants
 from treadle.worker.claim_budget import ClaimBudget
 from treadle.worker.hook_runner import HookRunner
 from treadle.worker.lease_keeper import Lease
@@ -88,7 +88,7 @@ class ClaimLoop:
 
     def room(self) -> None:
         """A slot is free or the inbox runs low. Called often, so it does nothing unless something changes."""
-        if self._left_last_attempts and self._budget.free():
+        if self._left_last_attempts and self._slots.free:
             self._left_last_attempts = False
             self._may_have_work = True
         if self._may_have_work or self.watch_for_the_end:
@@ -132,7 +132,7 @@ class ClaimLoop:
             self._may_have_work = True
         limit = self._budget.limit(len(self._settler) + len(self._hooks)) if self._may_have_work else 0
         if limit and not self._slots.lease.lost:
-            await self._claim(limit, self._budget.free())
+            await self._claim(limit, self._slots.free)
         else:
             if self.watch_for_the_end and self._is_at_the_end():
                 self.nothing_due.set()
@@ -184,7 +184,10 @@ class ClaimLoop:
         claim = await self._ask(limit, free)
         if claim is None:
             return
-        self._deliver(claim.jobs, asked)
+        jobs = claim.jobs
+        if any(job.flags & HAS_STEPS for job in jobs):
+            jobs = await self._with_steps(jobs)
+        self._deliver(jobs, asked)
         came = len(claim.jobs)
         if came == limit:
             self._may_have_work = True
@@ -194,6 +197,19 @@ class ClaimLoop:
             self.room()  # a slot may have become free during the claim
         if claim.again_in_ms is not None:
             self._claimable_at = time.monotonic() + claim.again_in_ms / 1000
+
+    async def _with_steps(self, jobs: list[Claimed]) -> list[Claimed]:
+        """What their steps have done before, in one read for all of them."""
+        lease = self._slots.lease
+        while not lease.lost:
+            try:
+                found = await self._store.claimed_steps([job.n for job in jobs if job.flags & HAS_STEPS])
+            except StoreUnavailable as error:
+                await self._store_failed(error)
+            else:
+                nothing = ClaimedSteps()
+                return [job._replace(steps=found.get(job.n, nothing)) if job.flags & HAS_STEPS else job for job in jobs]
+        return jobs
 
     async def _ask(self, limit: int, free: int) -> Claim | None:
         lease, asked = self._slots.lease, time.monotonic()

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from treadle.model.durations import duration_ms
-from treadle.model.errors import Fail, InvalidInput, JobCancelled, RetryAfter, Snooze
+from treadle.model.errors import Fail, InvalidInput, JobCancelled, RetryAfter, Snooze, Suspend, suspend_in
 from treadle.model.retry import families_of, full_name
 from treadle.policy.judgement import Raised, RaisedKind
 
@@ -19,6 +19,10 @@ _OWN_FILES = str(Path(__file__).parent)
 def describe(error: BaseException) -> Raised:
     try:
         match error:
+            case Suspend():
+                return Raised(error.kind, str(error), "Suspend", error.delay_ms)
+            case BaseExceptionGroup() if suspended := suspend_in(error):
+                return describe(suspended)
             case asyncio.CancelledError() | JobCancelled():
                 return _raised("stop", error)
             case Snooze():

@@ -7,17 +7,21 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle.model.errors import StoreUnavailable
+from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.worker.blocking import BlockingConnection, BlockingHttp, BlockingPool, found, on_loop
+from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
 
 if TYPE_CHECKING:
+    from treadle.model.job import Job
     from treadle.queue import Queue
     from treadle.queue.context import Context
+    from treadle.queue.steps import StepRecord, Wait
     from treadle.worker.attempt import Attempt
     from treadle.worker.call import Call
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
+    from treadle.worker.step_services import StepServices
 
 # A heartbeat in a tight loop must not cause a write in a tight loop.
 BEAT_AT_MOST_EVERY_S = 1.0
@@ -26,7 +30,13 @@ BEAT_AT_MOST_EVERY_S = 1.0
 class LoopServices:
     """For coroutines: every result is awaited."""
 
-    def __init__(self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, connections: int) -> None:
+    blocking = False
+    describe = staticmethod(describe)
+
+    def __init__(
+        self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, steps: StepServices, connections: int
+    ) -> None:
+        self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
@@ -49,6 +59,13 @@ class LoopServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
 
+    async def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Job:
+        new, job = await self._queue._prepare(topic, payload, **options)
+        if call.attempt.ended:
+            raise InvalidInput(f"job {call.job.id} has ended: enqueue without with_outcome", field="with_outcome")
+        call.attempt.follow_ups += (new,)
+        return job
+
     def database(self) -> Any:
         return self.resources.connection() or self.resources.pool()
 
@@ -62,6 +79,9 @@ class LoopServices:
 class ThreadServices:
     """For plain functions in threads: the loop does the work while the thread waits."""
 
+    blocking = True
+    describe = staticmethod(describe)
+
     def __init__(self, services: LoopServices) -> None:
         self._services = services
         self._ask_loop = on_loop(asyncio.get_running_loop())
@@ -74,6 +94,18 @@ class ThreadServices:
         if isinstance(connection, BlockingConnection):
             options["connection"] = connection.source
         return self._ask(self._services.enqueue, topic, payload, options)
+
+    def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options)
+
+    def recall_step(self, call: Call, name: str, key: str, cancelable: bool) -> Any:
+        return self._ask(self._services.recall_step, call, name, key, cancelable)
+
+    def record_step(self, call: Call, record: StepRecord | None, name: str, key: str) -> Any:
+        return self._ask(self._services.record_step, call, record, name, key)
+
+    def wait_step(self, call: Call, wait: Wait) -> Any:
+        return self._ask(self._services.wait_step, call, wait)
 
     def database(self) -> Any:
         resources = self._services.resources

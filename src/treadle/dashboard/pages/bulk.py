@@ -15,7 +15,6 @@ from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.forms import count_of, priority_of, problem_of, time_of
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages.jobs import search_of, search_query
-from treadle.dashboard.ranges import RANGES
 from treadle.insights.search import JobSearch
 from treadle.model.errors import InvalidInput
 from treadle.model.job import from_ms, rfc3339
@@ -70,8 +69,6 @@ def _asked(page: Page, values: Mapping[str, Sequence[str]]) -> Asked:
 async def ask(page: Page) -> Response:
     params = page.request.query_params
     values = {name: params.getlist(name) for name in params}
-    if group := page.query("group"):
-        values["id"] = await _ids_of_group(page, group)
     asked = _asked(page, values)
     # By the database's clock, because the jobs' times are compared with it.
     return await ask_page(page, await _question(page, asked, await database_time(page)))
@@ -81,14 +78,6 @@ async def database_time(page: Page) -> datetime:
     now = from_ms(await page.state.queue.store.now())
     assert now
     return now
-
-
-async def _ids_of_group(page: Page, key: str) -> list[str]:
-    """The newest failures of one group, up to the limit for individual selection."""
-    since = page.now - RANGES.get(page.query("since"), RANGES["7d"]).length
-    found = next((one for one in await page.state.failures.get() if one.key == key), None)
-    pairs = zip(found.ids, found.times, strict=True) if found else ()
-    return [id for id, at in pairs if at >= since][:MAX_SELECTED]
 
 
 async def _question(

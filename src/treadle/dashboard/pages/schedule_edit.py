@@ -11,7 +11,7 @@ from starlette.responses import Response
 from treadle.dashboard import words
 from treadle.dashboard.forms import count_of, object_of, problem_of, time_of
 from treadle.dashboard.page import Page
-from treadle.dashboard.schedule_rows import RunTime, clock_words, last_jobs, last_runs, offset_words, run_times
+from treadle.dashboard.schedule_rows import LAST, RunTime, clock_words, last_runs, offset_words, run_times
 from treadle.model.durations import format_ms
 from treadle.model.errors import InvalidInput, TreadleError, VersionConflict
 from treadle.model.job import rfc3339
@@ -94,7 +94,7 @@ async def _show(
     page: Page, schedule: Schedule | None, given: dict[str, str], outlook: Outlook, *, refused: str = ""
 ) -> Response:
     now = await page.state.queue.schedules.now()
-    jobs = await last_jobs(page.state.queue.store, [schedule] if schedule else [])
+    jobs = await page.state.queue.schedules.recent_jobs([schedule] if schedule else [], LAST)
     here = page.url(f"/schedules/{schedule.id}") if schedule else page.url("/new-schedule")
     return await page.render(
         "schedule",

@@ -37,7 +37,7 @@ async def _context(page: Page) -> dict[str, Any]:
     queue, search, number = page.state.queue, page.query("q")[:100], _number(page.query("page"))
     found = await queue.schedules.page((number - 1) * PER_PAGE, PER_PAGE, search)
     now = await queue.schedules.now()
-    rows = await schedule_rows(queue.store, found.schedules, now)
+    rows = await schedule_rows(queue, found.schedules, now)
     told = [f"{found.on:,} on", f"{found.off:,} off"]
     if found.next_ms is not None:
         told.append(f"next in {words.duration(found.next_ms - now)}")

@@ -6,7 +6,7 @@ equivalent in SQL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -169,6 +169,18 @@ def looks_inside(condition: Condition) -> int:
             return int(condition.strict)
         case All() | Either():
             return sum(looks_inside(part) for part in condition.parts)
+
+
+def documents_in(condition: Condition) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    """The documents that it reads, and where in them."""
+    match condition:
+        case Comparison():
+            for operand in (condition.left, condition.right):
+                if isinstance(operand, JobPath):
+                    yield operand.document, operand.path
+        case All() | Either():
+            for part in condition.parts:
+                yield from documents_in(part)
 
 
 def looked_for(condition: Condition) -> int:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import asyncpg
 from pydantic_core import to_json
 
-from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable, VersionConflict
+from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import wakeups
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
@@ -93,10 +93,7 @@ class PostgresStore(SqlStore):
         self.notifier.open()
         self._stop_hearing = self.hub.subscribe(self._hear)
         try:
-            if migrate:
-                await self.migrate()
-            elif waiting := await self.migrate(dry_run=True):
-                raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
+            await self.bring_up_to_date(migrate)
         except BaseException:
             await self.close()
             raise
@@ -112,10 +109,7 @@ class PostgresStore(SqlStore):
         if hint == wakeups.URGENT:
             self._marks.clear()
 
-    async def migrate(self, *, dry_run: bool = False) -> list[str]:
-        waiting = await self._missing_migrations()
-        if dry_run or not waiting:
-            return waiting
+    async def apply_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection, connection.transaction():
             # One process migrates; the others wait here and then find nothing to do.
             await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})", timeout=MIGRATION_SECONDS)
@@ -133,7 +127,7 @@ class PostgresStore(SqlStore):
                 applied.append(one.name)
         return applied
 
-    async def _missing_migrations(self) -> list[str]:
+    async def missing_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
 
@@ -472,8 +466,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _alike(jobs: Sequence[NewJob]) -> bool:
-    first = jobs[0].shape
-    return all(job.shape == first for job in jobs)
+    return len(jobs) == 1 or len({job.shape for job in jobs}) == 1
 
 
 async def _applied(connection: Any) -> set[int]:

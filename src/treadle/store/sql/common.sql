@@ -393,8 +393,10 @@ DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 
 
 -- name: open_lease
 -- No worker_id in the answer means that the name is new.
+WITH clock AS MATERIALIZED (SELECT {now} AS now)
 INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
-SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), {now} + t.ms, {now}, {json: t.serves}
+SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), (SELECT now FROM clock) + t.ms,
+    (SELECT now FROM clock), {json: t.serves}
 FROM {rows: worker text, ms bigint, serves text} WHERE true RETURNING id, worker_id
 
 -- name: add_worker
@@ -406,6 +408,17 @@ ON CONFLICT (name) DO NOTHING
 -- The number of a name that was new when the lease was opened.
 UPDATE {leases} SET worker_id = (SELECT w.id FROM {workers} w WHERE w.name = {leases}.worker)
 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
+
+-- name: copy_leases
+-- A lease for each of these jobs, for the same worker.
+INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
+SELECT l.worker, l.worker_id, {now} + t.ms, {now}, l.serves
+FROM {rows: lease bigint, ms bigint} JOIN {leases} l ON l.id = t.lease WHERE true RETURNING id
+
+-- name: move_to_leases
+-- Running jobs from the lease under which they were claimed to one of their own.
+UPDATE {running} SET lease = t.lease FROM {rows: n bigint, token bigint, old bigint, lease bigint}
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.old
 
 -- name: lease_workers
 -- The workers of these leases.
@@ -705,9 +718,10 @@ DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind 
 -- name: claimed_steps
 -- What the steps of these jobs have done, small results included, and the answers that came early.
 SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
-    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type
-FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
-UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL
+    CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type,
+    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version
+FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: steps s ON s.n = t.n}
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 
 -- name: add_steps

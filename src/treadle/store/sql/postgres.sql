@@ -237,10 +237,21 @@ ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
 -- name: renew_lease
 -- Renew a lease, late or not, and read the cancel requests for its jobs; no row means that it was taken back or given
 -- up. One statement: a worker frozen between two would keep the reaper from its lease.
-UPDATE {leases} l SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
+WITH clock AS MATERIALIZED (SELECT {now} AS now)
+UPDATE {leases} l SET until = (SELECT now FROM clock) + (SELECT t.ms FROM {rows: ms bigint}),
+    renewed_at = (SELECT now FROM clock)
 WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
 RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
     FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id), (l.serves ->> 'draining')::boolean
+
+-- name: failed_groups
+-- The newest failures by error group, with the newest job of each and the times of all.
+SELECT g.error_group, CAST(j.id AS text), CAST(g.ended AS text) FROM (
+    SELECT f.error_group, max(f.n) AS n, json_agg(f.ended_at) AS ended
+    FROM (SELECT o.n, o.ended_at, coalesce(o.error_group, '') AS error_group FROM {outcomes} o
+        WHERE o.status = 'failed' AND o.status <> 'completed'
+        ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
+) g {seek: jobs j ON j.n = g.n}
 
 -- name: drain_worker
 -- The worker is told with the next renewal of its lease.

@@ -12,7 +12,7 @@ from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import LIVE, Status
 from treadle.model.steps import DONE, StepState
 from treadle.policy.lifecycle import retries
-from treadle.store.values import ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
+from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
 # A job's extras. Only jobs with a flag pay for the statements it needs when they move.
 DEDUPE = 1
@@ -35,7 +35,7 @@ UNCANCELABLE = 16
 """Under a concurrency limit: a job that would replace it while it runs is refused."""
 
 
-STEPS = 32
+STEPS = HAS_STEPS
 """Has rows in `steps` or `answers`, which come along when it is claimed."""
 
 
@@ -190,15 +190,18 @@ ANSWERED = "answered"
 def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
     steps: dict[int, list[ClaimedStep]] = {}
     answers: dict[int, list[EarlyAnswer]] = {}
-    for n, name, key, place, state, attempt, ran_ms, left_ms, result, size, hashed, error, error_type in rows:
+    versions: dict[int, int | None] = {}
+    for n, name, key, place, state, *rest, declared, version in rows:
         if state == ANSWERED:
-            answers.setdefault(n, []).append(EarlyAnswer(name, key, result, error))
+            answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
-        one = ClaimedStep(
-            name, key, place, StepState(state), attempt, ran_ms, left_ms, result, size, hashed, error, error_type
-        )
-        steps.setdefault(n, []).append(one)
-    return {n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ()))) for n in steps.keys() | answers.keys()}
+        versions[n] = version
+        one = ClaimedStep(name, key, place, StepState(state), *rest)
+        steps.setdefault(n, []).append(one._replace(declared=bool(declared)))
+    return {
+        n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))
+        for n in steps.keys() | answers.keys()
+    }
 
 
 def step_from_row(row: Any) -> dict[str, Any]:

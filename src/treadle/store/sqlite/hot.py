@@ -143,15 +143,19 @@ def _fitting(
 ) -> LaneTurns:
     """As many as fit by payload size, and at least one."""
     peek = queries["peek_sizes"].sql
-    sizes = {lane: iter(from_json(db.execute(peek, (lane, top)).fetchone()[0])) for lane, top in Counter(lanes).items()}
-    total = 0
-    fitting: list[int] = []
-    for lane in lanes:
-        total += next(sizes[lane], 0)
-        if total > max_bytes and fitting:
-            return LaneTurns(fitting, True)
-        fitting.append(lane)
-    return LaneTurns(fitting, cut)
+    sizes = {lane: db.execute(peek, (lane, top)) for lane, top in Counter(lanes).items()}
+    try:
+        total = 0
+        fitting: list[int] = []
+        for lane in lanes:
+            total += next(sizes[lane], (0,))[0]
+            if total > max_bytes and fitting:
+                return LaneTurns(fitting, True)
+            fitting.append(lane)
+        return LaneTurns(fitting, cut)
+    finally:
+        for cursor in sizes.values():
+            cursor.close()
 
 
 def _peek(

@@ -247,6 +247,41 @@ class CancelRequestContract(ContractPart):
         assert [request.reason for request in await self.requests(bench, job.lease)] == ["first"]
 
 
+class SplitLeaseContract(ContractPart):
+    """Jobs that are claimed together and kept apart."""
+
+    async def test_each_job_lives_and_ends_under_its_own_lease(self, bench: Workbench) -> None:
+        lease = await bench.lease()
+        ids = await bench.enqueue(3)
+        jobs = await bench.claim(3, lease=lease)
+        leases = await bench.store.split_lease(lease, jobs, MINUTE)
+        assert len({lease, *leases}) == 4
+        first, second, third = (job._replace(lease=own) for job, own in zip(jobs, leases, strict=True))
+        assert not await bench.settle(jobs[0], Completed()), "it is no longer under the old lease"
+        assert await bench.settle(first, Completed())
+        assert await bench.store.renew(second.lease, HOUR)
+        await bench.pass_time(2 * MINUTE)
+        assert [moved.id for moved in await bench.reap()] == [third.id]
+        assert await bench.statuses(ids) == [Status.COMPLETED, Status.PROCESSING, Status.PENDING]
+
+    async def test_the_worker_keeps_its_name(self, bench: Workbench) -> None:
+        lease = await bench.lease(worker="gopher")
+        (id,) = await bench.enqueue(1)
+        await bench.store.split_lease(lease, await bench.claim(1, lease=lease), MINUTE)
+        await bench.store.close_lease(lease)
+        assert (await bench.job(id)).locked_by == "gopher"
+
+    async def test_a_lease_that_was_taken_back_is_not_split(self, bench: Workbench) -> None:
+        lease = await bench.lease()
+        await bench.enqueue(1)
+        jobs = await bench.claim(1, lease=lease)
+        await bench.store.close_lease(lease)
+        await bench.reap()
+        with pytest.raises(LeaseLost):
+            await bench.store.split_lease(lease, jobs, MINUTE)
+        assert await bench.store.split_lease(lease, [], MINUTE) == []
+
+
 class LostClaimContract(ContractPart):
     """The answer to a claim got lost: its jobs run under the lease, but the worker never heard of them."""
 

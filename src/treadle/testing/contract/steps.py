@@ -133,10 +133,12 @@ class CheckpointContract(ContractPart):
         found = (await bench.store.claimed_steps([again.n]))[again.n]
         assert found.answers == ()
         steps = {step.name: step for step in found.steps}
-        assert steps["fetch"] == ClaimedStep("fetch", "", 0, DONE, 1, 7, None, steps["fetch"].result, 8, "h")
+        assert steps["fetch"] == ClaimedStep(
+            "fetch", "", 0, DONE, 1, 7, None, steps["fetch"].result, 8, "h", declared=True
+        )
         assert from_json(steps["fetch"].result or "") == {"a": 1}
-        assert steps["approve"] == ClaimedStep("approve", "", 1, StepState.PENDING, 1)
-        assert steps["publish"] == ClaimedStep("publish", "", 2, StepState.PENDING, 0)
+        assert steps["approve"] == ClaimedStep("approve", "", 1, StepState.PENDING, 1, declared=True)
+        assert steps["publish"] == ClaimedStep("publish", "", 2, StepState.PENDING, 0, declared=True)
 
     async def test_a_plain_handler_gets_steps_with_its_first_checkpoint(self, bench: Workbench) -> None:
         id = await bench.enqueue_one()

@@ -19,6 +19,7 @@ from treadle.model.errors import InvalidInput, JobCancelled
 from treadle.model.handler import Handler
 from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
 from treadle.queue.hooks import Middleware
+from treadle.queue.steps import StepRecord, Wait
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Begun, Call
@@ -170,7 +171,19 @@ class Conversation:
     async def _listen(self, child: Child) -> CallResult:
         call = self._call
         functions = [_place(one) for one in (call.function.handler.function, *call.function.middleware)]
-        child.send({"is": "run", "job": list(call.job), "span": tracing.current(), "functions": functions})
+        job = list(call.job._replace(steps=None))
+        steps = call.attempt.steps
+        results = steps.results() if steps is not None else {}
+        child.send(
+            {
+                "is": "run",
+                "job": job,
+                "span": tracing.current(),
+                "functions": functions,
+                "step": call.step,
+                "results": results,
+            }
+        )
         while True:
             match await child.next():
                 case {"is": "returned", "text": text}:
@@ -210,8 +223,19 @@ class Conversation:
             case {"for": "enqueue", "topic": topic, "payload": payload}:
                 options = wire.enqueue_options(request)
                 return wire.job_message(await self._caller.services.enqueue(topic, payload, options))
+            case {"for": "enqueue with outcome", "topic": topic, "payload": payload}:
+                options = wire.enqueue_options(request)
+                services = self._caller.services
+                return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options))
             case {"for": "database"}:
                 return list(self._caller.services.resources.database)
+            case {"for": "recall", "name": name, "key": key, "cancelable": cancelable}:
+                return list(await self._caller.services.recall_step(self._call, name, key, cancelable))
+            case {"for": "record", "record": record, "name": name, "key": key}:
+                done = StepRecord(*record) if record else None
+                return await self._caller.services.record_step(self._call, done, name, key)
+            case {"for": "wait", "wait": wait}:
+                return list(await self._caller.services.wait_step(self._call, Wait(*wait)))
         raise InvalidInput(f"the worker does not know what a child asks for: {request['for']}")
 
 

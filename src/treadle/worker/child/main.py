@@ -18,7 +18,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,7 +27,9 @@ from treadle.model.handler import Handler
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.queue.context import Context
+from treadle.queue.flows import Results
 from treadle.queue.hooks import is_async
+from treadle.queue.steps import Known, StepRecord, Wait, Waited
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job
@@ -113,7 +115,7 @@ class WorkerLine:
             return False
         match message:
             case {"is": "run", "job": job}:
-                self.call = ChildCall(Claimed(*job), self)
+                self.call = ChildCall(Claimed(*job), self, message.get("step", ""), message.get("results", {}))
                 self.work.put((self.call, message))
             case {"is": "interrupt", "cause": cause, "reason": reason}:
                 if self.call:
@@ -137,14 +139,22 @@ class ChildCall:
     function: Function
     error: BaseException | None = None
 
-    def __init__(self, job: Claimed, line: WorkerLine) -> None:
+    def __init__(
+        self, job: Claimed, line: WorkerLine, step: str = "", results: Mapping[str, str | None] | None = None
+    ) -> None:
         self.job = job
+        self.step = step
+        self._results = results or {}
         self.payload = job.payload
         self.line = line
         self.told = threading.Event()
         self.interrupt: Interrupt | None = None
         self.on_interrupt: Callable[[], object] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        return Results(self._results, self.function.handler)
 
     @property
     def over(self) -> bool:
@@ -185,6 +195,9 @@ class ChildCall:
 class ChildServices:
     """Sends requests to the worker over the socket."""
 
+    blocking = True
+    describe = staticmethod(describe)
+
     def __init__(self, call: ChildCall) -> None:
         self._call = call
 
@@ -194,6 +207,10 @@ class ChildServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)).result())
 
+    def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+        return wire.job_from(self._ask(request).result())
+
     def database(self) -> Any:
         return self._call.line.resources.database()
 
@@ -202,6 +219,15 @@ class ChildServices:
 
     def http(self) -> Any:
         return self._call.line.resources.http()
+
+    def recall_step(self, call: ChildCall, name: str, key: str, cancelable: bool) -> Any:
+        return Known(*self._ask(wire.recall_request(name, key, cancelable)).result())
+
+    def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
+        return self._ask(wire.record_request(record, name, key)).result()
+
+    def wait_step(self, call: ChildCall, wait: Wait) -> Any:
+        return Waited(*self._ask({"for": "wait", "wait": list(wait)}).result())
 
     def _ask(self, request: wire.Message) -> Future[Any]:
         if self._call.over:
@@ -222,11 +248,26 @@ class ChildLoopServices(ChildServices):
     def http(self) -> Any:
         return self.resources.http()
 
+    blocking = False
+
+    async def recall_step(self, call: ChildCall, name: str, key: str, cancelable: bool) -> Any:
+        return Known(*await asyncio.wrap_future(self._ask(wire.recall_request(name, key, cancelable))))
+
+    async def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
+        return await asyncio.wrap_future(self._ask(wire.record_request(record, name, key)))
+
+    async def wait_step(self, call: ChildCall, wait: Wait) -> Any:
+        return Waited(*await asyncio.wrap_future(self._ask({"for": "wait", "wait": list(wait)})))
+
     async def heartbeat(self, call: ChildCall) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
 
     async def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(await asyncio.wrap_future(self._ask(wire.enqueue_request(topic, payload, options))))
+
+    async def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+        return wire.job_from(await asyncio.wrap_future(self._ask(request)))
 
 
 def _work(call: ChildCall, message: wire.Message) -> CallResult:

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from treadle.model import errors
 from treadle.model.job import EPOCH, Job
 from treadle.model.status import Status
+from treadle.queue.steps import StepRecord
 
 _LENGTH = struct.Struct("!I")
 Message = dict[str, Any]
@@ -53,7 +54,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes | None:
 # -- enqueue from a child ------------------------------------------------------------------------------
 
 
-def enqueue_request(topic: str, payload: Any, options: dict[str, Any]) -> Message:
+def enqueue_request(topic: str, payload: Any, options: dict[str, Any], *, with_outcome: bool = False) -> Message:
     if options.get("connection") is not None:
         raise errors.InvalidInput(
             "connection: a handler in a process enqueues through its worker, which can't join the transaction; "
@@ -61,7 +62,8 @@ def enqueue_request(topic: str, payload: Any, options: dict[str, Any]) -> Messag
             field="connection",
         )
     plain = {name: _packed(value) for name, value in options.items()}
-    return {"for": "enqueue", "topic": topic, "payload": to_jsonable_python(payload), "options": plain}
+    wanted = "enqueue with outcome" if with_outcome else "enqueue"
+    return {"for": wanted, "topic": topic, "payload": to_jsonable_python(payload), "options": plain}
 
 
 def enqueue_options(request: Message) -> dict[str, Any]:
@@ -87,6 +89,17 @@ def _packed(value: Any) -> Any:
 
 def _unpacked(value: Any) -> Any:
     return EPOCH + timedelta(seconds=value["$at"]) if isinstance(value, dict) and set(value) == {"$at"} else value
+
+
+# -- steps -------------------------------------------------------------------------------------------
+
+
+def recall_request(name: str, key: str, cancelable: bool) -> Message:
+    return {"for": "recall", "name": name, "key": key, "cancelable": cancelable}
+
+
+def record_request(record: StepRecord | None, name: str, key: str) -> Message:
+    return {"for": "record", "record": record and list(record), "name": name, "key": key}
 
 
 # -- errors ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from treadle.model.errors import LeaseLost
 from treadle.policy.lifecycle import Released
 from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.common import (
@@ -20,7 +21,7 @@ from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.moves import attempts, end_attempts, relocate
 from treadle.store.sql.scripts.steps import use_answers, write_steps
 from treadle.store.sql.scripts.times import times_of
-from treadle.store.values import Settlement
+from treadle.store.values import Claimed, Settlement
 
 
 def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
@@ -104,6 +105,17 @@ def _with_steps(one: Settlement, facts: Mapping[int, JobFacts]) -> JobFacts:
     """Its facts, with the flag of the steps that this settlement brings."""
     job = facts[one.job.n]
     return job._replace(flags=job.flags | STEPS) if one.effects and one.effects.steps else job
+
+
+def split_lease(lease: int, jobs: Sequence[Claimed], lease_ms: int) -> Script[list[int]]:
+    if not (yield "keep_lease", [{"lease": lease}]):
+        raise LeaseLost("the lease has run out")
+    copies = [row[0] for row in (yield "copy_leases", [{"lease": lease, "ms": lease_ms} for _ in jobs])]
+    yield (
+        "move_to_leases",
+        [{"n": job.n, "token": job.token, "old": lease, "lease": copy} for job, copy in zip(jobs, copies, strict=True)],
+    )
+    return copies
 
 
 def release_unknown(lease: int, tokens: Sequence[int]) -> Script[int]:

@@ -1,0 +1,280 @@
+"""Declared flows: `queue.flow("name")` with its steps, and what a handler of a flow looks like to the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from pydantic_core import to_json
+from typing_extensions import Unpack
+
+from treadle.model.durations import Duration, duration_ms
+from treadle.model.errors import InvalidInput
+from treadle.model.handler import Handler, ResultType, result_type
+from treadle.model.job import Job
+from treadle.model.payload import dumps_object
+from treadle.model.retry import Retry
+from treadle.model.steps import DONE, MAX_NAMES, STEP_TIMEOUT_MS, StepSpec, checked_name
+from treadle.model.template import Template
+from treadle.policy.flow import PlannedStep
+from treadle.policy.rules import parse_rule
+from treadle.queue.new_jobs import EnqueueOptions, merged
+from treadle.queue.steps import from_answer
+from treadle.store.values import ClaimedStep
+
+if TYPE_CHECKING:
+    from treadle.queue.queue import Queue
+
+Call = ParamSpec("Call")
+ReturnT = TypeVar("ReturnT")
+When = Callable[[Any, Any], Any]
+
+
+class FlowStep(Generic[Call, ReturnT]):
+    """A declared step: call it as before."""
+
+    def __init__(
+        self,
+        function: Callable[Call, ReturnT] | None,
+        handler: Handler | None,
+        spec: StepSpec,
+        retry: Retry | None = None,
+        when: When | None = None,
+        answer: Any = None,
+    ) -> None:
+        self.handler = handler
+        """None: it waits for an answer."""
+        self.spec = spec
+        self.name = spec.name
+        self.retry = retry
+        self.when = when
+        self.__wrapped__ = function
+        self.result: ResultType | None = None
+        if function is not None:
+            self.result = result_type(function)
+            self.__name__ = getattr(function, "__name__", spec.name)
+            self.__qualname__ = getattr(function, "__qualname__", spec.name)
+            self.__module__ = function.__module__
+            self.__doc__ = function.__doc__
+        elif answer is not None:
+            self.result = ResultType(answer, f"the answer to {spec.name}")
+
+    def __call__(self, *args: Call.args, **kwargs: Call.kwargs) -> ReturnT:
+        if self.__wrapped__ is None:
+            raise InvalidInput(f"step {self.name} has no code: it waits for queue.signal(job_id, {self.name!r}, value)")
+        return self.__wrapped__(*args, **kwargs)
+
+    def typed(self, text: str | None) -> Any:
+        """A stored result in the step's type."""
+        if self.handler is None:
+            return from_answer(self.result, text, self.name)
+        return self.result.value(text) if self.result else None
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+class FlowHandler(Handler):
+    """The steps of a flow, as the rest of the program knows a handler."""
+
+    def __init__(self, template: Template, limited: bool) -> None:
+        self.topic = template.topic
+        self.name = f"the flow {template.topic}"
+        self.kind = "flow"
+        self.steps: list[FlowStep[..., Any]] = []
+        self.limited = limited
+        """A time limit was given for the whole flow."""
+        self.wants_context = True
+        self.wants_payload = True
+        self._parameters = ()
+        self._base = template
+        self._template: Template | None = None
+
+    @property
+    def template(self) -> Template:
+        if self._template is None:
+            self._template = self._made_template()
+        return self._template
+
+    @template.setter
+    def template(self, template: Template) -> None:
+        self._base = replace(template, steps=())
+        self._template = None
+
+    def _made_template(self) -> Template:
+        timeout = self._base.timeout
+        if not self.limited:
+            total = sum(step.spec.timeout_ms or 0 for step in self.steps if not step.spec.external)
+            timeout = max(total, STEP_TIMEOUT_MS) / 1000
+        specs = tuple(step.spec for step in self.steps)
+        return replace(self._base, timeout=timeout, steps=specs, payload_schema=self.schema())
+
+    def declare(self, step: FlowStep[..., Any]) -> None:
+        if any(one.name == step.name for one in self.steps):
+            raise InvalidInput(f"{self.topic}: step {step.name} is declared already; names are unique", field="step")
+        if len(self.steps) >= MAX_NAMES:
+            raise InvalidInput(f"{self.topic}: a flow has at most {MAX_NAMES} steps", field="step")
+        if step.handler is not None:
+            step.handler.flow = self
+        self.steps.append(step)
+        self._template = None
+
+    def step(self, name: str) -> FlowStep[..., Any] | None:
+        return next((one for one in self.steps if one.name == name), None)
+
+    def planned(self, newer: Sequence[ClaimedStep] = ()) -> list[PlannedStep]:
+        """The declared steps. `newer` are those of a job that was made by newer code: what this code does not have of
+        them has to wait for a worker that does."""
+        planned = [PlannedStep(one.name, one.spec.external, one.when is not None) for one in self.steps]
+        names = {one.name for one in self.steps}
+        for one in sorted(newer, key=lambda step: step.place):
+            if one.declared and one.name not in names and one.state not in DONE:
+                planned.insert(min(one.place, len(planned)), PlannedStep(one.name, served=False))
+        return planned
+
+    @property
+    def _head(self) -> Handler | None:
+        return next((step.handler for step in self.steps if step.handler is not None), None)
+
+    @property
+    def function(self) -> Callable[..., Any]:  # type: ignore[override]
+        """The first step's, which says where the flow is written."""
+        return self._head.function if self._head else _no_code
+
+    # -- what a handler can do ---------------------------------------------------------------------
+
+    @property
+    def takes_arguments(self) -> bool:
+        return False
+
+    def schema(self) -> dict[str, Any] | None:
+        return self._head.schema() if self._head else None
+
+    def payload(self, text: str) -> Any:
+        return self._head.payload(text) if self._head else super().payload(text)
+
+    def payload_text(self, payload: Any) -> str:
+        return self._head.payload_text(payload) if self._head else dumps_object(payload)
+
+    def result(self, value: Any) -> Any:
+        """The job's result is its last step's."""
+        if value is None or not self.steps:
+            return value
+        return self.steps[-1].typed(to_json(value).decode())
+
+
+def _no_code(payload: Any) -> None:
+    """In the place of a function, for a flow of external steps alone."""
+
+
+class Flow:
+    """A template with steps that come one after the other."""
+
+    def __init__(self, queue: Queue, handler: FlowHandler) -> None:
+        self.queue = queue
+        self.handler = handler
+        self.topic = handler.topic
+        self._options: EnqueueOptions = {}
+
+    def step(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        title: str = "",
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        when: When | None = None,
+        cancelable: bool = True,
+        process: bool = False,
+    ) -> Any:
+        """Declare the decorated function as the next step, by default under its own name."""
+
+        def declare(function: Callable[Call, ReturnT]) -> FlowStep[Call, ReturnT]:
+            chosen = checked_name(name or getattr(function, "__name__", ""))
+            if "/" in chosen:
+                raise InvalidInput(f"step: {chosen!r} has a slash, which is for nested steps", field="step")
+            limit = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
+            if limit < 1:
+                raise InvalidInput(f"step {chosen}: timeout: must be longer than nothing", field="timeout")
+            template = replace(self.handler._base, timeout=limit / 1000)
+            made = Handler(function, template, process)
+            if made.takes_arguments:
+                raise InvalidInput(f"step {chosen}: a step takes (ctx, payload), not the members of the payload")
+            spec = StepSpec(chosen, title, False, limit, cancelable, result_type(function).schema)
+            step = FlowStep(function, made, spec, retry, _checked_when(when, chosen))
+            self.handler.declare(step)
+            return step
+
+        return declare if function is None else declare(function)
+
+    def external(
+        self,
+        name: str,
+        /,
+        *,
+        answer: Any = None,
+        timeout: Duration | None = None,
+        title: str = "",
+        when: When | None = None,
+        answer_rule: str | None = None,
+    ) -> FlowStep[..., Any]:
+        """Declare a step without code: the job waits for `queue.signal(job_id, name, value)`."""
+        limit = None if timeout is None else duration_ms(timeout, "timeout")
+        if answer_rule is not None:
+            parse_rule(answer_rule)
+        schema = None if answer is None else ResultType(answer, checked_name(name)).schema
+        spec = StepSpec(checked_name(name), title, True, limit, True, None, schema, answer_rule)
+        step: FlowStep[..., Any] = FlowStep(None, None, spec, None, _checked_when(when, name), answer)
+        self.handler.declare(step)
+        return step
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Flow:
+        """The same flow with options of `Queue.enqueue`: `flow.options(delay="15m").enqueue(…)`."""
+        chosen = Flow(self.queue, self.handler)
+        chosen._options = merged(self._options, options)
+        return chosen
+
+    async def enqueue(self, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Job[Any]:
+        """See `Queue.enqueue`."""
+        return await self.queue.enqueue(self.topic, payload, **merged(self._options, options))
+
+    async def enqueue_many(self, payloads: Sequence[Any], **options: Unpack[EnqueueOptions]) -> list[Job[Any]]:
+        """See `Queue.enqueue_many`."""
+        return await self.queue.enqueue_many(self.topic, payloads, **merged(self._options, options))
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.topic}, {len(self.handler.steps)} steps>"
+
+
+def _checked_when(when: When | None, name: str) -> When | None:
+    if when is not None and not callable(when):
+        raise InvalidInput(f"step {name}: when: {when!r} is not a function of (ctx, payload)", field="when")
+    return when
+
+
+class Results(Mapping[str, Any]):
+    """The results of completed steps, in the types of their functions; converted when they are asked for."""
+
+    def __init__(self, texts: Mapping[str, str | None], handler: Handler) -> None:
+        self._texts = texts
+        self._flow = handler.flow
+
+    def __getitem__(self, name: str) -> Any:
+        name = getattr(name, "name", name)
+        if name not in self._texts:
+            raise KeyError(f"step {name} has not completed")
+        step = self._flow.step(name) if isinstance(self._flow, FlowHandler) else None
+        text = self._texts[name]
+        return step.typed(text) if step else ResultType(None, name).value(text)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __repr__(self) -> str:
+        return f"<results of {', '.join(self._texts)}>"

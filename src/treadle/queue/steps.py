@@ -1,0 +1,290 @@
+"""`ctx.step`, `ctx.wait_external` and `ctx.sleep`, seen from the handler: awaited in coroutines, blocking elsewhere.
+
+A step's result always goes through JSON and the function's return annotation, on its first run too: a handler that is
+called again sees the same values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from treadle.model.durations import Duration, duration_ms, format_ms
+from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout
+from treadle.model.handler import ResultType, is_async, result_type
+from treadle.model.retry import Retry
+from treadle.model.steps import STEP_TIMEOUT_MS, checked_key, checked_name, shown_step
+from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call
+from treadle.policy.judgement import CallResult, Raised, Returned
+from treadle.policy.lifecycle import Snoozed
+
+if TYPE_CHECKING:
+    from treadle.queue.context import Context
+
+_inside: ContextVar[str] = ContextVar("treadle_step", default="")
+"""The step that runs here: steps that it makes are nested in it."""
+# How often a blocking step that waits for its next try looks whether it should stop.
+LOOK_EVERY_S = 0.2
+
+
+class Known(NamedTuple):
+    """What a worker knows of a step that is about to run."""
+
+    done: bool
+    result: str | None
+    tries: int
+
+
+class StepRecord(NamedTuple):
+    """What a run of a step did, for its worker."""
+
+    state: str
+    attempt: int
+    ran_ms: int
+    result: str | None
+    error: str | None
+    error_type: str | None
+    input_hash: str | None
+
+
+class Wait(NamedTuple):
+    name: str
+    key: str
+    timeout_ms: int | None
+    schema: str | None
+    sleeps: bool
+
+
+class Waited(NamedTuple):
+    """`done`, `failed`, or `waits`: then the job is set aside."""
+
+    state: str
+    result: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    delay_ms: int | None = None
+
+
+class Run:
+    """One call of `ctx.step`."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        name: str,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        key: str | int,
+        timeout: Duration | None,
+        retry: Retry | None,
+        cancelable: bool,
+    ) -> None:
+        if not callable(function):
+            raise InvalidInput(f"step {str(name)[:100]}: {function!r} is not a function", field="function")
+        self._ctx = ctx
+        self.name = nested(ctx, name)
+        self.key = checked_key(key)
+        self.cancelable = cancelable
+        self._function = function
+        self._args = args
+        self._retry = retry
+        self._timeout_ms = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
+        self._type = result_type(function)
+        self._hash = _hash(args)
+        self._tries = 0
+        self._ran_ms = 0
+        self._error: BaseException | None = None
+
+    # -- in a coroutine --------------------------------------------------------------------------
+
+    async def awaited(self) -> Any:
+        services, call = self._ctx._services, self._ctx._call
+        known = await services.recall_step(call, self.name, self.key, self.cancelable)
+        if known.done:
+            return self._type.value(known.result)
+        self._tries = known.tries
+        recorded = False
+        try:
+            while isinstance(end := self._ended(await self._tried()), RetryInPlace):
+                await asyncio.sleep(end.delay_ms / 1000)
+            recorded = True
+            await services.record_step(call, self._record(end), self.name, self.key)
+        finally:
+            if not recorded:
+                await services.record_step(call, None, self.name, self.key)
+        return self._outcome(end)
+
+    async def _tried(self) -> CallResult:
+        self._begin()
+        inside = _inside.set(self.name)
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000) as limit:
+                if is_async(self._function):
+                    value = await self._function(*self._args)
+                else:
+                    value = await asyncio.to_thread(self._function, *self._args)
+        except TimeoutError as error:
+            return self._raised(self._too_long() if limit.expired() else error)
+        except BaseException as error:
+            return self._raised(error)
+        finally:
+            _inside.reset(inside)
+            self._ran_ms += int((time.monotonic() - began) * 1000)
+        return self._returned(value)
+
+    # -- in a thread or a process ----------------------------------------------------------------
+
+    def blocking(self) -> Any:
+        services, call = self._ctx._services, self._ctx._call
+        known = services.recall_step(call, self.name, self.key, self.cancelable)
+        if known.done:
+            return self._type.value(known.result)
+        self._tries = known.tries
+        recorded = False
+        try:
+            while isinstance(end := self._ended(self._tried_here()), RetryInPlace):
+                self._pause(end.delay_ms / 1000)
+            recorded = True
+            services.record_step(call, self._record(end), self.name, self.key)
+        finally:
+            if not recorded:
+                services.record_step(call, None, self.name, self.key)
+        return self._outcome(end)
+
+    def _tried_here(self) -> CallResult:
+        self._begin()
+        inside = _inside.set(self.name)
+        began = time.monotonic()
+        deadline = began + self._timeout_ms / 1000
+        outer, self._ctx._deadline = self._ctx._deadline, (deadline, self._too_long)
+        try:
+            value = self._function(*self._args)
+            if asyncio.iscoroutine(value):
+                value = asyncio.run(value)
+            if time.monotonic() > deadline:
+                raise self._too_long()
+        except BaseException as error:
+            return self._raised(error)
+        finally:
+            self._ctx._deadline = outer
+            _inside.reset(inside)
+            self._ran_ms += int((time.monotonic() - began) * 1000)
+        return self._returned(value)
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._ctx._call.check()
+            time.sleep(min(left, LOOK_EVERY_S))
+
+    # -- both ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._tries += 1
+        self._error = None
+
+    def _raised(self, error: BaseException) -> CallResult:
+        self._error = error
+        return self._ctx._services.describe(error)
+
+    def _returned(self, value: Any) -> CallResult:
+        try:
+            return Returned(self._type.text(value))
+        except Exception as error:  # a user's serializer may raise anything
+            self._error = Fail(f"the result of step {shown_step(self.name, self.key)} can't be stored: {error}")
+            return self._ctx._services.describe(error)._replace(kind="refused")
+
+    def _too_long(self) -> TimeoutError:
+        step = shown_step(self.name, self.key)
+        return TimeoutError(f"step {step} ran longer than its limit of {format_ms(self._timeout_ms)}")
+
+    def _ended(self, result: CallResult) -> StepEnd | RetryInPlace:
+        if isinstance(result, Raised) and result.kind in ("stop", "park"):
+            assert self._error
+            raise self._error
+        return after_call(self.name, result, None, Tries(self._tries, self._retry, 1, Retry()))
+
+    def _record(self, end: StepEnd) -> StepRecord:
+        return StepRecord(end.state, self._tries, self._ran_ms, end.result, end.error, end.error_type, self._hash)
+
+    def _outcome(self, end: StepEnd) -> Any:
+        if self._error is None:
+            return self._type.value(end.result)
+        if isinstance(end.outcome, Snoozed) and end.error is not None:
+            raise Suspend("snooze", end.outcome.reason, end.outcome.delay_ms)
+        raise self._error
+
+
+def nested(ctx: Context, name: str) -> str:
+    outer = _inside.get() or ctx._call.step
+    return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
+
+
+def _hash(args: Sequence[Any]) -> str | None:
+    try:
+        return hashlib.sha256(to_json(args, fallback=repr)).hexdigest()[:32]
+    except ValueError:
+        return None
+
+
+# -- waits -----------------------------------------------------------------------------------------
+
+
+class Waiting:
+    """One call of `ctx.wait_external` or `ctx.sleep`."""
+
+    def __init__(self, ctx: Context, name: str, key: str | int, answer: Any, timeout: Duration | None) -> None:
+        self._ctx = ctx
+        self._type = None if answer is None else ResultType(answer, f"the answer to {str(name)[:100]}")
+        schema = None if self._type is None or self._type.schema is None else to_json(self._type.schema).decode()
+        limit = None if timeout is None else duration_ms(timeout, "timeout")
+        self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, False)
+
+    @classmethod
+    def sleep(cls, ctx: Context, duration: Duration, key: str | int) -> Waiting:
+        made = cls(ctx, "sleep", key, None, duration)
+        made._wait = made._wait._replace(sleeps=True)
+        return made
+
+    async def awaited(self) -> Any:
+        return self._value(await self._ctx._services.wait_step(self._ctx._call, self._wait))
+
+    def blocking(self) -> Any:
+        return self._value(self._ctx._services.wait_step(self._ctx._call, self._wait))
+
+    def _value(self, waited: Waited) -> Any:
+        step = shown_step(self._wait.name, self._wait.key)
+        if waited.state == "waits":
+            if self._wait.sleeps:
+                raise Suspend("snooze", f"{step}: until its time has come", max(waited.delay_ms or 0, 1))
+            raise Suspend("park", step)
+        if waited.state == "failed":
+            kind = WaitTimeout if waited.error_type == "WaitTimeout" else AnswerError
+            raise kind(waited.error or f"step {step} failed")
+        if self._wait.sleeps:
+            return None
+        return from_answer(self._type, waited.result, step)
+
+
+def from_answer(type_: ResultType | None, text: str | None, step: str) -> Any:
+    if type_ is None:
+        return ResultType(None, step).value(text)
+    try:
+        return type_.value(text)
+    except InvalidInput as error:
+        raise InvalidAnswer(str(error), field="result") from None
+
+
+def answer_schema(answer: Any) -> dict[str, Any] | None:
+    return None if answer is None else TypeAdapter(answer).json_schema()
+
+
+Awaited = Coroutine[Any, Any, Any]

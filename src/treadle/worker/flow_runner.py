@@ -1,0 +1,297 @@
+"""Runs the declared steps of a flow: ask the policy what is next, call it, store what it did, ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pydantic_core import to_json
+
+from treadle.model.durations import duration_ms
+from treadle.model.errors import LeaseLost
+from treadle.model.steps import StepState
+from treadle.policy import flow
+from treadle.policy.flow import FlowFacts, Plan, RetryInPlace, StepEnd, Tries, after_call
+from treadle.policy.judgement import CallResult, Cause, Interrupt
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Parked, Released
+from treadle.queue.context import Context, HandlerServices
+from treadle.queue.flows import FlowHandler, FlowStep
+from treadle.store.protocol import Store
+from treadle.store.values import StepKey, StepWrite
+from treadle.worker.attempt import Attempt
+from treadle.worker.call import Begun, Call, Function, result_of
+from treadle.worker.errors import describe
+from treadle.worker.hook_runner import TopicHooks
+from treadle.worker.job_steps import JobSteps
+from treadle.worker.recipe import AttemptEnd
+from treadle.worker.step_writer import StepWriter
+
+# How often a step that waits for its next try looks whether it should stop.
+PAUSE_LOOK_S = 0.05
+
+
+class StepCall(Call):
+    """The call of one declared step. Its progress is a part of its job's."""
+
+    overall: Callable[[int], int]
+    percent = 0
+
+    def report(self, percent: int, message: str) -> None:
+        self.percent = percent
+        self.attempt.report(self.overall(percent), message)
+
+    def begin(self, now: float) -> None:
+        self.deadline = now + self.function.timeout_s
+
+
+class FlowRunner:
+    """How to run the attempts of one flow."""
+
+    def __init__(
+        self,
+        handler: FlowHandler,
+        functions: Mapping[str, Function],
+        begin: Mapping[str, Callable[[Call], Begun]],
+        store: Store,
+        writer: StepWriter,
+        services: HandlerServices,
+        hooks: TopicHooks | None,
+        version: Callable[[], int | None],
+    ) -> None:
+        self.handler = handler
+        self.version = version
+        """The number under which this code's template was saved."""
+        self.limit_s = duration_ms(handler.template.timeout) / 1000 if handler.limited else None
+        self.functions = functions
+        self.begin = begin
+        self.store = store
+        self.writer = writer
+        self.services = services
+        self.hooks = hooks
+
+    def run(self, attempt: Attempt) -> AttemptEnd:
+        return FlowAttempt(self, attempt).run()
+
+
+class FlowAttempt:
+    """One attempt of one flow."""
+
+    def __init__(self, runner: FlowRunner, attempt: Attempt) -> None:
+        self._runner = runner
+        self._attempt = attempt
+        names = [step.name for step in runner.handler.steps]
+        attempt.steps = self._steps = JobSteps(attempt, names)
+        loaded = attempt.job.steps
+        newer = loaded is not None and (loaded.version or 0) > (runner.version() or 0)
+        self._planned = runner.handler.planned(loaded.steps if loaded and newer else ())
+        self._limit_s = runner.limit_s
+        self._whens: dict[str, bool] = {}
+        self._last_call: Call | None = None
+        self._last_result: CallResult | None = None
+
+    async def run(self) -> Outcome | None:
+        try:
+            outcome = await self._run()
+        except LeaseLost:
+            return None
+        if self._runner.hooks and self._last_call and self._last_result and outcome is not None:
+            self._runner.hooks.expect(self._last_call, self._last_result)
+        return outcome
+
+    async def _run(self) -> Outcome | None:
+        while True:
+            interrupt = self._interrupt()
+            if interrupt is not None and interrupt.cause is not Cause.CANCEL:
+                return Released("the worker stopped") if interrupt.cause is Cause.SHUTDOWN else None
+            facts = FlowFacts(
+                self._steps.facts(),
+                self._steps.early_answers(),
+                self._whens,
+                interrupt.reason if interrupt else None,
+            )
+            ended = await self._follow(flow.plan(self._planned, facts))
+            if ended is not None:
+                return ended.outcome
+
+    def _interrupt(self) -> Interrupt | None:
+        return self._attempt.lost_interrupt() if self._attempt.lost else self._attempt.interrupt
+
+    async def _follow(self, plan: Plan) -> _End | None:
+        if plan.end is not None:
+            return self._end(plan.end)
+        if plan.evaluate_when is not None:
+            return await self._evaluate_when(self._step(plan.evaluate_when))
+        if plan.skip is not None:
+            await self._write(StepWrite(plan.skip, "", StepState.SKIPPED, self._steps.place(plan.skip)))
+        elif plan.take_answer is not None:
+            await self._take_answer(plan.take_answer)
+        elif plan.overdue is not None:
+            return self._overdue(plan.overdue)
+        elif plan.wait is not None:
+            return self._park(self._step(plan.wait))
+        elif plan.start is not None:
+            return await self._call(self._step(plan.start))
+        return None
+
+    def _step(self, name: str) -> FlowStep[..., Any]:
+        step = self._runner.handler.step(name)
+        assert step, "only steps that are declared here are planned"
+        return step
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    async def _write(self, write: StepWrite, consumed: tuple[StepKey, ...] = ()) -> None:
+        """Stored before the next step begins."""
+        self._steps.note(write)
+        percent = flow.progress(self._planned, self._steps.facts(), 0)
+        self._attempt.report(percent, "")
+        await self._runner.writer.write(self._attempt, self._steps.checkpoint([write], consumed))
+
+    def _ends_the_flow(self, name: str) -> bool:
+        """Whether nothing can follow this step, so that its end and the job's are one write."""
+        return self._planned[-1].name == name
+
+    def _end(self, outcome: Outcome) -> _End:
+        if isinstance(outcome, Completed):
+            name = self._planned[-1].name if self._planned else ""
+            return _End(Completed(self._steps.results().get(name)))
+        return _End(outcome)
+
+    # -- waits -------------------------------------------------------------------------------------
+
+    async def _take_answer(self, name: str) -> None:
+        reply = self._steps.early_answers()[name]
+        state = StepState.COMPLETED if reply.error is None else StepState.FAILED
+        write = StepWrite(name, "", state, self._steps.place(name), started_ago_ms=0)
+        if reply.error is None:
+            write = write._replace(result=reply.result or "null")
+        else:
+            write = write._replace(error=reply.error, error_type="AnswerError")
+        await self._write(write, (StepKey(name),))
+
+    def _overdue(self, name: str) -> _End:
+        error = f"nobody answered step {name} in time"
+        place = self._steps.place(name)
+        write = StepWrite(name, "", StepState.FAILED, place, error=error, error_type="WaitTimeout")
+        self._steps.with_outcome(write)
+        return _End(Failed(f"WaitTimeout: {error}", "WaitTimeout"))
+
+    def _park(self, step: FlowStep[..., Any]) -> _End:
+        spec = step.spec
+        schema = None if spec.answer_schema is None else to_json(spec.answer_schema).decode()
+        place = self._steps.place(step.name)
+        write = StepWrite(step.name, "", StepState.WAITING, place, title=spec.title or step.name)
+        self._steps.with_outcome(write._replace(started_ago_ms=0, until_ms=spec.timeout_ms, schema=schema))
+        return _End(Parked(step.name))
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    async def _evaluate_when(self, step: FlowStep[..., Any]) -> _End | None:
+        assert step.when
+        try:
+            await self._read_large_results()
+            call = self._new_call(step)
+            payload = call.function.payload(call.payload)
+            answer = step.when(Context(call, self._runner.services, payload), payload)
+            self._whens[step.name] = bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:  # a user's function may raise anything
+            return await self._ended(step, after_call(step.name, describe(error), None, self._tries(step, 1)), 1, 0)
+        return None
+
+    async def _call(self, step: FlowStep[..., Any]) -> _End | None:
+        known = self._steps.get(StepKey(step.name))
+        tries = flow.tries_before(known.state, known.attempt) if known else 0
+        await self._read_large_results()
+        began = time.monotonic()
+        while True:
+            tries += 1
+            self._steps.started(StepKey(step.name), tries)
+            call = self._new_call(step)
+            result = await self._called(call)
+            end = after_call(step.name, result, call.interruption(), self._tries(step, tries))
+            if not isinstance(end, RetryInPlace):
+                return await self._ended(step, end, tries, int((time.monotonic() - began) * 1000))
+            if await self._pause(end.delay_ms / 1000):
+                return None  # the loop sees the interrupt
+
+    async def _called(self, call: StepCall) -> CallResult:
+        attempt, hooks = self._attempt, self._runner.hooks
+        first = self._last_call is None
+        self._last_call = call
+        attempt.open(call)
+        if attempt.interrupt is not None:
+            call.stop(attempt.interrupt)
+        try:
+            stopped = await hooks.start(call) if hooks and first else None
+            result = stopped or await result_of(self._runner.begin[call.function.handler.kind](call))
+        finally:
+            attempt.close(call)
+        self._last_result = result
+        return result
+
+    def _new_call(self, step: FlowStep[..., Any]) -> StepCall:
+        function = self._runner.functions.get(step.name) or next(iter(self._runner.functions.values()))
+        call = StepCall(self._attempt, function, self._attempt.job.payload, self._deadline(function.timeout_s))
+        call.step, call.cancelable = step.name, step.spec.cancelable
+        call.overall = lambda percent: flow.progress(self._planned, self._steps.facts(), percent)
+        return call
+
+    def _deadline(self, timeout_s: float) -> float:
+        """The step's own limit, or what is left of the whole flow's; only active time counts."""
+        left_s = timeout_s if self._limit_s is None else self._limit_s - self._steps.active_ms() / 1000
+        return time.monotonic() + min(timeout_s, max(left_s, 0))
+
+    def _tries(self, step: FlowStep[..., Any], tries: int) -> Tries:
+        retry = self._runner.handler.template.retry
+        return Tries(tries, step.retry, self._attempt.job.attempt, retry)
+
+    async def _ended(
+        self, step: FlowStep[..., Any], end: StepEnd | RetryInPlace, tries: int, ran_ms: int
+    ) -> _End | None:
+        if isinstance(end, RetryInPlace):  # a `when` that failed is not tried in place
+            end = StepEnd(StepState.FAILED, None, end.error, end.error_type, Failed(end.error, end.error_type, 1))
+        if end.lost:
+            return _End(None)
+        write = StepWrite(
+            step.name,
+            "",
+            end.state,
+            self._steps.place(step.name),
+            tries,
+            step.spec.title or step.name,
+            started_ago_ms=self._steps.started_ago_ms(StepKey(step.name)),
+            ran_ms=ran_ms,
+            error=end.error,
+            error_type=end.error_type,
+            result=end.result,
+        )
+        if end.outcome is not None:
+            self._steps.note(write)
+            self._steps.with_outcome(write)
+            return _End(end.outcome)
+        if self._ends_the_flow(step.name):
+            self._steps.note(write)
+            self._steps.with_outcome(write)
+            return _End(Completed(end.result))
+        await self._write(write)
+        return None
+
+    async def _read_large_results(self) -> None:
+        """`ctx.results` answers without waiting, so everything it may be asked for is here before the call."""
+        if unread := self._steps.unread():
+            self._steps.read(await self._runner.store.step_results(self._attempt.job.n, unread))
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait for the next try; True if the attempt was interrupted meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._interrupt() is None:
+            await asyncio.sleep(min(left, PAUSE_LOOK_S))
+        return self._interrupt() is not None
+
+
+class _End(NamedTuple):
+    outcome: Outcome | None
+    """None: the lease is lost."""

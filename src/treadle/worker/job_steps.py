@@ -1,0 +1,170 @@
+"""The steps of one attempt: what they have done, in this attempt and before, and what has to be written of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from treadle.model.errors import DoubledStep
+from treadle.model.steps import DONE, StepState, check_count, shown_step
+from treadle.policy.flow import Reply, StepFacts
+from treadle.policy.lifecycle import Outcome, Parked, Snoozed
+from treadle.store.values import Checkpoint, ClaimedStep, Effects, StepKey, StepWrite
+
+if TYPE_CHECKING:
+    from treadle.worker.attempt import Attempt
+
+
+class JobSteps:
+    """Used on the worker's loop only."""
+
+    def __init__(self, attempt: Attempt, declared: Iterable[str] = ()) -> None:
+        loaded = attempt.job.steps
+        self._attempt = attempt
+        self._known = {StepKey(one.name, one.key): one for one in loaded.steps} if loaded else {}
+        self._answers = (
+            {StepKey(one.name, one.key): Reply(one.result, one.error) for one in loaded.answers} if loaded else {}
+        )
+        self._places = {name: place for place, name in enumerate(declared)}
+        for one in self._known.values():
+            self._places.setdefault(one.name, one.place)
+        self._begun: dict[StepKey, float] = {}
+        self._untold: dict[StepKey, StepWrite] = {}
+        """Steps that are under way, as far as nobody has written it."""
+        self._flagged = loaded is not None
+        self._last: list[StepWrite] = []
+        self._last_consumed: list[StepKey] = []
+        self.waits: list[StepKey] = []
+        self.active = 0
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def get(self, step: StepKey) -> ClaimedStep | None:
+        return self._known.get(step)
+
+    def early_answer(self, step: StepKey) -> Reply | None:
+        return self._answers.get(step)
+
+    def facts(self) -> dict[str, StepFacts]:
+        """Of the declared steps."""
+        return {
+            step.name: StepFacts(one.state, one.attempt, one.left_ms, one.error, one.error_type)
+            for step, one in self._known.items()
+            if not step.key
+        }
+
+    def early_answers(self) -> dict[str, Reply]:
+        return {step.name: reply for step, reply in self._answers.items() if not step.key}
+
+    def results(self) -> dict[str, str | None]:
+        return {step.name: one.result for step, one in self._known.items() if not step.key and one.state in DONE}
+
+    def unread(self) -> list[StepKey]:
+        """Completed steps whose results were too large to come with the claim."""
+        return [
+            step
+            for step, one in self._known.items()
+            if not step.key and one.state is StepState.COMPLETED and one.result is None and one.result_size
+        ]
+
+    def read(self, results: Mapping[StepKey, str]) -> None:
+        for step, text in results.items():
+            self._known[step] = self._known[step]._replace(result=text)
+
+    def active_ms(self) -> int:
+        """How long the steps of the job have been active in all."""
+        return sum(one.ran_ms for one in self._known.values())
+
+    def place(self, name: str) -> int:
+        outer = name.rpartition("/")[0]
+        if name not in self._places:
+            self._places[name] = self._places.get(outer, len(self._places))
+        return self._places[name]
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def begin(self, step: StepKey) -> ClaimedStep | None:
+        """What the step has done before; an error if it has already run in this attempt."""
+        if step in self._begun:
+            raise DoubledStep(
+                f"step {shown_step(*step)} runs twice in one attempt; give each run its own key=", step=step.name
+            )
+        if step not in self._known:
+            names = {one.name for one in (*self._known, *self._begun)} | {step.name}
+            check_count(len(names), len(self._known.keys() | self._begun.keys()) + 1)
+        self._begun[step] = time.monotonic()
+        return self._known.get(step)
+
+    def started(self, step: StepKey, attempt: int) -> None:
+        """It is under way; written soon if it takes longer than a moment."""
+        self._begun[step] = time.monotonic()
+        self._untold[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(step.name), attempt)
+
+    def started_ago_ms(self, step: StepKey) -> int:
+        return int((time.monotonic() - self._begun.get(step, time.monotonic())) * 1000)
+
+    def note(self, write: StepWrite) -> None:
+        """Remember what is about to be written."""
+        step = StepKey(write.name, write.key)
+        self._untold.pop(step, None)
+        before = self._known.get(step)
+        self._known[step] = ClaimedStep(
+            write.name,
+            write.key,
+            write.place,
+            write.state,
+            write.attempt,
+            (before.ran_ms if before else 0) + write.ran_ms,
+            write.until_ms,
+            write.result,
+            None if write.result is None else len(write.result),
+            write.input_hash,
+            write.error,
+            write.error_type,
+        )
+
+    def abandon(self, step: StepKey) -> None:
+        """It is no longer under way."""
+        self._untold.pop(step, None)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def checkpoint(self, writes: Iterable[StepWrite], consumed: Iterable[StepKey] = ()) -> Checkpoint:
+        attempt, now = self._attempt, time.monotonic()
+        touch = attempt.touch(now)
+        written = Checkpoint(
+            touch.n,
+            touch.token,
+            touch.ran_ms,
+            tuple(writes),
+            tuple(consumed),
+            touch.progress,
+            touch.message,
+            self._flagged,
+        )
+        self._flagged = True
+        return written
+
+    def news(self) -> Checkpoint | None:
+        """Steps that have been under way for a while and that nobody knows of yet."""
+        if not self._untold:
+            return None
+        writes = [one._replace(started_ago_ms=self.started_ago_ms(step)) for step, one in self._untold.items()]
+        self._untold.clear()
+        return self.checkpoint(writes)
+
+    def with_outcome(self, write: StepWrite | None = None, consumed: StepKey | None = None) -> None:
+        """Write it in the transaction that ends the attempt."""
+        if write is not None:
+            self._last.append(write)
+        if consumed is not None:
+            self._last_consumed.append(consumed)
+
+    def effects(self, outcome: Outcome) -> Effects | None:
+        """Waits begin only if the attempt ends because of them: a handler may have caught that it should wait."""
+        waits = isinstance(outcome, Parked | Snoozed)
+        last = tuple(one for one in self._last if waits or one.state is not StepState.WAITING)
+        if not last and not self._last_consumed:
+            return None
+        return Effects(steps=last, consumed=tuple(self._last_consumed))

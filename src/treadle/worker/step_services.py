@@ -1,0 +1,147 @@
+"""The part of a worker behind `ctx.step`, `ctx.wait_external` and `ctx.sleep`, on the worker's loop.
+
+The function of a step runs where its handler runs. Only what is known of a step and what it has done pass through
+here, as plain data: a handler may be in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+from treadle.model.errors import JobCancelled
+from treadle.model.steps import DONE, StepState
+from treadle.policy.flow import tries_before
+from treadle.policy.judgement import Cause
+from treadle.queue.steps import Known, StepRecord, Wait, Waited
+from treadle.store.values import ClaimedStep, StepKey, StepWrite
+from treadle.worker.call import Call
+from treadle.worker.job_steps import JobSteps
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Store
+    from treadle.worker.attempt import Attempt
+    from treadle.worker.step_writer import StepWriter
+
+
+class StepServices:
+    def __init__(self, store: Store, writer: StepWriter) -> None:
+        self._store = store
+        self._writer = writer
+
+    async def recall(self, call: Call, name: str, key: str, cancelable: bool) -> Known:
+        """What the step has done before. If it has to run, it is under way from now on."""
+        steps, step = steps_of(call.attempt), StepKey(name, key)
+        self._check(call)
+        found = steps.begin(step)
+        if found is not None and found.state in DONE:
+            return Known(True, await self._result(call.attempt, steps, step, found), 0)
+        tries = tries_before(found.state, found.attempt) if found else 0
+        steps.started(step, tries + 1)
+        steps.active += 1
+        inner = Call(call.attempt, call.function, call.payload, math.inf)
+        inner.parent, inner.cancelable, inner.step = call, cancelable, name
+        call.attempt.open(inner)
+        return Known(False, None, tries)
+
+    async def _result(self, attempt: Attempt, steps: JobSteps, step: StepKey, found: ClaimedStep) -> str | None:
+        if found.result is None and found.result_size:
+            steps.read(await self._store.step_results(attempt.job.n, [step]))
+            return (steps.get(step) or found).result
+        return found.result
+
+    async def record(self, call: Call, record: StepRecord | None, name: str, key: str) -> None:
+        """Store the end of a step before anything else happens; None: it was interrupted."""
+        attempt = call.attempt
+        steps, step = steps_of(attempt), StepKey(name, key)
+        try:
+            steps.abandon(step)  # from here on, nobody says that it is under way
+            if record is None:
+                return
+            write = StepWrite(
+                name,
+                key,
+                StepState(record.state),
+                steps.place(name),
+                record.attempt,
+                started_ago_ms=steps.started_ago_ms(step),
+                ran_ms=record.ran_ms,
+                error=record.error,
+                error_type=record.error_type,
+                result=record.result,
+                input_hash=record.input_hash,
+            )
+            await self._writer.write(attempt, steps.checkpoint([write]))
+            steps.note(write)
+        finally:
+            steps.active -= 1
+            for inner in attempt.calls:
+                if inner.parent is call and inner.step == name:
+                    attempt.close(inner)
+                    break
+
+    async def wait(self, call: Call, wait: Wait) -> Waited:
+        """What became of a wait; if it goes on, its row is written with the end of this attempt."""
+        steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
+        self._check(call)
+        found = steps.begin(step)
+        if found is not None and found.state is StepState.COMPLETED:
+            return Waited("done", await self._result(call.attempt, steps, step, found))
+        if found is not None and found.state is StepState.FAILED:
+            return Waited("failed", None, found.error, found.error_type)
+        reply = steps.early_answer(step)
+        left_ms = found.left_ms if found and found.state is StepState.WAITING else wait.timeout_ms
+        over = found is not None and found.state is StepState.WAITING and left_ms is not None and left_ms <= 0
+        if reply is None and not over:
+            return await self._goes_on(steps, wait, step, found, left_ms)
+        write = StepWrite(wait.name, wait.key, StepState.COMPLETED, steps.place(wait.name), 1, started_ago_ms=None)
+        if reply is not None and reply.error is not None:
+            write = write._replace(state=StepState.FAILED, error=reply.error, error_type="AnswerError")
+        elif reply is not None:
+            write = write._replace(result=reply.result or "null", started_ago_ms=0)
+        elif not wait.sleeps:
+            error = f"nobody answered step {wait.name} in time"
+            write = write._replace(state=StepState.FAILED, error=error, error_type="WaitTimeout")
+        consumed = [step] if reply is not None else []
+        await self._writer.write(call.attempt, steps.checkpoint([write], consumed))
+        steps.note(write)
+        state = "done" if write.state is StepState.COMPLETED else "failed"
+        return Waited(state, write.result, write.error, write.error_type)
+
+    async def _goes_on(
+        self, steps: JobSteps, wait: Wait, step: StepKey, found: ClaimedStep | None, left_ms: int | None
+    ) -> Waited:
+        if found is None or found.state is not StepState.WAITING:
+            steps.with_outcome(
+                StepWrite(
+                    wait.name,
+                    wait.key,
+                    StepState.WAITING,
+                    steps.place(wait.name),
+                    started_ago_ms=0,
+                    until_ms=wait.timeout_ms,
+                    schema=wait.schema,
+                )
+            )
+        steps.waits.append(step)
+        # Other branches of the handler go on; the job is set aside when none is left that could.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        while steps.active:
+            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+        return Waited("waits", delay_ms=left_ms)
+
+    def _check(self, call: Call) -> None:
+        """No step begins once a cancel was asked."""
+        call.check()
+        interrupt = call.attempt.interrupt
+        if interrupt is not None and interrupt.cause is Cause.CANCEL:
+            raise JobCancelled(interrupt.reason)
+
+
+def steps_of(attempt: Attempt) -> JobSteps:
+    if attempt.steps is None:
+        attempt.steps = JobSteps(attempt)
+    return attempt.steps

@@ -1,0 +1,103 @@
+"""Stores what steps have done before the next step begins; the steps of many jobs share a write, like their endings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from treadle.model.errors import LeaseLost, StoreUnavailable
+from treadle.queue.backoff import Backoff
+from treadle.store.protocol import Store
+from treadle.store.values import Checkpoint
+from treadle.worker.attempt import Attempt
+from treadle.worker.metrics import Metrics
+
+BATCH = 200
+
+
+class _Waiting(NamedTuple):
+    attempt: Attempt
+    checkpoint: Checkpoint
+    written: asyncio.Future[None]
+
+
+class StepWriter:
+    def __init__(self, store: Store, metrics: Metrics, on_lost: Callable[[Attempt], None]) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._on_lost = on_lost
+        self._waiting: list[_Waiting] = []
+        self._wake = asyncio.Event()
+        self._backoff = Backoff()
+        self._outage = store.outage.caller("writing steps")
+
+    async def write(self, attempt: Attempt, checkpoint: Checkpoint) -> None:
+        """Returns when it is stored; LeaseLost if the job belongs to another worker by now."""
+        if attempt.lost:
+            raise LeaseLost(attempt.lost_interrupt().reason)
+        await self._add(attempt, checkpoint)
+
+    def post(self, attempt: Attempt, checkpoint: Checkpoint) -> None:
+        """News that nobody waits for. It goes the same way, or an older state could overtake a newer one."""
+        if not attempt.lost:
+            self._add(attempt, checkpoint).add_done_callback(_ignore)
+
+    def _add(self, attempt: Attempt, checkpoint: Checkpoint) -> asyncio.Future[None]:
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(attempt, checkpoint, written))
+        self._wake.set()
+        return written
+
+    async def run(self) -> None:
+        """One round of writing."""
+        await self._wake.wait()
+        self._wake.clear()
+        while self._waiting:
+            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            for lease in {one.attempt.lease.id for one in batch}:
+                await self._write(lease, [one for one in batch if one.attempt.lease.id == lease])
+
+    async def _write(self, lease: int, batch: list[_Waiting]) -> None:
+        try:
+            lost = await self._when_available(lease, batch)
+        except Exception as error:  # drivers have many errors for "this value can't be stored"
+            if len(batch) > 1:
+                for one in batch:
+                    await self._write(lease, [one])
+            elif not batch[0].written.done():
+                batch[0].written.set_exception(error)
+            return
+        for one in batch:
+            if one.written.done():
+                continue  # its step no longer waits for it
+            if (one.checkpoint.n, one.checkpoint.token) in lost:
+                self._on_lost(one.attempt)
+                one.written.set_exception(LeaseLost(one.attempt.lost_interrupt().reason))
+            else:
+                one.written.set_result(None)
+
+    async def _when_available(self, lease: int, batch: list[_Waiting]) -> set[tuple[int, int]]:
+        """The lost ones. Waits for the store as long as the lease may be alive."""
+        while True:
+            asked = time.monotonic()
+            try:
+                lost = await self._store.checkpoint(lease, [one.checkpoint for one in batch])
+            except StoreUnavailable as error:
+                self._metrics.store_errors += 1
+                self._outage.failed(error)
+                if all(one.attempt.lost for one in batch):
+                    return {(one.checkpoint.n, one.checkpoint.token) for one in batch}
+                await asyncio.sleep(self._backoff.delay_s())
+            else:
+                self._metrics.settles.observe(time.monotonic() - asked)
+                self._backoff.reset()
+                self._outage.worked()
+                return set(lost)
+
+
+def _ignore(written: asyncio.Future[None]) -> None:
+    """A lost lease is reported by other writes, too."""
+    if not written.cancelled():
+        written.exception()

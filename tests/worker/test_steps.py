@@ -1,0 +1,457 @@
+"""Steps in handlers and declared flows: kept, typed, tried again alone, waited for without a slot."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker import step_handlers as handlers
+from tests.worker.conftest import Start
+from tests.worker.waiting import ended, in_status, until
+from treadle import CancelPolicy, Context, Job, Queue, Retry, Status
+from treadle.model.errors import (
+    AnswerError,
+    DoubledStep,
+    InvalidAnswer,
+    InvalidInput,
+    JobFailed,
+    StepEnded,
+    UnknownStep,
+    WaitTimeout,
+    WrongState,
+)
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.in_coroutine, {}),
+    "thread": (handlers.in_thread, {}),
+    "process": (handlers.in_thread, {"process": True}),
+    "async process": (handlers.in_coroutine, {"process": True}),
+}
+WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.waits, {}),
+    "thread": (handlers.waits_in_thread, {}),
+    "process": (handlers.waits_in_thread, {"process": True}),
+}
+AGAIN = Retry(3, backoff="fixed", delay="1ms")
+
+
+def states(job: Job) -> dict[str, str]:
+    return {step["id"]: step["status"] for step in job.steps}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "noted")
+
+
+# -- ctx.step ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_finished_step_never_runs_again(queue: Queue, start: Start, path: str, kind: str) -> None:
+    function, options = KINDS[kind]
+    queue.register("steps", function, retry=AGAIN, **options)
+    job = await queue.enqueue("steps", {"path": path, "fails": 2})
+    await start(queue)
+    assert await job.result("30s") == [0, 1, 2, 9]
+    assert handlers.noted(path) == ["doc0", "doc1", "doc2", "doc9", "between", "between", "between"]
+    seen = await job.refresh()
+    assert [(step["id"], step["status"]) for step in seen.steps] == [("doc", "completed"), ("plain", "completed")]
+    assert seen.steps[0]["items"] == {"total": 3, "done": 3, "failed": 0}
+    assert seen.steps[1]["result"] == {"id": 9, "words": ["a"] * 9}
+    page = await queue.steps(job.id, "doc", offset=1, limit=1)
+    assert (page.total, page.items[0]["key"], page.items[0]["result"]) == (3, "1", {"id": 1, "words": ["a"]})
+    types = [event.type for event in await queue.events(job.id)]
+    assert types.count("job:step:completed") == 4
+
+
+async def test_the_same_step_twice_is_an_error(queue: Queue, start: Start) -> None:
+    @queue.job(max_attempts=1)
+    async def doubled(ctx: Context) -> int:
+        await ctx.step("one", asyncio.sleep, 0)
+        await ctx.step("one", asyncio.sleep, 0)
+        return 1
+
+    job = await queue.enqueue("doubled")
+    await start(queue)
+    with pytest.raises(JobFailed, match="runs twice in one attempt"):
+        await job.result("30s")
+    assert (await job.refresh()).error_type == DoubledStep.__name__
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("", ""), ("x" * 101, ""), ("x" * 10_000, ""), ("a\nb", ""), (7, ""), ("a", "k" * 256), ("a", 1.5)],
+)
+async def test_bad_names_and_keys(queue: Queue, start: Start, name: Any, key: Any) -> None:
+    @queue.job(max_attempts=1)
+    async def named(ctx: Context) -> None:
+        await ctx.step(name, asyncio.sleep, 0, key=key)
+
+    job = await queue.enqueue("named")
+    await start(queue)
+    with pytest.raises(JobFailed, match="InvalidInput"):
+        await job.result("30s")
+    assert (await job.refresh()).steps == []
+
+
+async def test_a_step_is_tried_by_its_own_policy_first(queue: Queue, start: Start) -> None:
+    tries: list[int] = []
+
+    async def flaky() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ValueError("not yet")
+        return "done"
+
+    @queue.job(max_attempts=1)
+    async def patient(ctx: Context) -> str:
+        return await ctx.step("flaky", flaky, retry=AGAIN)
+
+    job = await queue.enqueue("patient")
+    await start(queue)
+    assert await job.result("30s") == "done"
+    assert (await job.refresh()).steps[0]["attempt"] == 3
+
+
+async def test_a_step_that_waits_long_gives_its_slot_and_its_attempt_back(queue: Queue, start: Start) -> None:
+    async def broken() -> None:
+        raise ValueError("not yet")
+
+    @queue.job(max_attempts=1)
+    async def patient(ctx: Context) -> None:
+        await ctx.step("broken", broken, retry=Retry(3, backoff="fixed", delay="1m"))
+
+    job = await queue.enqueue("patient")
+    await start(queue)
+    await eventually_event(queue, job.id, "job:snoozed")
+    seen = await job.refresh()
+    assert (seen.status, seen.attempt) == (Status.PENDING, 0)
+    assert (seen.steps[0]["status"], seen.steps[0]["attempt"]) == ("pending", 1)
+    assert "not yet" in seen.steps[0]["error"]
+
+
+async def eventually_event(queue: Queue, job_id: str, type_: str) -> None:
+    async def there() -> bool:
+        return type_ in [event.type for event in await queue.events(job_id)]
+
+    await until(there)
+
+
+async def test_a_step_has_its_own_time_limit(queue: Queue, start: Start) -> None:
+    @queue.job(max_attempts=1)
+    async def slow(ctx: Context) -> None:
+        await ctx.step("slow", asyncio.sleep, 60, timeout="50ms")
+
+    job = await queue.enqueue("slow")
+    await start(queue)
+    with pytest.raises(JobFailed, match="step slow ran longer than its limit of 50ms"):
+        await job.result("30s")
+    assert states(await job.refresh()) == {"slow": "failed"}
+
+
+async def test_a_large_result_fails_its_step_with_a_clear_error(queue: Queue, start: Start) -> None:
+    async def large() -> str:
+        return "x" * 50_000_000
+
+    @queue.job
+    async def greedy(ctx: Context) -> None:
+        await ctx.step("large", large)
+
+    job = await queue.enqueue("greedy")
+    await start(queue)
+    await ended(queue, job)
+    seen = await job.refresh()
+    assert (seen.status, seen.attempt) == (Status.FAILED, 1)
+    assert "the limit is 1,048,576" in (seen.last_error or "")
+    assert "the limit is 1,048,576" in seen.steps[0]["error"]
+
+
+async def test_a_cancel_waits_for_a_step_that_must_finish(queue: Queue, start: Start) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    done: list[str] = []
+
+    async def careful() -> str:
+        begun.set()
+        await go.wait()
+        done.append("careful")
+        return "ok"
+
+    @queue.job
+    async def handler(ctx: Context) -> None:
+        await ctx.step("careful", careful, cancelable=False)
+        await ctx.step("never", asyncio.sleep, 0)
+        done.append("never")
+
+    job = await queue.enqueue("handler")
+    await start(queue)
+    await begun.wait()
+    await queue.cancel(job.id, "stop")
+    await in_status(queue, job, Status.CANCELLING)
+    go.set()
+    await in_status(queue, job, Status.CANCELLED)
+    assert done == ["careful"]
+    assert states(await job.refresh()) == {"careful": "completed"}
+
+
+# -- flows -------------------------------------------------------------------------------------------
+
+
+async def test_a_flow_of_all_three_kinds(queue: Queue, start: Start, path: str) -> None:
+    queue.handlers["mixed"] = handlers.flow.handler
+    job = await queue.enqueue("mixed", {"path": path})
+    assert states(job) == {"first": "pending", "second": "pending", "third": "pending"}
+    assert job.steps[0]["name"] == "In a coroutine"
+    await start(queue)
+    result = await job.result("30s")
+    assert result[0] != result[1]
+    assert handlers.noted(path) == ["first", "second", "third", "doc5"]
+    seen = await job.refresh()
+    assert states(seen) == {
+        "first": "completed",
+        "second": "completed",
+        "third": "completed",
+        "third/inner": "completed",
+    }
+    assert (seen.progress, seen.step) == (100, "third/inner")
+
+
+async def test_a_retry_runs_only_what_has_not_completed(queue: Queue, start: Start) -> None:
+    ran: list[str] = []
+    flow = queue.flow("partial", retry=AGAIN)
+
+    @flow.step
+    async def one(ctx: Context, payload: dict[str, Any]) -> int:
+        ran.append("one")
+        await ctx.progress(50)
+        return 1
+
+    @flow.step
+    async def two(ctx: Context, payload: dict[str, Any]) -> int:
+        ran.append("two")
+        if ran.count("two") < 3:
+            raise ValueError("not yet")
+        return ctx.results["one"] + 1
+
+    job = await flow.enqueue({})
+    await start(queue)
+    assert await job.result("30s") == 2
+    assert ran == ["one", "two", "two", "two"]
+
+
+async def test_when(queue: Queue, start: Start) -> None:
+    flow = queue.flow("conditional")
+
+    @flow.step
+    async def check(ctx: Context, payload: dict[str, Any]) -> bool:
+        return bool(payload["go"])
+
+    @flow.step(when=lambda ctx, payload: ctx.results["check"])
+    async def perhaps(ctx: Context, payload: dict[str, Any]) -> str:
+        return "ran"
+
+    @flow.step
+    async def last(ctx: Context, payload: dict[str, Any]) -> str | None:
+        return ctx.results["perhaps"]
+
+    await start(queue)
+    yes, no = await flow.enqueue_many([{"go": True}, {"go": False}])
+    assert (await yes.result("30s"), await no.result("30s")) == ("ran", None)
+    assert states(await no.refresh())["perhaps"] == "skipped"
+
+
+async def test_a_flow_waits_for_an_answer(queue: Queue, start: Start, path: str) -> None:
+    flow = queue.flow("approval", max_attempts=1)
+
+    @flow.step
+    async def prepare(ctx: Context, payload: dict[str, Any]) -> int:
+        handlers.note(path, "prepare")
+        return 1
+
+    flow.external("approve", answer=handlers.Doc, timeout="1h")
+
+    @flow.step
+    async def publish(ctx: Context, payload: dict[str, Any]) -> str:
+        answer = ctx.results["approve"]
+        assert isinstance(answer, handlers.Doc)
+        return f"by {answer.id}"
+
+    job = await flow.enqueue({})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    seen = await job.refresh()
+    assert (seen.attempt, seen.locked_by, seen.step, seen.progress) == (0, None, "approve", 0)
+    with pytest.raises(InvalidAnswer, match="result.words"):
+        await queue.signal(job.id, "approve", {"id": 1, "words": 5})
+    with pytest.raises(UnknownStep):
+        await queue.signal(job.id, "aprove", {})
+    with pytest.raises(UnknownStep):
+        await queue.signal(job.id, "prepare", {})
+    await queue.signal(job.id, "approve", {"id": 7, "words": []}, answered_by="ann")
+    with pytest.raises(StepEnded):
+        await queue.signal(job.id, "approve", {"id": 8, "words": []})
+    assert await job.result("30s") == "by 7"
+    assert handlers.noted(path) == ["prepare"]
+    with pytest.raises((StepEnded, WrongState)):
+        await queue.signal(job.id, "approve", {"id": 8, "words": []})
+
+
+async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
+    flow = queue.flow("early")
+    flow.external("approve", answer=int)
+
+    @flow.step
+    async def publish(ctx: Context, payload: dict[str, Any]) -> int:
+        return ctx.results["approve"] + 1
+
+    good, bad = await flow.enqueue_many([{}, {}])
+    await queue.signal(good.id, "approve", 4)
+    await queue.signal(bad.id, "approve", error="not like this")
+    await start(queue)
+    assert await good.result("30s") == 5
+    with pytest.raises(JobFailed, match="not like this"):
+        await bad.result("30s")
+    seen = await bad.refresh()
+    assert (seen.error_type, states(seen)["approve"]) == (AnswerError.__name__, "failed")
+
+
+async def test_a_wait_that_nobody_answers(queue: Queue, start: Start) -> None:
+    flow = queue.flow("late")
+    flow.external("approve", timeout="50ms")
+    job = await flow.enqueue({})
+    await start(queue)
+    with pytest.raises(JobFailed, match="nobody answered step approve in time"):
+        await job.result("30s")
+    assert (await job.refresh()).error_type == WaitTimeout.__name__
+
+
+@pytest.mark.parametrize("kind", WAITS)
+async def test_a_handler_waits_and_sleeps(queue: Queue, start: Start, path: str, kind: str) -> None:
+    function, options = WAITS[kind]
+    queue.register("waits", function, max_attempts=1, **options)
+    job = await queue.enqueue("waits", {"path": path})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    with pytest.raises(InvalidAnswer, match=r"result"):
+        await queue.signal(job.id, "approve", {"id": "no"})
+    await queue.signal(job.id, "approve", {"id": 3, "words": []})
+    assert await job.result("30s") == "approved 3"
+    assert handlers.noted(path) == ["doc1"]
+    assert states(await job.refresh()) == {"before": "completed", "approve": "completed", "sleep": "completed"}
+
+
+async def test_a_handler_can_catch_a_timeout(queue: Queue, start: Start) -> None:
+    @queue.job(max_attempts=1)
+    async def impatient(ctx: Context) -> str:
+        try:
+            return str(await ctx.wait_external("approve", timeout="30ms"))
+        except WaitTimeout:
+            return "nobody"
+
+    job = await queue.enqueue("impatient")
+    await start(queue)
+    assert await job.result("30s") == "nobody"
+
+
+async def test_a_sleeping_job_is_pending(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def sleepy(ctx: Context) -> str:
+        await ctx.sleep("1h")
+        return "awake"
+
+    job = await queue.enqueue("sleepy")
+    await start(queue)
+    await eventually_event(queue, job.id, "job:snoozed")
+    seen = await job.refresh()
+    assert (seen.status, seen.attempt, (seen.run_at - seen.created_at).total_seconds() > 3000) == (
+        Status.PENDING,
+        0,
+        True,
+    )
+
+
+async def test_no_step_starts_after_a_cancel(queue: Queue, start: Start) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    ran: list[str] = []
+    flow = queue.flow("stopped", cancel=CancelPolicy(grace="5s"))
+
+    @flow.step(cancelable=False)
+    async def careful(ctx: Context, payload: dict[str, Any]) -> int:
+        begun.set()
+        await go.wait()
+        ran.append("careful")
+        return 1
+
+    @flow.step
+    async def never(ctx: Context, payload: dict[str, Any]) -> None:
+        ran.append("never")
+
+    job = await flow.enqueue({})
+    await start(queue)
+    await begun.wait()
+    await queue.cancel(job.id, "enough")
+    await in_status(queue, job, Status.CANCELLING)
+    go.set()
+    await in_status(queue, job, Status.CANCELLED)
+    assert ran == ["careful"]
+    assert states(await job.refresh()) == {"careful": "completed", "never": "cancelled"}
+
+
+async def test_twenty_waits_spend_no_attempt(queue: Queue, start: Start) -> None:
+    @queue.job(max_attempts=3)
+    async def talkative(ctx: Context) -> int:
+        return sum([await ctx.wait_external("turn", key=n, answer=int) for n in range(20)])
+
+    job = await queue.enqueue("talkative")
+    await start(queue)
+    for n in range(20):
+        await in_status(queue, job, Status.WAITING)
+        await queue.signal(job.id, "turn", n, key=n)
+    assert await job.result("30s") == sum(range(20))
+
+
+async def test_a_parked_jobs_time_limit_stands_still(queue: Queue, start: Start) -> None:
+    flow = queue.flow("limited", timeout="2s", max_attempts=1)
+
+    @flow.step
+    async def one(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    flow.external("approve")
+
+    @flow.step
+    async def two(ctx: Context, payload: dict[str, Any]) -> str:
+        return "in time"
+
+    job = await flow.enqueue({})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    await asyncio.sleep(2.2)  # longer than the flow may be active
+    await queue.signal(job.id, "approve")
+    assert await job.result("30s") == "in time"
+
+
+# -- bad declarations ----------------------------------------------------------------------------------
+
+
+async def test_bad_declarations(queue: Queue) -> None:
+    flow = queue.flow("bad")
+
+    async def step(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    flow.step(step)
+    for declare in (
+        lambda: flow.step(step),
+        lambda: flow.external("step"),
+        lambda: flow.external("x" * 10_000),
+        lambda: flow.step(name="a/b")(step),
+        lambda: flow.step(name="other", timeout=0)(step),
+        lambda: flow.step(name="other", when="yes")(step),  # type: ignore[arg-type]
+        lambda: flow.external("other", answer_rule="((("),
+        lambda: queue.flow("bad"),
+        lambda: queue.flow("worse", process=True),
+        lambda: queue.flow("Bad Name"),
+    ):
+        with pytest.raises((InvalidInput, ValueError)):
+            declare()
+    assert [one.name for one in flow.handler.steps] == ["step"]
