@@ -30,7 +30,8 @@ def routes() -> list[tuple[str, str]]:
 
 
 def filled(path: str, job_id: str) -> str:
-    path = path.replace("{collection}", "users").replace("{topic}", "mail").replace("{id}", job_id)
+    for name, value in (("collection", "users"), ("topic", "mail"), ("id", job_id), ("name", "w")):
+        path = path.replace(f"{{{name}}}", value)
     assert "{" not in path
     return path
 
