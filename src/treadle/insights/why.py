@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from treadle.model.durations import format_ms
 from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
+from treadle.policy.flow import UNSERVED
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, LimitReached, Obstacle
 
@@ -19,13 +22,29 @@ async def why(store: Store, id: str) -> list[str]:
         raise JobNotFound(f"no job has the id {id}", id=id)
     if job.status is Status.PROCESSING or job.status is Status.CANCELLING:
         return []
+    if job.status is Status.WAITING:
+        return [_waits(step) for step in job.steps if step["status"] == "waiting"]
     if job.status is not Status.PENDING:
         return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
     return [
         *_by_time(job, from_ms(await store.now())),
         *await _by_topic(store, job),
         *map(_by_limit, await store.obstacles(id)),
+        *await _unserved(store, job),
     ]
+
+
+def _waits(step: Mapping[str, Any]) -> str:
+    return f"it waits for an answer to step {step['id']} since {step['startedAt']}"
+
+
+async def _unserved(store: Store, job: Job) -> list[str]:
+    """A worker that lacks the code of the next step says so when it puts the job back."""
+    if not job.steps:
+        return []
+    events = await store.events(job.id) or []
+    last = events[-1].message if events and events[-1].type == "job:snoozed" else ""
+    return [last] if last.startswith(UNSERVED) else []
 
 
 def _by_limit(obstacle: Obstacle) -> str:

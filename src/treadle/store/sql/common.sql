@@ -393,10 +393,8 @@ DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 
 
 -- name: open_lease
 -- No worker_id in the answer means that the name is new.
-WITH clock AS MATERIALIZED (SELECT {now} AS now)
 INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
-SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), (SELECT now FROM clock) + t.ms,
-    (SELECT now FROM clock), {json: t.serves}
+SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), {now} + t.ms, {now}, {json: t.serves}
 FROM {rows: worker text, ms bigint, serves text} WHERE true RETURNING id, worker_id
 
 -- name: add_worker

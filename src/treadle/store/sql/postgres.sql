@@ -41,7 +41,7 @@ FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
 -- when the statistics say that most belong to one.
 SELECT t.key, m.id, m.running, m.flags FROM {rows: key text} CROSS JOIN LATERAL (
     SELECT x.n, j.id::text, j.flags, EXISTS (SELECT 1 FROM {running} r WHERE r.n = x.n) AS running
-    FROM {members} x JOIN {jobs} j ON j.n = x.n WHERE x.key = t.key OFFSET 0) m
+    FROM {members} x {seek: jobs j ON j.n = x.n} WHERE x.key = t.key OFFSET 0) m
 ORDER BY t.key, m.n
 
 -- name: next_held
@@ -237,9 +237,7 @@ ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
 -- name: renew_lease
 -- Renew a lease, late or not, and read the cancel requests for its jobs; no row means that it was taken back or given
 -- up. One statement: a worker frozen between two would keep the reaper from its lease.
-WITH clock AS MATERIALIZED (SELECT {now} AS now)
-UPDATE {leases} l SET until = (SELECT now FROM clock) + (SELECT t.ms FROM {rows: ms bigint}),
-    renewed_at = (SELECT now FROM clock)
+UPDATE {leases} l SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
 RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
     FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id), (l.serves ->> 'draining')::boolean
