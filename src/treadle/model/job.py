@@ -164,6 +164,8 @@ class Job(_Twin, Generic[ResultT]):
     parent_id: str | None = None
     webhook_url: str | None = None
     webhook_sent: bool | None = None
+    waits_until: datetime | None = None
+    """When a waiting job gives up; None: it waits as long as it takes. Not in JSON."""
     token: int | None = field(default=None, repr=False)
     """The token of its last claim; not in JSON."""
     deduplicated: bool = False

@@ -18,6 +18,7 @@ from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.store.values import (
+    ANY_SIZE,
     FOREVER,
     Advanced,
     Answer,
@@ -191,8 +192,12 @@ class Store(Protocol):
     async def events(self, id: str) -> Sequence[Event] | None:
         """The stored events, oldest first; None: no such job."""
 
-    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
-        """The runs of one step with their whole results, in the order in which they began; None: no such step."""
+    async def steps(
+        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+    ) -> StepPage | None:
+        """The runs of one step in the order in which they began; None: no such step. Results that are larger are left
+        out.
+        """
 
     async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
         """The changes since `cursor` (None: no changes, only a cursor to start with), about `limit` at a time: by any

@@ -283,6 +283,10 @@ class Answer(NamedTuple):
     """Keep it even if the job has no such step yet: its handler may come to wait for it."""
 
 
+# More than any result has.
+ANY_SIZE = 2**40
+
+
 class StepPage(NamedTuple):
     """The runs of one step, in the order of their keys' first use."""
 

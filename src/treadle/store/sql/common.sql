@@ -598,7 +598,8 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
     ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
-    CASE WHEN (j.flags & 32) <> 0 THEN {current_step} END, CASE WHEN (j.flags & 32) <> 0 THEN CAST({step_document} AS text) END
+    CASE WHEN (j.flags & 32) <> 0 THEN {current_step} END, CASE WHEN (j.flags & 32) <> 0 THEN CAST({step_document} AS text) END,
+    k.until
 FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 {seek_any: outcomes o ON o.n = j.n} {seek_any: running r ON r.n = j.n} {seek_any: ready q ON q.n = j.n}
 {seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: parked k ON k.n = j.n} {seek_any: leases s ON s.id = r.lease}
@@ -828,10 +829,10 @@ DELETE FROM {step_results} WHERE n {among: n bigint}
 DELETE FROM {answers} WHERE n {among: n bigint}
 
 -- name: step_page
--- The runs of one step, whole results included.
+-- The runs of one step, with results up to a size.
 SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
-    coalesce({json_text: s.result}, {json_text: w.result}), {json_text: s.schema}, s.until
-FROM {rows: id uuid, name text, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
+    CASE WHEN s.result_size <= t.most THEN coalesce({json_text: s.result}, {json_text: w.result}) END, {json_text: s.schema}, s.until
+FROM {rows: id uuid, name text, most bigint, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
 {seek: steps s ON s.n = j.n AND s.name = t.name}
 {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
 ORDER BY s.started_at, s.key LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})

@@ -24,6 +24,7 @@ from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_fr
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
+    ANY_SIZE,
     FOREVER,
     Advanced,
     Answer,
@@ -371,11 +372,14 @@ class SqlStore(ABC):
             for number, type_, source, to, message, metadata, at in rows
         ]
 
-    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+    async def steps(
+        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+    ) -> StepPage | None:
         if not is_job_id(id) or not _storable(step):
             return None
         [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
-        rows = await self._ask("step_page", [{"id": id, "name": step, "top": limit, "skip": offset}]) if total else []
+        page = {"id": id, "name": step, "most": max_result_bytes, "top": limit, "skip": offset}
+        rows = await self._ask("step_page", [page]) if total else []
         return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
 
     async def workers(self) -> Sequence[LiveWorker]:
