@@ -2,9 +2,12 @@
 
 from treadle.insights.stats import QueueStats
 from treadle.model.errors import (
+    AnswerError,
     CodeDefined,
     ConcurrencyRejected,
+    DoubledStep,
     Fail,
+    InvalidAnswer,
     InvalidCron,
     InvalidInput,
     InvalidPayload,
@@ -23,11 +26,14 @@ from treadle.model.errors import (
     ScheduleNotFound,
     SchemaMismatch,
     Snooze,
+    StepEnded,
     StoreUnavailable,
     TemplateDisabled,
     TreadleError,
+    UnknownStep,
     UnknownTimezone,
     VersionConflict,
+    WaitTimeout,
     WrongState,
 )
 from treadle.model.events import Event
@@ -37,20 +43,25 @@ from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
 from treadle.policy.schedule import Schedule
 from treadle.queue import ArgumentsTask, EnqueueOptions, JobRequest, PayloadTask, Queue, SyncJob, Task
+from treadle.queue.flows import Flow
 from treadle.worker import Context, Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnswerError",
     "ArgumentsTask",
     "CancelPolicy",
     "CodeDefined",
     "Concurrency",
     "ConcurrencyRejected",
     "Context",
+    "DoubledStep",
     "EnqueueOptions",
     "Event",
     "Fail",
+    "Flow",
+    "InvalidAnswer",
     "InvalidCron",
     "InvalidInput",
     "InvalidPayload",
@@ -78,14 +89,17 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Status",
+    "StepEnded",
     "StoreUnavailable",
     "SyncJob",
     "Task",
     "Template",
     "TemplateDisabled",
     "TreadleError",
+    "UnknownStep",
     "UnknownTimezone",
     "VersionConflict",
+    "WaitTimeout",
     "Worker",
     "WrongState",
 ]
