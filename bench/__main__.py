@@ -19,16 +19,17 @@ from typing import Any
 
 import uvloop
 
-from bench import api, limits, scenarios
+from bench import api, limits, pages, scenarios
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain processes threads pickup delayed scheduled backlog ended snapshot single http memory idle"
+    "limits enqueue drain processes threads pickup delayed scheduled backlog ended snapshot single http pages memory "
+    "idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended snapshot memory idle".split())
+ONCE = frozenset("ended snapshot pages memory idle".split())
 ROUNDS = 3
 
 
@@ -155,6 +156,11 @@ class Bench:
     def http(self) -> Figures:
         with self.store.fresh() as url:
             return api.measure(url, self.folder, 0.3 if self.quick else 6)
+
+    def pages(self) -> Figures:
+        """The dashboard over a million jobs."""
+        with self.store.fresh() as url:
+            return run(pages.pages(url, 20_000 if self.quick else 1_000_000))
 
     def memory(self) -> Figures:
         """A worker's memory after a tenth of the jobs and after all of them."""

@@ -20,7 +20,15 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 # Long enough for jobs of every kind to have come, failed and been retried.
 LIVELY_S = 75
 LOOKS = (("light", 1440), ("dark", 1440), ("phone", 380))
-PAGES = ("overview", "jobs", "job", "errors", "topics", "workers", "system")
+# Pages with another address than their name.
+ADDRESSES = {
+    "overview": "",
+    "schedule": "schedules/scheduled_report",
+    "template": "templates/demo_long_task",
+}
+PAGES = (
+    "overview jobs job errors topics schedules schedule workers templates template system".split()
+)  # or those that the command names
 
 
 @contextmanager
@@ -54,7 +62,7 @@ def show(page: Page, url: str, name: str) -> None:
         page.goto(f"{url}/_/errors")
         page.click(".errors-table td:first-child a.topic >> nth=0")
     else:
-        page.goto(f"{url}/_/{'' if name == 'overview' else name}")
+        page.goto(f"{url}/_/{ADDRESSES.get(name, name)}")
     page.wait_for_selector("html[data-ready]", state="attached")
     page.wait_for_timeout(800)  # the first patch has come
 
@@ -66,7 +74,7 @@ def take(browser: Browser, url: str, email: str, password: str) -> None:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
         page = context.new_page()
         sign_in(page, url, email, password)
-        for name in PAGES:
+        for name in sys.argv[1:] or PAGES:
             show(page, url, name)
             page.screenshot(path=IMAGES / f"{name}-{look}.png")
             print(f"{name}-{look}.png")

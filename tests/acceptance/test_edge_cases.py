@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from tests.acceptance.conftest import Start
-from tests.acceptance.waiting import after_failures, in_status, until
 from tests.servers import PostgresServer, find_postgres, needed
+from tests.waiting import after_failures, in_status, until
 from treadle import Context, InvalidInput, InvalidPayload, PayloadTooLarge, Queue, Status, WrongState
 from treadle.model.durations import duration_ms
 from treadle.model.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.conftest import Start, StartProgram, Travel
 from tests.acceptance.program import GATE, runs
-from tests.acceptance.waiting import after_failures, in_status, until
+from tests.waiting import after_failures, in_status, until
 from treadle import Context, PayloadTooLarge, Queue, Retry, Status
 from treadle.store.postgres.pools import PLAN_SETTINGS
 from treadle.store.sql.queries import load

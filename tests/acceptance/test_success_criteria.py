@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.conftest import Start, StartProgram, Travel
 from tests.acceptance.program import GATE, runs
-from tests.acceptance.waiting import after_failures, in_status, until
+from tests.waiting import after_failures, in_status, until
 from treadle import Context, Queue, Retry, Worker
 from treadle.store.sqlite.writer import Writer
 from treadle.store.values import Wants

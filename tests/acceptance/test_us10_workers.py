@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from tests.acceptance.conftest import Another, Start
-from tests.acceptance.waiting import after_failures, in_status, until
+from tests.waiting import after_failures, in_status, until
 from treadle import Context, Queue, Status
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Start, Travel
-from tests.acceptance.waiting import in_status
+from tests.waiting import in_status
 from treadle import PayloadTooLarge, Queue, Status
 
 

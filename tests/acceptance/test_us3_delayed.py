@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Start, Travel
-from tests.acceptance.waiting import in_status
+from tests.waiting import in_status
 from treadle import Queue, Status
 
 IN_15_MINUTES: dict[str, Callable[[], dict[str, Any]]] = {

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from tests.acceptance.conftest import Start, Travel
-from tests.acceptance.waiting import after_failures, in_status
+from tests.waiting import after_failures, in_status
 from treadle import Queue, Retry, Status
 
 

@@ -15,6 +15,8 @@ from tests.queue.hands import Hands, eventually
 from treadle import Job, Queue
 from treadle.accounts import Accounts
 from treadle.dashboard import create_app
+from treadle.queue.audit import Actor, AuditLog
+from treadle.store.values import Claimed, Touch
 
 
 class Site:
@@ -81,6 +83,37 @@ class Site:
     async def _complete(self, topic: str, result: Any) -> None:
         for claimed in await self.hands.claim(topic, limit=1):
             await self.hands.complete(claimed, result)
+
+    def worker(self, name: str, capability: str = "gpu") -> int:
+        """The lease of a worker that does nothing."""
+
+        async def open_lease() -> int:
+            serves = {"topics": ["mail"], "capabilities": [capability], "slots": 3}
+            return await self.queue.store.open_lease(name, 3_600_000, serves)
+
+        lease: int = self.run(open_lease())
+        return lease
+
+    def draining(self, lease: int) -> bool:
+        async def renewed() -> bool:
+            found = await self.queue.store.renew(lease, 600_000)
+            return found is not None and found.draining
+
+        return bool(self.run(renewed()))
+
+    def report(self, claimed: Claimed, message: str) -> None:
+        async def touch() -> None:
+            await self.queue.store.touch(claimed.lease, [Touch(claimed.n, claimed.token, 5, 10, message)])
+
+        self.run(touch())
+
+    def audit(self, text: str) -> None:
+        """An audit entry with this text in every field."""
+
+        async def add() -> None:
+            await AuditLog(self.queue).add(Actor(text, text), text, text, filter=text, reason=text)
+
+        self.run(add())
 
     def start(self, topic: str) -> Any:
         """Claim one job; it runs until the test settles it."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
+from pydantic import BaseModel, Field
 
 from tests.browser.person import Person
 from tests.browser.site import Site, site
@@ -15,7 +17,37 @@ from tests.browser.site import Site, site
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SERIOUS = ("serious", "critical")
 LOOKS = [("light", 1280), ("dark", 1280), ("light", 380), ("dark", 380)]
-PAGES = ["/", "/jobs", "/jobs/{failed}", "/jobs/{running}", "/jobs/new", "/errors", "/topics", "/workers", "/system"]
+PAGES = [
+    "/",
+    "/jobs",
+    "/jobs?cols=error,priority,worker",
+    "/jobs/{failed}",
+    "/jobs/{running}",
+    "/jobs/new",
+    "/errors",
+    "/topics",
+    "/workers",
+    "/system",
+    "/bulk?action=delete&all=1&status=failed",
+    "/shortcuts",
+    "/schedules",
+    "/schedules/nightly",
+    "/new-schedule",
+    "/templates",
+    "/templates/report",
+    "/templates/report/use/1",
+]
+
+
+class Report(BaseModel):
+    month: str = Field(description="Such as 2026-01")
+    pages: int | None = None
+    format: Literal["pdf", "csv"] = "pdf"
+    options: dict[str, int] = {}
+
+
+async def report(payload: Report) -> dict[str, int]:
+    return {}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +66,23 @@ def furnished(people_file: object, tmp_path_factory: pytest.TempPathFactory) -> 
         found.start("slow")
         cancelled = found.enqueue("mail")
         found.run(found.queue.cancel(cancelled.id))
+        plan(found)
+        found.worker("host:1:abc")
+        found.run(found.queue.pause("later"))
         yield found
+
+
+def plan(found: Site) -> None:
+    """Schedules with runs, and a template of two versions."""
+    releases: list[dict[str, Any]] = [{}, {"timeout": "1m"}]
+    for options in releases:
+        found.queue.handlers.clear()
+        found.queue.register("report", report, title="Report", description="Builds one", **options)
+        found.run(found.queue.save_templates())
+    schedules = found.queue.schedules
+    found.run(schedules.create("report", "30 2 * * *", id="nightly", timezone="Europe/Berlin", payload={"month": "a"}))
+    found.run(schedules.create("report", every="90s", id="off", enabled=False, payload={"month": "a"}))
+    found.run(schedules.run("nightly"))
 
 
 @pytest.fixture(params=LOOKS, ids=lambda look: f"{look[0]}-{look[1]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 from playwright.sync_api import Browser, expect
 
@@ -214,7 +215,76 @@ def test_without_javascript_every_page_reads_and_actions_work(browser: Browser, 
     person.page.get_by_role("button", name=re.compile("Cancel")).click()
     person.page.get_by_role("button", name=re.compile("Cancel 1 job")).click()
     expect(person.row(job.id)).to_contain_text("cancelled")
+    _more_without_javascript(person, served)
     context.close()
+
+
+def _more_without_javascript(person: Person, served: Site) -> None:
+    """Every other action by a form: edit, release, delete, enqueue, pause, resume, drain, columns, retention."""
+    page = person.page
+
+    def press(name: str) -> None:
+        page.get_by_role("main").get_by_role("button", name=re.compile(name)).first.click()
+
+    edited = served.enqueue()
+    page.goto(f"{served.url}/_/jobs/{edited.id}/edit")
+    page.get_by_label("Priority").fill("high")
+    press("Save|Change|Edit")
+    assert served.get(edited.id).priority == 75
+    page.goto(f"{served.url}/_/jobs/{edited.id}/delete")
+    press("Delete")
+    expect(page.locator(".toast")).to_contain_text("deleted")
+    page.goto(f"{served.url}/_/jobs/new")
+    page.locator("#topic").fill("by_hand")
+    press("Enqueue")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("by_hand")
+    page.goto(f"{served.url}/_/topics/by_hand/pause")
+    press("Pause")
+    expect(page.locator("#topic-list")).to_contain_text("paused")
+    page.get_by_role("button", name="Resume by_hand").click()
+    expect(page.locator(".toast")).to_contain_text("by_hand")
+    served.worker("without scripts")
+    page.goto(f"{served.url}/_/workers")
+    page.get_by_role("link", name="Drain without scripts").click()
+    press("Drain")
+    expect(page.locator("#worker-list")).to_contain_text("draining")
+    page.goto(f"{served.url}/_/jobs")
+    page.get_by_text("Columns").click()
+    page.get_by_label("Priority").check()
+    press("Show them")
+    expect(page.get_by_role("columnheader", name="Priority")).to_be_visible()
+
+
+def test_a_worker_is_drained_in_a_dialog(person: Person, served: Site) -> None:
+    lease = served.worker("host:1:abc")
+    person.open("/workers")
+    person.page.get_by_role("link", name="Drain host:1:abc").click()
+    expect(person.dialog).to_contain_text("claims no more jobs")
+    person.dialog.get_by_role("button", name="Drain this worker").click()
+    expect(person.page.locator("#worker-list")).to_contain_text("draining")
+    assert served.draining(lease)
+
+
+def test_a_group_of_errors_is_requeued(person: Person, served: Site) -> None:
+    jobs = [served.fail("mail", f"SmtpError: connection {n} refused") for n in range(3)]
+    person.open("/errors")
+    person.page.get_by_role("link", name=re.compile("Requeue 3 jobs")).click()
+    expect(person.dialog).to_contain_text("Requeue 3 jobs?")
+    person.dialog.get_by_role("button", name="Requeue 3 jobs").click()
+    expect(person.page.locator(".toast")).to_contain_text("3 jobs requeued")
+    assert {served.get(job.id).status.value for job in jobs} == {"pending"}
+
+
+def test_columns_are_chosen(person: Person, served: Site) -> None:
+    job = served.fail()
+    person.open("/jobs?status=failed")
+    person.page.get_by_text("Columns").click()
+    person.page.get_by_label("Error", exact=True).check()
+    person.page.get_by_label("Priority").check()
+    person.page.get_by_role("button", name="Show them").click()
+    expect(person.page.get_by_role("columnheader", name="Priority")).to_be_visible()
+    expect(person.row(job.id)).to_contain_text("50")
+    assert "status=failed" in person.page.url
 
 
 XSS = [
@@ -233,10 +303,38 @@ def test_markup_is_never_run_wherever_it_comes_from(person: Person, served: Site
         payload = {text: text, "deep": {text: [text]}}
         ids.append(served.fail(f"topic{i}", f"{text}: {text}", payload=payload, scope=text, scope_id=text).id)
     running = served.enqueue("slow", {XSS[0]: XSS[1]})
-    served.start("slow")
-    for path in ("/", "/jobs", "/errors", "/workers", *(f"/jobs/{id}" for id in [*ids, running.id])):
-        person.open(path)
+    claimed = served.start("slow")
+    served.report(claimed, XSS[0])
+    for text in XSS:
+        served.worker(text, text)
+        served.audit(text)
+        served.run(served.queue.cancel(served.enqueue().id, text))
+        served.run(served.accounts.api_keys.create(text[:40], ["manage"]))
+    reports: list[str] = []
+    person.page.on("request", lambda request: reports.append(request.url) if "csp" in request.url else None)
+    query = quote(XSS[1])
+    paths = (
+        "/",
+        "/jobs",
+        "/jobs?cols=error,worker,scopeId,createdBy",
+        "/errors",
+        "/topics",
+        "/workers",
+        "/system",
+        f"/errors?q={query}",
+        f"/jobs?q={query}&topic=topic0&status=failed&filter={query}",
+        f"/system?audit={query}",
+        f"/bulk?action=requeue&all=1&status=failed&back={query}",
+        f"/workers/drain?worker={query}",
+        f"/jobs/new?topic={query}",
+        f"/find?q={query}",
+    )
+    for path in (*paths, *(f"/jobs/{id}" for id in [*ids, running.id])):
+        person.page.goto(f"{served.url}/_{path}")
+        expect(person.page.get_by_role("heading", level=1)).to_be_attached()
         assert person.page.evaluate("window.hit") is None, path
+    assert reports == []
+    assert person.troubles == [], "the policy had nothing to refuse"
     for text in XSS:
         person.page.goto(f"{served.url}/_/jobs", wait_until="load")
         person.page.get_by_label("Search jobs").fill(f'"{text}"' if '"' not in text else text)

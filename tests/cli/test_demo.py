@@ -81,3 +81,24 @@ def test_it_can_be_started_again(tmp_path: Path) -> None:
 def test_a_folder_that_can_t_be_used_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "--dir" in Command(tmp_path).bare("demo", "--dir", "file").refused(2)
+
+
+def test_it_has_the_templates_of_the_requirements(tmp_path: Path) -> None:
+    with playing(tmp_path, "--port", "0") as demo, demo.signed_in() as client:
+        found = {one["topic"]: one for one in client.get("/api/templates").json()["items"]}
+        assert found.keys() >= {"demo_long_task", "scheduled_report", "multi_step_pipeline"}
+        seed = {
+            "version": 1,
+            "name": "示範長任務",
+            "description": "展示 job template、進度、取消、重跑與排程能力",
+            "enabled": True,
+            "repeatable": True,
+            "concurrencyPolicy": "reject_same_scope",
+            "dedupeKeys": ["scope_id", "target"],
+            "timeoutSeconds": 600,
+            "cancelPolicy": {"supported": True, "mode": "cooperative", "graceSeconds": 30},
+            "retryPolicy": {"maxAttempts": 2, "backoffSeconds": [30, 120]},
+        }
+        assert seed.items() <= found["demo_long_task"].items()
+        schedule = client.get("/api/schedules/scheduled_report").json()
+        assert (schedule["cron"], schedule["timezone"]) == ("0 9 * * *", "Asia/Taipei")

@@ -279,3 +279,24 @@ def test_the_log_level_says_what_is_logged(app: Command) -> None:
     done = app.from_shell("worker", "app:queue", "--burst", "--log-level", "warning", "--db", str(app.database))
     assert (done.code, done.err) == (0, "")
     assert "--log-level" in app("worker", "app:queue", "--log-level", "loud").refused(2)
+
+
+def test_a_drained_worker_finishes_its_job_and_exits_with_0(app: Command) -> None:
+    with app.worker("--name", "mine") as worker:
+        job = started(app)
+        with Queue(app.database).sync as queue:
+            assert queue.drain("mine")
+        (app.folder / "alarm").touch()
+        assert worker.wait(SECONDS) == 0
+    assert look(app, job).status == "completed"
+
+
+def test_drained_processes_are_not_replaced(app: Command) -> None:
+    with app.worker("--name", "mine", "--processes", "2") as worker, Queue(app.database).sync as queue:
+
+        def ended() -> bool:
+            queue.drain("mine")  # again, because the second process may have started late
+            return worker.poll() is not None
+
+        until(ended)
+        assert worker.returncode == 0

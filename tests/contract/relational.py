@@ -138,6 +138,7 @@ PROBLEMS += [
 TIMES = {
     "jobs": ["created_at", "expires_at"],
     "later": ["run_at"],
+    "workers": ["seen_at"],
     "leases": ["until", "renewed_at"],
     "running": ["claimed_at", "started_at", "cancel_at"],
     "outcomes": ["ended_at", "claimed_at", "started_at", "cancel_at"],
@@ -166,8 +167,9 @@ class RelationalDatabase(Database):
         for table, columns in TIMES.items():
             changes = ", ".join(f"{column} = {column} - {ms}" for column in columns)
             statements.append(f"UPDATE {{{table}}} SET {changes}")
-        statements.append("UPDATE {tally} SET minute = -minute")  # in one step two minutes could meet
-        statements.append(f"UPDATE {{tally}} SET minute = -minute - {ms // 60_000}")
+        for table in ("tally", "tally_hist"):
+            statements.append(f"UPDATE {{{table}}} SET minute = -minute")  # in one step two minutes could meet
+            statements.append(f"UPDATE {{{table}}} SET minute = -minute - {ms // 60_000}")
         await self.execute(*statements)
 
     async def problems(self) -> list[str]:

@@ -3,9 +3,6 @@
 from treadle.testing import contract
 
 
-class TestTemplate(contract.TemplateContract): ...
-
-
 class TestLeader(contract.LeaderContract): ...
 
 

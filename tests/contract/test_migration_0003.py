@@ -1,11 +1,15 @@
 """A database of the version before lanes without priority and limits of running jobs: the new code goes on with it."""
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.contract.relational import RelationalDatabase
+from treadle import Queue
+from treadle.insights.templates import definitions, saved_templates
 from treadle.model.status import Status
+from treadle.model.template import Template
 from treadle.policy.admission import QUEUE, Limit
 from treadle.policy.lifecycle import Completed
 from treadle.queue import steering
@@ -33,11 +37,22 @@ JOBS = {
 LANES = {1: ("mail", "", 50), 2: ("mail", "", 90), 3: ("mail", "gpu", 50), 4: ("other", "", 10), 5: ("sync", "", 50),
          6: ("sync", "", 75)}  # fmt: skip
 TOPICS = ["mail", "other", "sync"]
+# As the code before wrote it: without `schedulable` and `resultSchema`.
+DEFINITION = {
+    name: value
+    for name, value in Template("mail", name="It's mail", timeout="1m").as_json().items()
+    if name not in ("schedulable", "resultSchema")
+}
 
 
 @pytest.fixture
 def database(url: str) -> RelationalDatabase:
     return RelationalDatabase(url)
+
+
+def quoted(value: Any) -> str:
+    """JSON inside an SQL text inside a format string."""
+    return json.dumps(value).replace("'", "''").replace("{", "{{").replace("}", "}}")
 
 
 def old_rows(now: int, name: Any) -> list[str]:
@@ -77,6 +92,9 @@ def old_rows(now: int, name: Any) -> list[str]:
             rows.append(f"INSERT INTO {name('members')} (gate, n) VALUES ('g', {n})")
     return [
         *rows,
+        f"INSERT INTO {name('templates')} (topic, version, definition, updated_at) VALUES "
+        f"('mail', 4, '{quoted(DEFINITION)}', {now}), "
+        f"('empty', 0, 'null', {now})",
         f"INSERT INTO {name('gates')} (gate, used, max) VALUES ('g', 2, 2)",
         f"INSERT INTO {name('leases')} (id, worker, until, renewed_at, serves) "
         f"VALUES (1, 'old', {now + HOUR}, {now}, '{{{{}}}}')",
@@ -135,3 +153,18 @@ async def test_keys_and_limits_of_the_old_jobs_still_hold(bench: Workbench, data
     await bench.enqueue_one(topic="sync", limit=Limit("g", QUEUE, 2))
     assert len(await bench.claim(20, topics=["sync"])) == 1, "one of two runs already"
     assert await database.problems() == []
+
+
+async def test_templates_are_records_afterwards_and_keep_their_numbers(
+    bench: Workbench, database: RelationalDatabase
+) -> None:
+    found = await saved_templates(bench.store)
+    assert list(found) == ["mail"]
+    mail = found["mail"]
+    assert (mail.version, mail.enabled, mail.rolled_back) == (4, True, False)
+    assert mail.template.as_json() == Template("mail", name="It's mail", timeout="1m").as_json()
+    assert (await definitions(bench.store, found))["mail"] == {4: DEFINITION}
+    async with Queue(database.url) as queue:
+        queue.register("mail", lambda: None, title="It's mail", timeout="1m")
+        await queue.save_templates()
+        assert [one["version"] for one in await queue.templates.versions("mail")] == [4]

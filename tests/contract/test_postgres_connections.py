@@ -1,7 +1,6 @@
 """PostgreSQL goes away at the worst moment: the truth is read again, never assumed."""
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -223,28 +222,6 @@ class TestConnecting(ContractPart):
         assert (seqscan, outside) == ("off", "on")
         with pytest.raises(StoreUnavailable, match="not open"):
             await pools.fetch("SELECT 1")
-
-    @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-    async def test_a_fork_does_not_talk_on_its_parents_connections(self, bench: Workbench) -> None:
-        await bench.enqueue(1)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:  # pragma: no cover - in the child
-            answer = b"no error"
-            try:
-                asyncio.events._set_running_loop(None)
-                asyncio.run(bench.store.insert([new_job()]))
-            except InvalidInput as error:
-                answer = str(error).encode()
-            finally:
-                os.write(writing, answer)
-                os._exit(0)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with os.fdopen(reading, "rb") as pipe:
-            assert b"before a fork" in pipe.read()
-        await bench.enqueue(1)
-        assert await bench.store.count(Listing()) == 2
 
     async def test_a_transaction_that_fails_again_and_again_is_given_up(
         self, bench: Workbench, database: RelationalDatabase

@@ -1,14 +1,18 @@
 """Several OS processes on one database."""
 
+import asyncio
+import os
+
 import pytest
 
 from tests.contract.crew import crew
 from tests.contract.relational import RelationalDatabase
+from treadle.model.errors import InvalidInput
 from treadle.model.status import Status
 from treadle.store.values import Listing
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
-from treadle.testing.workbench import Workbench
+from treadle.testing.workbench import Workbench, new_job
 
 
 @pytest.mark.fault
@@ -38,3 +42,25 @@ class TestProcesses(ContractPart):
         made = [id for answer in await crew(database.url, "produce", [25] * 6) for id in answer]
         assert await bench.statuses(made) == [Status.PENDING] * 150
         assert sorted(await bench.claimable()) == sorted(made)
+
+    @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+    async def test_a_fork_does_not_talk_on_its_parents_connections(self, bench: Workbench) -> None:
+        await bench.enqueue(1)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - in the child
+            answer = b"no error"
+            try:
+                asyncio.events._set_running_loop(None)
+                asyncio.run(bench.store.insert([new_job()]))
+            except InvalidInput as error:
+                answer = str(error).encode()
+            finally:
+                os.write(writing, answer)
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with os.fdopen(reading, "rb") as pipe:
+            assert b"before a fork" in pipe.read()
+        await bench.enqueue(1)
+        assert await bench.store.count(Listing()) == 2

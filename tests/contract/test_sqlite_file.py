@@ -596,6 +596,23 @@ class Shaky:
         return self.connection.execute(sql, values)
 
 
+class TestLargePayloads(SqlitePart):
+    async def test_a_claim_measures_no_more_payloads_than_it_takes(self, bench: Workbench) -> None:
+        """SQLite reads a payload to measure it, and the claim has the write lock."""
+        assert isinstance(bench.store, SqliteStore)
+        measured: list[int] = []
+
+        def length(value: bytes) -> int:
+            measured.append(len(value))
+            return len(value)
+
+        bench.store.engine._connection.create_function("length", 1, length)
+        await bench.enqueue(200, payload='{"x": "%s"}' % ("x" * 10_000))
+        claim = await bench.store.claim(await bench.lease(), Wants(["mail"], [], 200, 200, max_bytes=50_000))
+        assert len(claim.jobs) == 4
+        assert len(measured) <= 6, "one too many, and one that the driver reads ahead"
+
+
 class TestTurningToWal:
     """A file that somebody else has locked while it is turned."""
 
@@ -629,29 +646,6 @@ class TestTurningToWal:
         monkeypatch.setattr(writer, "BUSY_SECONDS", 0)
         with pytest.raises(StoreUnavailable, match="can't open .*new.db: database is locked"):
             writer.Writer(path).connect()
-
-
-class TestFork(SqlitePart):
-    async def test_a_fork_after_opening_refuses_clearly(self, bench: Workbench) -> None:
-        await bench.enqueue(1)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:  # pragma: no cover - in the child
-            answer = b"no error"
-            try:
-                asyncio.events._set_running_loop(None)
-                asyncio.run(bench.store.insert([new_job()]))
-            except InvalidInput as error:
-                answer = str(error).encode()
-            finally:
-                os.write(writing, answer)
-                os._exit(0)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with os.fdopen(reading, "rb") as pipe:
-            assert b"before a fork" in pipe.read()
-        await bench.enqueue(1)
-        assert await bench.store.count(Listing()) == 2
 
 
 class TestLongReader(SqlitePart):

@@ -152,6 +152,22 @@ async def test_delete_and_more_than_a_thousand_want_the_number_typed(visitor: Vi
     assert await visitor.queue.count() == 0
 
 
+async def test_a_worker_is_asked_to_drain(visitor: Visitor) -> None:
+    lease = await visitor.queue.store.open_lease("host:7/b", 60_000, {"topics": ["mail"], "slots": 2})
+    page = (await visitor.get("/_/workers")).text
+    link = re.search(r'href="(/_/workers/drain[^"]+)"', page)
+    assert link
+    answer = await visitor.confirm(link[1], reason="a new version")
+    assert flash(answer) == "host:7/b was asked to drain."
+    renewed = await visitor.queue.store.renew(lease, 60_000)
+    assert renewed
+    assert renewed.draining
+    assert "draining" in await visitor.text("/_/workers")
+    assert "host:7/b" in (log := await audited(visitor))
+    assert "a new version" in log
+    assert (await visitor.get("/_/workers/drain?worker=nobody")).status_code == 404
+
+
 async def test_a_group_of_failures_is_requeued(visitor: Visitor) -> None:
     for i in range(3):
         await visitor.failed_job("mail", f"SmtpError: connection {i} refused", max_attempts=1)

@@ -2,10 +2,12 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.dashboard.visitor import Visitor, words
+from treadle.policy.lifecycle import Snoozed
 
 
 async def test_the_list_shows_jobs_with_topic_status_run_at_retries_and_error(visitor: Visitor) -> None:
@@ -145,3 +147,67 @@ async def test_finding_a_job_a_topic_or_a_page(sqlite_visitor: Visitor) -> None:
     ):
         answer = await sqlite_visitor.get(f"/_/find?q={text}")
         assert answer.headers["location"] == target
+
+
+async def test_columns_are_added_by_choice_and_stay_in_the_address(visitor: Visitor) -> None:
+    await visitor.failed_job(error="SmtpError: <b>refused</b>", max_attempts=1, priority="high", scope="user")
+    plain = await visitor.text("/_/jobs")
+    for name in ("Error", "Priority", "Created by", "Worker"):
+        assert name in plain, "the menu offers it"
+    page = (await visitor.get("/_/jobs?cols=priority&cols=error&status=failed&cols=nonsense")).text
+    head = page[page.index("<thead>") : page.index("</thead>")]
+    assert re.findall(r'<th class="extra[^>]*>([^<]*)', head) == ["Error", "Priority"]
+    cells = re.findall(r'<td class="extra[^>]*>([^<]*)', page)
+    assert cells == ["Boom: SmtpError: &lt;b&gt;refused&lt;/b&gt;", "75"]
+    tab = re.search(r'href="([^"]*)"[^>]*>Completed', page)
+    assert tab
+    assert "cols=error%2Cpriority" in tab[1]
+    live = (await visitor.get(f"/_/live?view=jobs&cols=error&once=1&ids={_first_id(page)}")).json()
+    assert 'class="extra"' in live["regions"][f"job-{_first_id(page)}"]
+
+
+def _first_id(page: str) -> str:
+    found = re.search(r'data-job="([^"]+)"', page)
+    assert found
+    return found[1]
+
+
+async def test_a_snoozed_job_has_no_negative_wait(visitor: Visitor) -> None:
+    await visitor.queue.enqueue("mail")
+    (claimed,) = await visitor.hands.claim("mail", limit=1)
+    await visitor.hands.settle(claimed, Snoozed(3_600_000))
+    page = (await visitor.get("/_/jobs")).text
+    assert not re.search(r">-\d", page)
+    assert "data-since" not in page[page.index("<thead>") :]
+
+
+async def test_a_page_of_jobs_asks_the_same_number_of_queries_for_one_row_and_for_fifty(
+    sqlite_visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    store = sqlite_visitor.queue.store
+    for verb in ("get", "list", "count", "backlog", "obstacles", "events", "stats", "topics", "workers"):
+        method = getattr(store, verb)
+
+        def counted(*args: Any, verb: str = verb, method: Any = method, **options: Any) -> Any:
+            asked.append(verb)
+            return method(*args, **options)
+
+        monkeypatch.setattr(store, verb, counted)
+    counts = []
+    for jobs in (1, 49):
+        await sqlite_visitor.queue.enqueue_many("mail", [{}] * jobs)
+        asked.clear()
+        await sqlite_visitor.get("/_/jobs?q=userId")
+        counts.append(sorted(asked))
+    assert counts[0] == counts[1]
+
+
+async def test_a_secret_is_shown_nowhere(visitor: Visitor) -> None:
+    visitor.queue.register("pay", lambda payload: None, secret=["token"])
+    job = await visitor.queue.enqueue("pay", {"user": "ann", "token": "s3cr3t-t0k3n"})
+    for path in ("/_/jobs", f"/_/jobs/{job.id}", f"/_/jobs/new?from={job.id}"):
+        page = await visitor.get(path)
+        assert page.status_code == 200
+        assert "s3cr3t-t0k3n" not in page.text
+        assert "***" in page.text

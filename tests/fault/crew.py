@@ -13,8 +13,8 @@ import psutil
 import psycopg
 
 from tests.fault.journal import Journal
-from tests.fault.waiting import until
 from tests.fault.zygote import Zygote
+from tests.waiting import until
 
 
 class Hand:

@@ -14,7 +14,7 @@ from tests.fault.audit import in_order
 from tests.fault.proxy import Cut, Proxy
 from tests.fault.scale import stride
 from tests.fault.test_nth_call import scenario
-from tests.fault.waiting import until
+from tests.waiting import until
 from treadle import Queue, Worker
 from treadle.model.errors import KeyReused, StoreUnavailable
 from treadle.store.values import Inserted, NewJob

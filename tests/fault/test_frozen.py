@@ -9,7 +9,7 @@ from tests.fault.crew import Crew
 from tests.fault.handlers import make_queue
 from tests.fault.journal import Pen
 from tests.fault.scale import scaled
-from tests.fault.waiting import nothing_live, until
+from tests.waiting import nothing_live, until
 from treadle import Job, Queue
 
 FROZEN_AT_ONCE = scaled(3, 10)

@@ -12,9 +12,9 @@ from tests.fault.crew import Crew
 from tests.fault.handlers import make_queue
 from tests.fault.journal import Pen
 from tests.fault.scale import scaled
-from tests.fault.waiting import nothing_live, until
 from tests.fault.zygote import Zygote
 from tests.servers import PgBouncer
+from tests.waiting import nothing_live, until
 from treadle import Job, Queue
 
 PROCESSES, CLIENTS_EACH, KEYS = scaled(3, 10), scaled(5, 10), scaled(40, 1_000)

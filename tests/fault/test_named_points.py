@@ -18,9 +18,9 @@ from tests.fault.crew import Crew
 from tests.fault.handlers import make_queue
 from tests.fault.journal import Pen
 from tests.fault.scale import scaled
-from tests.fault.waiting import nothing_live, until
 from tests.fault.zygote import Zygote
 from tests.servers import PostgresServer
+from tests.waiting import nothing_live, until
 from treadle import Queue
 from treadle.store.sql.rows import NOBODY
 

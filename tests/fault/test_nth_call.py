@@ -17,9 +17,9 @@ from tests.fault.flaky import Calls, Fault
 from tests.fault.handlers import add_handlers
 from tests.fault.journal import Journal, Pen
 from tests.fault.scale import stride
-from tests.fault.waiting import until
 from tests.faulty import FaultyQueue
 from tests.servers import PostgresServer
+from tests.waiting import until
 from treadle import Job, Queue, Worker
 from treadle.model.errors import StoreUnavailable, WrongState
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.fault.scale import scaled
-from tests.fault.waiting import until
 from tests.servers import PostgresServer
+from tests.waiting import until
 from treadle import Queue, Worker
 from treadle.store.sqlite import writer
 from treadle.telemetry import outages

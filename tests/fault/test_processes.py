@@ -17,7 +17,7 @@ from tests.fault.audit import Ledger, audit, read
 from tests.fault.crew import Crew
 from tests.fault.handlers import make_queue
 from tests.fault.journal import Pen
-from tests.fault.waiting import nothing_live, until
+from tests.waiting import nothing_live, until
 from treadle import Job, Queue
 from treadle.model.errors import TreadleError
 

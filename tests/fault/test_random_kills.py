@@ -7,7 +7,7 @@ from tests.fault.crew import Crew
 from tests.fault.handlers import TOPICS, make_queue
 from tests.fault.journal import Pen
 from tests.fault.scale import scaled
-from tests.fault.waiting import nothing_live, until
+from tests.waiting import nothing_live, until
 from treadle import JobRequest, Queue
 
 JOBS = scaled(1_500, 100_000)

@@ -9,7 +9,7 @@ import pytest
 from tests.fault.crash import MOMENTS, Crash
 from tests.fault.crew import Crew
 from tests.fault.scale import scaled
-from tests.fault.waiting import nothing_live, until
+from tests.waiting import nothing_live, until
 from treadle import Job, Queue
 from treadle.model.job import to_ms
 from treadle.policy.schedule import Schedule

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from tests.fault.scale import scaled
-from tests.fault.waiting import until
+from tests.waiting import until
 from treadle import Queue
 from treadle.insights import feed
 

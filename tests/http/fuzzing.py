@@ -32,6 +32,7 @@ CHECKS = (
     "allow_header_conformance",
 )
 TOPIC = "fuzz.deep"
+TEMPLATE = "fuzz_template"
 FILTERS = (
     "payload.n > 3",
     f"topic = '{TOPIC}' && (status = 'failed' || status ?= 'pending')",
@@ -186,6 +187,8 @@ class Guide:
             case.path_parameters["id"] = self._ended_job()
         elif path.startswith("/api/schedules/"):
             case.path_parameters["id"] = self._schedule()
+        elif path.startswith("/api/templates/"):
+            case.path_parameters["topic"] = TEMPLATE
         elif "{id}" in path:
             case.path_parameters["id"] = self._job(number)
         elif path.endswith("/auth-with-password"):

@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.http.api import Api, failure
+from treadle.http import bodies
 
 ENQUEUE = "/api/jobs/enqueue"
 JSON = {"Content-Type": "application/json"}
@@ -83,6 +84,21 @@ async def test_a_gzip_bomb(sqlite_api: Api) -> None:
     bomb = gzip.compress(b" " * (64 * MIB))
     assert len(bomb) < MIB
     assert await send(sqlite_api, bomb, **{"Content-Encoding": "gzip"}) == (413, "body_too_large")
+
+
+async def test_a_million_jobs_in_four_kilobytes_are_counted_and_not_looked_at(
+    sqlite_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[Any] = []
+    monkeypatch.setattr(bodies, "check_plain", lambda *found: looked_at.append(found))
+    body = b'{"jobs": [' + b",".join([b"{}"] * 1_300_000) + b"]}"
+    for content, headers in ((body, {}), (gzip.compress(body), {"Content-Encoding": "gzip"})):
+        answer = await sqlite_api.request(
+            "POST", "/api/jobs/enqueue-many", content=content, headers={**JSON, **headers}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["message"] == "jobs: at most 10,000 items are allowed, not 1,300,000"
+    assert not looked_at
 
 
 async def test_gzip_is_understood(sqlite_api: Api) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from tests.fault.scale import ASKED, scaled
 from tests.http.api import Api, failure
-from tests.http.fuzzing import Guide, fuzz
+from tests.http.fuzzing import TEMPLATE, Guide, fuzz
 from tests.http.served import ROOT, Served, served
+from treadle import Queue
 
 SEED = 20_260_101
 # Requests in short and in full, on each of two stores.
@@ -23,11 +24,19 @@ def token_of(caller: str, server: Served) -> str | None:
     return None
 
 
+def save_template(url: str) -> None:
+    queue = Queue(url)
+    queue.register(TEMPLATE, lambda payload: None)
+    queue.sync.save_templates()
+    queue.sync.close()
+
+
 @pytest.mark.timeout(scaled(300, 5400))
 @pytest.mark.parametrize("caller", CALLERS)
 def test_no_request_breaks_the_server_or_the_document(url: str, caller: str, tmp_path: Path) -> None:
     # Every case that the document implies is many; in short they are tried once.
     exhaustive = ASKED != "short" or (caller == "superuser" and url.startswith("sqlite"))
+    save_template(url)
     with served(tmp_path, url) as server:
         guide = Guide(server.url, server.sign_in("_superusers", ROOT), token_of(caller, server))
         report = fuzz(guide, requests=scaled(*CALLERS[caller]), seed=SEED, exhaustive=exhaustive)

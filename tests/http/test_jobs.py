@@ -6,6 +6,7 @@ import pytest
 
 from tests.http.api import Api, failure
 from tests.queue.hands import eventually
+from treadle import WrongState
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import rfc3339
 
@@ -246,6 +247,17 @@ async def test_why_it_is_not_running(api: Api) -> None:
 # -- steer -------------------------------------------------------------------------------------------
 
 
+async def test_cancelling_a_cancelled_job_is_409_over_http_and_in_python(api: Api) -> None:
+    job = await api.enqueue()
+    first = (await api.post(f"/api/jobs/{job['id']}/cancel", {"reason": "once"})).json()
+    again = await api.post(f"/api/jobs/{job['id']}/cancel", {"reason": "twice"})
+    assert failure(again) == (409, "wrong_state")
+    assert again.json()["data"]["status"] == "cancelled"
+    with pytest.raises(WrongState, match="the job is cancelled"):
+        await api.queue.cancel(job["id"], "thrice")
+    assert (await api.get(f"/api/jobs/{job['id']}")).json() == first, "nothing has changed"
+
+
 async def test_cancel_and_requeue(api: Api) -> None:
     job = await api.enqueue()
     cancelled = (await api.post(f"/api/jobs/{job['id']}/cancel", {"reason": "not needed"})).json()
@@ -320,7 +332,14 @@ async def test_bulk_counts_before_it_acts(api: Api) -> None:
     await api.enqueue("b")
     body = {"action": "cancel", "filter": "topic = 'a'", "dryRun": True}
     counted = (await api.post("/api/jobs/bulk", body)).json()
-    assert counted == {"action": "cancel", "dryRun": True, "matched": 3, "changed": 0, "refused": 0}
+    assert counted == {
+        "action": "cancel",
+        "dryRun": True,
+        "matched": 3,
+        "changed": 0,
+        "refused": 0,
+        "operationId": None,
+    }
     done = (await api.post("/api/jobs/bulk", {**body, "dryRun": False})).json()
     assert (done["matched"], done["changed"]) == (3, 3)
     assert await api.queue.count(status="cancelled") == 3

@@ -113,7 +113,7 @@ async def test_an_operation_visits_each_job_once_while_others_move(api: Api, mon
 
     monkeypatch.setattr(api.queue, "reschedule_many", with_others)
     operations = Operations(api.queue)
-    change, moment = bulk.Change("patch", priority=7), datetime.now(UTC)
+    change, moment = bulk.BulkChange("patch", priority=7), datetime.now(UTC)
     started = await operations.start(change, JobSearch(topic="mail"), moment, Actor("root"), 40)
     await operations.wait(started.id, 30)
     assert (started.state, started.changed, started.refused) == ("done", 40, 0)
@@ -151,7 +151,12 @@ async def _abandoned(queue: Queue) -> Operation:
     now = datetime.fromtimestamp(await queue.store.now() / 1000, UTC)
     operations = Operations(queue)
     operation = Operation(
-        "019a0000-0000-7000-8000-000000000000", bulk.Change("cancel"), JobSearch(topic="mail"), now, Actor("root"), 23
+        "019a0000-0000-7000-8000-000000000000",
+        bulk.BulkChange("cancel"),
+        JobSearch(topic="mail"),
+        now,
+        Actor("root"),
+        23,
     )
     await operations._batch(operation)
     assert await operations._save(operation)
@@ -170,7 +175,7 @@ async def test_operations_and_audit_entries_are_forgotten_in_the_end(api: Api, m
     monkeypatch.setattr("treadle.queue.audit.KEPT_MS", -1)
     operations, audit = Operations(queue), AuditLog(queue)
     moment = datetime.fromtimestamp(await queue.store.now() / 1000, UTC)
-    started = await operations.start(bulk.Change("cancel"), JobSearch(), moment, Actor("root"), 0)
+    started = await operations.start(bulk.BulkChange("cancel"), JobSearch(), moment, Actor("root"), 0)
     await operations.wait(started.id, 30)
     assert len(await audit.newest()) == 1
     await operations.take_over()

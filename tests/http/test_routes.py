@@ -31,8 +31,8 @@ def routes() -> list[tuple[str, str]]:
 
 
 def filled(path: str, job_id: str) -> str:
-    path = path.replace("{collection}", "users").replace("{topic}", "mail").replace("{id}", job_id)
-    path = path.replace("{step}", "prepare")
+    for name, value in {"collection": "users", "topic": "mail", "id": job_id, "name": "w", "step": "prepare"}.items():
+        path = path.replace(f"{{{name}}}", value)
     assert "{" not in path
     return path
 
@@ -53,7 +53,7 @@ async def test_nobody_gets_in_without_a_token(sqlite_api: Api) -> None:
 
 async def test_a_user_whom_no_rule_lets_in(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
-    key = await sqlite_api.key("templates")
+    key = await sqlite_api.key("webhooks")
     for method, path in routes():
         if (method, path) not in OPEN and not path.endswith("/auth-refresh"):
             for who in ("ann", key):

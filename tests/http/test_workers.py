@@ -273,3 +273,15 @@ async def test_a_claim_that_breaks_off_gives_its_jobs_back(
     assert failure(await api.post("/api/workers/claim", CLAIM))[0] == 503
     monkeypatch.undo()
     assert not await live(api)
+
+
+async def test_a_worker_is_asked_to_drain(api: Api) -> None:
+    serves = {"topics": ["mail"], "capabilities": [], "slots": 3}
+    await api.queue.store.open_lease("host:1/a", 60_000, serves)
+    assert [one["draining"] for one in (await api.get("/api/workers")).json()["items"]] == [False]
+    assert (await api.post("/api/workers/host:1%2Fa/drain")).status_code == 204
+    assert [one["draining"] for one in (await api.get("/api/workers")).json()["items"]] == [True]
+    assert failure(await api.post("/api/workers/nobody/drain")) == (404, "not_found")
+    assert failure(await api.post("/api/workers/nobody/drain", {"now": True})) == (400, "unknown_parameter")
+    assert failure(await api.post("/api/workers/host:1%2Fa/drain", as_="ann")) == (403, "forbidden")
+    assert failure(await api.post("/api/workers/host:1%2Fa/drain", as_=None)) == (401, "unauthorized")

@@ -29,7 +29,7 @@ from treadle import (
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
 from treadle.queue.schedules import KIND, Schedules, body_of, schedule_from
-from treadle.queue.sync_schedules import SyncSchedules
+from treadle.queue.sync_parts import SyncSchedules
 from treadle.store.values import RecordWrite
 
 HOUR_MS = 3_600_000
@@ -308,6 +308,54 @@ async def test_overlap_queue_holds_the_slot_until_the_job_before_has_ended(queue
     assert second.scheduled_at is not None
     assert to_ms(second.scheduled_at) == at
     assert not (await queue.schedules.get(made.id)).held
+
+
+async def test_an_operator_who_switches_the_template_off_stops_its_slots_until_it_is_on_again(queue: Queue) -> None:
+    queue.register("report", lambda: None)
+    await queue.save_templates()
+    made = await queue.schedules.create("report", "0 9 * * *")
+    await queue.templates.disable("report")
+    await make_due(queue, made.id)
+    await fire(queue)
+    after = await queue.schedules.get(made.id)
+    assert await jobs_of(queue) == []
+    assert after.problem == "the template of report is disabled"
+    assert [one.type for one in after.events] == ["schedule:skipped"]
+    await queue.templates.enable("report")
+    await make_due(queue, made.id)
+    await fire(queue)
+    assert len(await jobs_of(queue)) == 1
+    assert (await queue.schedules.get(made.id)).problem is None
+
+
+async def test_a_template_that_is_no_longer_schedulable_skips_the_slot(url: str) -> None:
+    async with Queue(url) as queue:
+        made = await queue.schedules.create("report", "0 9 * * *")
+        queue.register("report", lambda: None, schedulable=False)
+        await queue.save_templates()
+        await make_due(queue, made.id)
+        await fire(queue)
+        assert await jobs_of(queue) == []
+        assert "can't be scheduled" in ((await queue.schedules.get(made.id)).problem or "")
+        with pytest.raises(NotSchedulable):
+            await queue.schedules.run(made.id)
+
+
+class Pages(BaseModel):
+    pages: int
+
+
+def test_a_schedule_in_code_that_could_never_make_a_job_is_refused_where_it_is_written(tmp_path: Any) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+
+    def report(pages: Pages) -> None: ...
+
+    with pytest.raises(InvalidPayload, match=r"report: payload\.pages: Field required"):
+        queue.register("report", report, schedule="@daily")
+    with pytest.raises(InvalidInput, match="give schedule= or schedulable=False, not both"):
+        queue.register("other", lambda: None, schedule="@daily", schedulable=False)
+    assert queue.handlers == {}
+    queue.register("report", report, schedule={"cron": "@daily", "payload": {"pages": 3}})
 
 
 async def test_a_disabled_template_skips_the_slot_with_an_event(queue: Queue) -> None:

@@ -322,6 +322,22 @@ def test_while_others_write_an_enqueue_joins_their_commit(sqlite_url: str, monke
     queue.sync.close()
 
 
+def test_an_open_transaction_elsewhere_is_waited_for(sqlite_url: str) -> None:
+    queue = Queue(sqlite_url)
+    queue.sync.enqueue("mail")
+    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(queue.sync.enqueue, "mail", {"n": n}) for n in range(4)]
+        assert not any(one.done() for one in waiting)
+        assert queue.sync.count() == 1, "reads go on"
+        connection.execute("COMMIT")
+        connection.close()
+        assert len({one.result(timeout=20).id for one in waiting}) == 4
+    assert queue.sync.count() == 5
+    queue.sync.close()
+
+
 async def opened(queue: Queue) -> Any:
     return queue.store
 

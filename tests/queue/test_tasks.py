@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -141,6 +141,8 @@ async def test_an_option_among_the_arguments_is_refused_with_its_place(queue: Qu
         await add.enqueue(1, delay="15m")  # type: ignore[call-arg]
     with pytest.raises(InvalidPayload, match=told):
         add.sync.enqueue(1, delay="15m")  # type: ignore[call-arg]
+    with pytest.raises(InvalidPayload, match=r"options go before: \.options\(delay=…\)"):
+        add.sync.enqueue(1, countdown=5)  # type: ignore[call-arg]
     with pytest.raises(InvalidPayload, match=r"add: got an unexpected keyword argument 'c'$"):
         await add.enqueue(1, c=3)  # type: ignore[call-arg]
 
@@ -170,6 +172,47 @@ async def test_an_option_of_another_queue_is_named_by_ours(queue: Queue) -> None
     task = queue.register("mail", lambda: None)
     with pytest.raises(TypeError, match="prioritty: enqueue has no such option; use priority="):
         task.options(prioritty="high")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("delay", r"use add\.sync\.enqueue\(…\), or await add\.enqueue\(…\)"),
+        ("apply_async", r"use add\.options\(delay='15m'\)\.sync\.enqueue\(…\)"),
+        ("schedule", r"use add\.options\(delay='15m'\)"),
+        ("retry", r"use raise RetryAfter\('1m'\) in the handler"),
+        ("colour", "a task has no colour$"),
+    ],
+)
+async def test_a_method_of_another_queues_task_is_named_by_ours(queue: Queue, name: str, told: str) -> None:
+    @queue.job
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    with pytest.raises(AttributeError, match=told):
+        getattr(add, name)
+    assert not hasattr(add, "apply_async")
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("retry_backoff", r"use retry=Retry\(…, backoff='exponential'\)"),
+        ("retry_delay", r"use retry=Retry\(…, delay=…\)"),
+        ("acks_late", "leave it out: a job whose worker dies always runs again"),
+        ("job_timeout", "use timeout="),
+        ("result_ttl", "use the setting delete_after"),
+        ("crontab", "use schedule="),
+    ],
+)
+async def test_an_option_of_another_queues_decorator_is_named_by_ours(queue: Queue, option: str, told: str) -> None:
+    with pytest.raises(InvalidInput, match=f"mail: {option}: a job has no such option; {told}"):
+        queue.register("mail", lambda: None, **cast(Any, {option: 1}))
+
+
+async def test_a_topic_is_named_by_keyword(queue: Queue) -> None:
+    with pytest.raises(InvalidInput, match=r"@queue\.job: name the topic with @queue\.job\(topic='mail'\)"):
+        queue.job("mail")  # type: ignore[call-overload]
 
 
 async def test_a_connection_belongs_to_all_jobs_of_a_list(queue: Queue) -> None:

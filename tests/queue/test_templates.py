@@ -21,11 +21,14 @@ from treadle import (
     Status,
     Task,
     TemplateDisabled,
+    TemplateNotFound,
+    VersionConflict,
 )
+from treadle.store.values import RecordWrite
 
 
 async def saved(queue: Queue) -> dict[str, tuple[dict[str, Any], int]]:
-    return {topic: (json.loads(text), version) for topic, (text, version) in (await queue.store.templates()).items()}
+    return {one.topic: (dict(one.definition), one.version) for one in await queue.templates.list()}
 
 
 # -- decorator forms -------------------------------------------------------------------------------------------
@@ -194,16 +197,17 @@ async def test_templates_are_saved_when_the_queue_opens(url: str) -> None:
             "concurrencyPolicy": "reject_same_scope",
             "concurrencyKeys": ["input.account_id"],
             "concurrencyLimit": 2,
-            "rate": {"n": 5, "perSeconds": 60.0},
+            "rate": {"n": 5, "perSeconds": 60},
             "dedupeKeys": ["scope_id", "account_id"],
             "idempotencyKey": "input.account_id",
             "capability": "media",
             "priority": 75,
-            "timeoutSeconds": 1800.0,
-            "expiresSeconds": 86400.0,
-            "cancelPolicy": {"supported": True, "mode": "kill", "graceSeconds": 5.0},
-            "retryPolicy": {"maxAttempts": 5, "backoffSeconds": [1.0, 2.0, 4.0, 8.0]},
+            "timeoutSeconds": 1800,
+            "expiresSeconds": 86400,
+            "cancelPolicy": {"supported": True, "mode": "kill", "graceSeconds": 5},
+            "retryPolicy": {"maxAttempts": 5, "backoffSeconds": [1, 2, 4, 8]},
             "steps": [],
+            "resultSchema": None,
             "schedulable": True,
         }
 
@@ -308,3 +312,158 @@ async def test_a_rate_is_obeyed_by_a_worker_that_never_saw_the_template(url: str
         hands = Hands(other)
         assert len(await hands.claim("mail")) == 2
         assert await hands.claim("mail") == []
+
+
+# -- versions and the operator ----------------------------------------------------------------------------------
+
+
+def release(url: str, **options: Any) -> Queue:
+    """A process with the code of a release."""
+    queue = Queue(url)
+    queue.register("mail", lambda: None, **options)
+    return queue
+
+
+async def test_every_version_is_kept_and_listed_newest_first(url: str) -> None:
+    for priority in ("normal", "high", "normal", "low"):
+        async with release(url, priority=priority):
+            pass
+    async with Queue(url) as queue:
+        found = await queue.templates.versions("mail")
+        assert [(one["version"], one["priority"], one["current"]) for one in found] == [
+            (3, 25, True),
+            (2, 75, False),
+            (1, 50, False),
+        ]
+        assert all(one["createdAt"] for one in found)
+
+
+async def test_a_rollback_holds_for_every_process_until_a_new_definition_comes(url: str) -> None:
+    async with release(url, priority="normal"):
+        pass
+    async with release(url, priority="high") as new, Queue(url) as other:
+        assert (await new.enqueue("mail")).template_version == 2
+        saved = await new.templates.use("mail", 1)
+        assert (saved.version, saved.rolled_back) == (1, True)
+        for queue in (new, Queue(url)):
+            async with queue:
+                job = await queue.enqueue("mail")
+                assert (job.template_version, job.priority) == (1, 50)
+        await other.close()
+    async with release(url, priority="high") as restarted:
+        assert (await restarted.templates.get("mail")).version == 1, "a definition seen before changes nothing"
+    async with release(url, priority="low") as newer:
+        assert (await newer.templates.get("mail")).version == 3
+        assert (await newer.enqueue("mail")).template_version == 3
+
+
+async def test_the_newest_version_can_be_chosen_again(url: str) -> None:
+    async with release(url, priority="normal"):
+        pass
+    async with release(url, priority="high") as queue:
+        await queue.templates.use("mail", 1)
+        saved = await queue.templates.use("mail", 2)
+        assert (saved.version, saved.rolled_back) == (2, False)
+        assert (await queue.enqueue("mail")).priority == 75
+
+
+async def test_a_rollback_takes_its_rate_along(url: str) -> None:
+    async with release(url, rate=(1, "1h")):
+        pass
+    async with release(url) as queue:
+        await queue.enqueue_many("mail", [{}] * 5)
+        hands = Hands(queue)
+        assert len(await hands.claim("mail", limit=2)) == 2
+        await queue.templates.use("mail", 1)
+        assert len(await hands.claim("mail")) == 1
+        await queue.templates.use("mail", 2)
+        assert len(await hands.claim("mail")) == 2
+
+
+async def test_an_operators_switch_stands_over_restarts_and_deploys(url: str) -> None:
+    async with release(url) as queue:
+        pending = await queue.enqueue("mail")
+        assert not (await queue.templates.disable("mail")).enabled
+        with pytest.raises(TemplateDisabled):
+            await queue.enqueue("mail")
+        with pytest.raises(TemplateDisabled):
+            await queue.enqueue_many("mail", [{}, {}])
+        assert await Hands(queue).claimable("mail") == [pending.id]
+    for options in ({}, {"priority": "high"}):
+        async with release(url, **options) as queue:
+            assert not (await queue.templates.get("mail")).enabled
+            with pytest.raises(TemplateDisabled):
+                await queue.enqueue("mail")
+    async with release(url, priority="high") as queue:
+        assert (await queue.templates.enable("mail")).enabled
+        await queue.enqueue("mail")
+    async with release(url, enabled=False) as queue:
+        assert (await queue.enqueue("mail")).template_version == 3
+
+
+async def test_another_process_notices_the_switch(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(treadle.queue.queue, "TEMPLATES_SECONDS", 0.0)
+    async with release(url) as first, release(url) as second, Queue(url) as producer:
+        await second.enqueue("mail")
+        await first.templates.disable("mail")
+        for queue in (second, producer):
+            with pytest.raises(TemplateDisabled):
+                await queue.enqueue("mail")
+        await first.templates.enable("mail")
+        await second.enqueue("mail")
+
+
+async def test_a_job_of_a_disabled_template_is_not_requeued(url: str) -> None:
+    async with release(url) as queue:
+        job = await queue.enqueue("mail")
+        await queue.cancel(job.id)
+        await queue.templates.disable("mail")
+        with pytest.raises(TemplateDisabled):
+            await queue.requeue(job.id)
+        await queue.templates.enable("mail")
+        assert (await queue.requeue(job.id)).status is Status.PENDING
+
+
+async def test_what_is_not_there(url: str) -> None:
+    async with release(url) as queue:
+        with pytest.raises(TemplateNotFound, match="no template is saved for the topic other"):
+            await queue.templates.get("other")
+        with pytest.raises(TemplateNotFound):
+            await queue.templates.disable("other")
+        with pytest.raises(InvalidInput, match="the template of mail has no version 2; there are 1"):
+            await queue.templates.use("mail", 2)
+        with pytest.raises(VersionConflict, match="is at version 1, not 3"):
+            await queue.templates.use("mail", 1, expected=3)
+
+
+async def test_many_releases_that_start_together_get_numbers_of_their_own(url: str) -> None:
+    async def start(i: int) -> int | None:
+        async with release(url, priority=i) as queue:
+            return (await queue.enqueue("mail")).template_version
+
+    async with Queue(url) as queue:
+        versions = await asyncio.gather(*(start(i) for i in range(8)))
+        assert sorted(one or 0 for one in versions) == list(range(1, 9))
+        assert len(await queue.templates.versions("mail")) == 8
+
+
+async def test_a_definition_from_an_older_release_of_treadle_keeps_its_number(url: str) -> None:
+    async with release(url) as queue:
+        saved = await queue.templates.get("mail")
+        old = {name: value for name, value in saved.definition.items() if name not in ("resultSchema", "schedulable")}
+        body = json.dumps({"version": 1, "definition": old, "versions": [{"version": 1, "created_ms": 1}]})
+        await queue.store.write_records([RecordWrite("template", "mail", "mail", body, version=1)])
+    async with release(url) as queue:
+        saved = await queue.templates.get("mail")
+        assert (saved.version, saved.as_json()["schedulable"]) == (1, True)
+        assert len(saved.versions) == 1
+
+
+def test_templates_can_be_changed_from_code_without_a_loop(url: str) -> None:
+    queue = release(url)
+    queue.sync.enqueue("mail")
+    queue.sync.templates.disable("mail")
+    with pytest.raises(TemplateDisabled):
+        queue.sync.enqueue("mail")
+    assert [one.topic for one in queue.sync.templates.list()] == ["mail"]
+    queue.sync.close()

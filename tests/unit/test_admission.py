@@ -24,8 +24,8 @@ from treadle.policy.admission import (
     Refuse,
     Request,
     StartFacts,
+    StartVerdict,
     UniqueKey,
-    Verdict,
     admit,
     start,
     wanted,
@@ -158,7 +158,7 @@ def test_a_returning_job_finds_its_place_taken() -> None:
 # -- starting ------------------------------------------------------------------------------------
 
 
-def verdicts(*found: Candidate, free: int = 9, **facts: dict[str, int]) -> list[Verdict]:
+def verdicts(*found: Candidate, free: int = 9, **facts: dict[str, int]) -> list[StartVerdict]:
     return start(found, StartFacts(facts.get("running", {}), facts.get("rate_left", {}), free))
 
 

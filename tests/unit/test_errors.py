@@ -27,6 +27,7 @@ CODES = {
     "TemplateDisabled": "template_disabled",
     "NotSchedulable": "not_schedulable",
     "ScheduleNotFound": "not_found",
+    "TemplateNotFound": "not_found",
     "VersionConflict": "version_conflict",
     "CodeDefined": "code_defined",
     "UnknownStep": "unknown_step",
@@ -51,7 +52,7 @@ def test_every_error_has_its_own_stable_code() -> None:
     }
     assert found == CODES
     # Kinds of one error that callers tell apart in Python only: a client sees the same code.
-    same = {"StoreBusy": "StoreUnavailable", "ScheduleNotFound": "JobNotFound"}
+    same = {"StoreBusy": "StoreUnavailable", "ScheduleNotFound": "JobNotFound", "TemplateNotFound": "JobNotFound"}
     assert all(CODES[name] == CODES[other] for name, other in same.items())
     assert len(set(CODES.values())) == len(CODES) - len(same)
 

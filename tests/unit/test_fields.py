@@ -3,7 +3,7 @@
 import dataclasses
 
 from treadle.http import documents
-from treadle.model.fields import DOCUMENTS, FIELDS, JOB_FIELDS, JSON_NAMES, NEW_JOB, Kind
+from treadle.model.fields import DOCUMENTS, FIELDS, JOB_FIELDS, JSON_NAMES, NEW_JOB, FieldKind
 from treadle.model.job import Job
 from treadle.policy import rules
 from treadle.store.sql.where import COLUMNS
@@ -36,5 +36,5 @@ def test_openapi_says_what_may_be_null() -> None:
 def test_a_job_that_is_about_to_be_made_has_each_field() -> None:
     assert NEW_JOB.keys() == JSON_NAMES
     for field in JOB_FIELDS:
-        if field.kind is Kind.DATE or not field.always:
+        if field.kind is FieldKind.DATE or not field.always:
             assert field.new is None

@@ -20,7 +20,7 @@ from treadle.model.template import (
 NAMES = set(
     "topic name description enabled repeatable concurrencyPolicy concurrencyKeys concurrencyLimit rate dedupeKeys "
     "idempotencyKey capability priority timeoutSeconds expiresSeconds cancelPolicy retryPolicy steps payloadSchema "
-    "schedulable".split()
+    "resultSchema schedulable".split()
 )
 
 FULL = Template(
@@ -68,6 +68,7 @@ def test_a_bare_template_has_the_defaults_of_the_design() -> None:
         "retryPolicy": {"maxAttempts": 3, "backoffSeconds": [60, 240]},
         "steps": [],
         "payloadSchema": None,
+        "resultSchema": None,
         "schedulable": True,
     }
 
@@ -93,6 +94,7 @@ def test_a_full_template_says_everything() -> None:
         "retryPolicy": {"maxAttempts": 4, "backoffSeconds": [1, 10, 0.5]},
         "steps": [],
         "payloadSchema": {"type": "object"},
+        "resultSchema": None,
         "schedulable": True,
     }
 

@@ -14,7 +14,14 @@ import pytest
 from tests.faulty import FaultyQueue
 from treadle import Queue, Worker
 
-Start = Callable[..., Awaitable[Worker]]
+
+class StartedWorker(Worker):
+    """A worker whose run a test can wait for."""
+
+    done: asyncio.Task[None]
+
+
+Start = Callable[..., Awaitable[StartedWorker]]
 
 
 @pytest.fixture
@@ -27,18 +34,18 @@ async def queue(url: str) -> AsyncIterator[FaultyQueue]:
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
     """Start a worker; it runs until `worker.stop()` or the end of the test."""
-    running: list[tuple[Worker, asyncio.Task[None]]] = []
+    running: list[StartedWorker] = []
 
-    async def start(queue: Queue, **options: Any) -> Worker:
-        worker = Worker(queue, **{"drain": "5s", **options})
-        task = asyncio.create_task(worker.run())
-        running.append((worker, task))
-        worker.done = task  # type: ignore[attr-defined]
+    async def start(queue: Queue, **options: Any) -> StartedWorker:
+        worker = StartedWorker(queue, **{"drain": "5s", **options})
+        worker.done = asyncio.create_task(worker.run())
+        running.append(worker)
         await asyncio.sleep(0)
         return worker
 
     yield start
-    for worker, task in running:
+    for worker in running:
+        task = worker.done
         if not task.done():
             worker.stop()
             await asyncio.wait({task}, timeout=10)

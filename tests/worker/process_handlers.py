@@ -188,3 +188,17 @@ def wait_for(path: str) -> None:
     while not Path(path).exists():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def chain(ctx: Context, payload: dict[str, Any]) -> str:
+    job = ctx.enqueue("next", {"n": payload["n"]}, with_outcome=True, **payload.get("options", {}))
+    if payload.get("raises"):
+        raise ValueError("no")
+    return job.id
+
+
+async def async_chain(ctx: Context, payload: dict[str, Any]) -> str:
+    job = await ctx.enqueue("next", {"n": payload["n"]}, with_outcome=True, **payload.get("options", {}))
+    if payload.get("raises"):
+        raise ValueError("no")
+    return job.id

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from treadle import Concurrency, Context, Queue, Retry, TreadleError, Worker
 from treadle.store.values import Wants
 from treadle.worker import burst
@@ -142,8 +143,6 @@ async def test_reclaim_takes_back_what_lost_its_worker(queue: Queue) -> None:
     lease = await queue.store.open_lease("gone", 500)
     assert (await queue.store.claim(lease, Wants(["mail"], [], 1, 1))).jobs
     assert await queue.reclaim() == 0
-    async with asyncio.timeout(20):
-        while not (count := await queue.reclaim()):
-            await asyncio.sleep(0.05)
-    assert (count, await queue.reclaim()) == (1, 0)
+    assert await until(queue.reclaim) == 1
+    assert await queue.reclaim() == 0
     assert (await job.refresh()).status == "pending"

@@ -235,7 +235,7 @@ async def test_a_claim_that_fails_while_the_worker_stops_does_not_keep_it(queue:
     queue.faults.around("claim", claim)
     queue.faults.fail("release_unknown")
     job = await quick.enqueue()
-    await asyncio.wait_for(worker.done, 15)  # type: ignore[attr-defined]
+    await asyncio.wait_for(worker.done, 15)
     queue.faults.heal()
     await start(queue, reap_interval="50ms")
     assert await job.result("15s") == "ran"

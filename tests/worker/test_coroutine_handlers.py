@@ -225,6 +225,26 @@ async def test_an_exit_in_a_handler_fails_the_job_and_not_the_worker(queue: Queu
     assert await (await stay.enqueue()).result("15s") == "here"
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_handler_that_raises_generator_exit_fails_and_the_slot_goes_on(
+    queue: Queue, start: Start, waits: bool
+) -> None:
+    @queue.job(max_attempts=1)
+    async def leaves() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise GeneratorExit
+
+    @queue.job
+    async def follows() -> str:
+        return "done"
+
+    await start(queue, slots=1)
+    job = await ended(queue, await leaves.enqueue())
+    assert (job.status, job.error_type) == ("failed", "GeneratorExit")
+    assert await (await follows.enqueue()).result("20s") == "done"
+
+
 async def test_a_cancelled_task_of_the_handlers_own_is_a_failure(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     async def waits_for_a_cancelled_task() -> None:

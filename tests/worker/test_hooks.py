@@ -230,7 +230,7 @@ async def test_hooks_that_still_run_when_the_worker_stops_may_finish(queue: Queu
     await quick.enqueue()
     await asyncio.wait_for(begun.wait(), 15)
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert told == ["done"]
 
 
@@ -269,7 +269,7 @@ async def test_jobs_that_did_not_end_here_run_no_hooks(queue: Queue, start: Star
     await steering.release(queue.store, [job.id])
     await until(lambda: worker.metrics.lease_losses)
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert [moment for moment, _ in told if moment != "start"] == []
 
 
@@ -303,7 +303,7 @@ async def test_worker_hooks_open_before_the_first_job_and_close_after_the_last(q
     await work.enqueue()
     await until(lambda: "job" in told)
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert told == ["open", "ada", "job", "done", "close"]
 
 

@@ -173,7 +173,7 @@ async def test_slots_are_busy_while_handlers_run(queue: Queue, start: Start) -> 
     let_go.set()
     await until(lambda: metrics.free_slots() == 5)
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert (metrics.slots, metrics.free_slots()) == (0, 0)
 
 

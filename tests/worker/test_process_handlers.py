@@ -21,8 +21,8 @@ from treadle import CancelPolicy, InvalidInput, Job, Queue, Retry, Worker
 from treadle.queue import steering
 from treadle.worker import shutdown
 from treadle.worker.callers.process import Conversation
-from treadle.worker.child import process
-from treadle.worker.child.process import Child
+from treadle.worker.child import handle
+from treadle.worker.child.handle import Child
 
 QUICK = CancelPolicy(grace="400ms")
 
@@ -296,7 +296,7 @@ async def test_a_second_stop_kills_the_child_and_gives_its_job_back(queue: Queue
     worker.stop()
     worker.stop()
     await until(lambda: gone(pid))
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     job = await job.refresh()
     assert (job.status, job.attempt) == ("pending", 0)
 
@@ -329,7 +329,7 @@ async def test_one_that_is_being_stopped_is_killed_when_the_worker_leaves(
     worker.stop()
     worker.stop()
     await until(lambda: gone(pid))
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert (await job.refresh()).status == "cancelled"
 
 
@@ -364,7 +364,7 @@ async def test_a_child_that_was_starting_when_the_worker_left_does_not_begin(
     await starting.wait()
     for _ in range(stops):
         worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     assert (await job.refresh()).status == "pending"
     go_on.set()
     await until(lambda: made and gone(made[0]._pid))
@@ -419,7 +419,7 @@ async def test_a_process_that_cannot_be_started_is_a_failed_attempt(
 async def test_a_process_that_does_not_start_in_time_is_killed_and_a_failed_attempt(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "START_S", 0.001)
+    monkeypatch.setattr(handle, "START_S", 0.001)
     queue.register("plain", handlers.plain, process=True, max_attempts=1)
     await start(queue)
     before = set(multiprocessing.active_children())
@@ -442,17 +442,17 @@ async def test_an_idle_child_that_died_is_replaced(queue: Queue, start: Start) -
 async def test_a_child_that_will_not_leave_is_killed(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "LEAVE_S", 0.2)
+    monkeypatch.setattr(handle, "LEAVE_S", 0.2)
     queue.register("leaves_a_thread", handlers.leaves_a_thread, process=True)
     worker = await start(queue)
     pid = await (await queue.enqueue("leaves_a_thread")).result("30s")
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     await until(lambda: gone(pid))
 
 
 async def test_children_that_are_left_are_killed_when_the_program_exits() -> None:
     child = await Child.start()
-    process._kill_those_left()
+    handle._kill_those_left()
     await until(lambda: gone(child._pid))
     await child.dismiss()

@@ -110,6 +110,8 @@ async def test_an_ending_is_not_blamed_on_its_data_while_the_store_does_not_answ
     queue: FaultyQueue, start: Start
 ) -> None:
     quick, closed = noop(queue), RuntimeError("connection is closed")
+    worker = await start(queue, maintenance=False)
+    await until(lambda: worker.metrics.slots)
     away = queue.faults.fail("settle", error=closed)
 
     async def now(call: Around) -> Any:
@@ -119,7 +121,6 @@ async def test_an_ending_is_not_blamed_on_its_data_while_the_store_does_not_answ
         return await call()
 
     queue.faults.around("now", now)
-    await start(queue, maintenance=False)
     assert await (await quick.enqueue({"x": 1})).result("15s") == 1
     assert not away.left
 

@@ -484,7 +484,7 @@ async def test_a_flow_that_outlives_a_deploy(queue: Queue, start: Start, url: st
     worker = await start(queue)
     await in_status(queue, job, Status.WAITING)
     worker.stop()
-    await worker.done  # type: ignore[attr-defined]
+    await worker.done
     async with Queue(url) as newer:
         ran: list[str] = []
         new = newer.flow("deployed")
@@ -531,7 +531,7 @@ async def test_an_older_worker_leaves_a_new_step_to_others(queue: Queue, start: 
         assert "no worker has the code of step two" in await newer.why(job.id)
         assert states(await newer.get(job.id)) == {"one": "completed", "two": "pending"}
         older.stop()
-        await older.done  # type: ignore[attr-defined]
+        await older.done
         await start(newer)
         assert await newer.result(job.id, "30s") == 1
         assert (await newer.get(job.id)).attempt == 1

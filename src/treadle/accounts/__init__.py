@@ -13,7 +13,7 @@ from treadle.accounts.errors import (
     TooManyAttempts,
 )
 from treadle.accounts.passwords import Passwords
-from treadle.accounts.throttle import Attempts
+from treadle.accounts.throttle import SignInThrottle
 
 __all__ = [
     "SCOPES",
@@ -26,7 +26,6 @@ __all__ = [
     "ApiKey",
     "ApiKeyNotFound",
     "ApiKeys",
-    "Attempts",
     "Caller",
     "Collection",
     "LastSuperuser",
@@ -34,5 +33,6 @@ __all__ = [
     "ReadRecords",
     "SetupRefused",
     "SignInFailed",
+    "SignInThrottle",
     "TooManyAttempts",
 ]

@@ -37,7 +37,7 @@ from treadle.accounts.account import (
 from treadle.accounts.api_keys import PREFIX, ApiKeys
 from treadle.accounts.errors import AccountExists, AccountNotFound, LastSuperuser, SetupRefused, SignInFailed
 from treadle.accounts.passwords import Passwords
-from treadle.accounts.throttle import Attempts
+from treadle.accounts.throttle import SignInThrottle
 from treadle.model.errors import StoreUnavailable
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite
@@ -47,7 +47,7 @@ SIGNING = "signing"
 # How often to retry when other writers keep changing the same record.
 TRIES = 10
 
-Change = Callable[[Account], Account]
+AccountEdit = Callable[[Account], Account]
 ReadRecords = Callable[[Sequence[tuple[str, str]]], Awaitable[Sequence[Record | None]]]
 
 
@@ -59,7 +59,7 @@ class Accounts:
         store: Store,
         *,
         passwords: Passwords | None = None,
-        attempts: Attempts | None = None,
+        attempts: SignInThrottle | None = None,
         clock: Callable[[], float] = time.time,
         records: ReadRecords | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class Accounts:
         self._store = store
         self._records = records or store.get_records
         self._passwords = passwords or Passwords()
-        self._attempts = attempts or Attempts()
+        self._attempts = attempts or SignInThrottle()
         self._clock = clock
         self.api_keys = ApiKeys(store, clock)
 
@@ -167,7 +167,7 @@ class Accounts:
     async def _write(self, write: RecordWrite) -> Record | None:
         return (await self._store.write_records([write]))[0]
 
-    async def _change(self, collection: Collection, name: str, change: Change) -> Account:
+    async def _change(self, collection: Collection, name: str, change: AccountEdit) -> Account:
         for _ in range(TRIES):
             account = await self.get(collection, name)
             wanted = change(account)

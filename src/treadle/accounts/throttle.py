@@ -68,7 +68,7 @@ class _Identity:
         return delay if self.trying else max(self.failed_at + delay - now, 0.0)
 
 
-class Attempts:
+class SignInThrottle:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._clients: dict[str, _Client] = {}

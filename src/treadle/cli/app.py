@@ -23,6 +23,7 @@ from treadle.cli import (
     stats,
     superuser,
     target,
+    templates,
     user,
     worker,
 )
@@ -52,6 +53,7 @@ app.command("worker")(worker.worker)
 app.command("enqueue")(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
+app.add_typer(templates.app, name="templates")
 app.command("stats")(stats.stats)
 app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")

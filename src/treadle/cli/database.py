@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from treadle.cli import target
 from treadle.cli.output import note
@@ -14,6 +15,8 @@ from treadle.model.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
+
+T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
@@ -37,6 +40,16 @@ async def existing(db: str | None) -> AsyncIterator[Queue]:
     say_which(queue, db)
     async with queue:
         yield queue
+
+
+def ask(db: str | None, action: Callable[[Queue], Awaitable[T]]) -> T:
+    """What `action` answers about the command's queue."""
+
+    async def answer() -> T:
+        async with existing(db) as queue:
+            return await action(queue)
+
+    return asyncio.run(answer())
 
 
 def chosen(db: str | None, *, migrate: bool = True) -> Queue:

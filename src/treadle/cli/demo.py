@@ -58,7 +58,13 @@ def arrivals() -> list[Arrival]:
         Arrival("sync_account", 8, lambda: {"account": random.choice(accounts)}, at_once=2),
         Arrival("deliver", 5, lambda: {"parcel": random.choice(["book", "medicine"])}, _priority, at_once=3),
         Arrival("render_video", 45, lambda: {"assetId": f"v_{_id()}", "preset": "1080p"}, lambda: {"expires": "4m"}),
+        Arrival("demo_long_task", 37, lambda: {"target": f"album_{_id()}"}, _user),
+        Arrival("multi_step_pipeline", 19, lambda: {"source": f"s3://demo/{_id()}", "rows": 1000}),
     ]
+
+
+def _user() -> dict[str, Any]:
+    return {"scope": "user", "scope_id": f"user_{random.randrange(100, 200)}"}
 
 
 def _priority() -> dict[str, Any]:

@@ -10,11 +10,11 @@ import asyncio
 import math
 import random
 import time
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from treadle import Concurrency, Context, Fail, Queue, Retry, Snooze
+from treadle import CancelPolicy, Concurrency, Context, Fail, Queue, Retry, Snooze
 
 queue = Queue("sqlite:///treadle-demo.db")
 
@@ -134,3 +134,64 @@ async def deliver(payload: dict[str, Any]) -> str:
 @queue.job(capability="gpu")
 async def render_video(payload: dict[str, Any]) -> str:
     return f"{payload['assetId']} rendered"
+
+
+# The example templates of the requirements, with their fields.
+
+
+class LongTask(BaseModel):
+    target: str = Field(min_length=1, description="What to work on")
+    items: int = Field(20, ge=1, le=1000, description="How many parts it has")
+
+
+@queue.job(
+    title="示範長任務",
+    description="展示 job template、進度、取消、重跑與排程能力",
+    concurrency=Concurrency("reject_same_scope"),
+    dedupe_keys=["scope_id", "target"],
+    timeout=600,
+    cancel=CancelPolicy(supported=True, mode="cooperative", grace=30),
+    retry=Retry(2, [30, 120]),
+)
+async def demo_long_task(ctx: Context, task: LongTask) -> dict[str, int]:
+    for item in range(task.items):
+        await asyncio.sleep(0.4)
+        await ctx.progress(item * 100 // task.items, f"{task.target}: {item} of {task.items}")
+    return {"items": task.items}
+
+
+class Report(BaseModel):
+    month: str = Field("2026-01", pattern=r"^\d{4}-\d{2}$", description="Such as 2026-01")
+    format: Literal["pdf", "csv", "html"] = "pdf"
+    since: str | None = None
+
+
+@queue.job(
+    title="Scheduled report",
+    description="Made by a schedule; can be made by hand, too",
+    schedule=[
+        {"cron": "0 9 * * *", "timezone": "Asia/Taipei", "payload": {"since": "{{previousAt}}"}},
+        {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "id": "nightly_report", "missed": "skip"},
+        {"every": "30s", "id": "report_often", "overlap": "skip", "payload": {"format": "csv"}},
+    ],
+    timeout="5m",
+)
+async def scheduled_report(ctx: Context, report: Report) -> str:
+    for page in range(5):
+        await asyncio.sleep(0.5)
+        await ctx.progress(page * 20, f"page {page + 1} of 5")
+    return f"report-{report.month}.{report.format}"
+
+
+class Pipeline(BaseModel):
+    source: str
+    rows: int = Field(1000, ge=1)
+    options: dict[str, Any] = {}
+
+
+@queue.job(title="Pipeline of several steps", description="prepare, execute, finalize", timeout="10m")
+async def multi_step_pipeline(ctx: Context, pipeline: Pipeline) -> dict[str, Any]:
+    for percent, step in ((0, "prepare"), (33, "execute"), (66, "finalize")):
+        await ctx.progress(percent, step)
+        await asyncio.sleep(random.uniform(0.5, 2))
+    return {"source": pipeline.source, "rows": pipeline.rows}

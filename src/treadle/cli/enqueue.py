@@ -18,44 +18,53 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="What kind of job.", show_default=False)]
+PayloadArgument = Annotated[
+    str,
+    typer.Argument(metavar="[PAYLOAD]", help="A JSON object; - reads it from stdin.", show_default=False),
+]
+DelayOption = Annotated[
+    str | None, typer.Option("--delay", metavar="TIME", help='Run it after this time, such as "15m".')
+]
+RunAtOption = Annotated[str | None, typer.Option("--run-at", metavar="TIME", help="Run it at 2026-12-24T18:00:00Z.")]
+PriorityOption = Annotated[
+    str | None,
+    typer.Option("--priority", metavar="P", help="critical, high, normal, low, background, or an integer."),
+]
+MaxAttemptsOption = Annotated[
+    int | None, typer.Option("--max-attempts", metavar="N", help="Give up after so many failures.")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="Idempotency key: the same key makes no second job."),
+]
+ScopeOption = Annotated[str | None, typer.Option("--scope", metavar="SCOPE", help="The kind of owner, such as user.")]
+ScopeIdOption = Annotated[str | None, typer.Option("--scope-id", metavar="ID", help="Which one, such as 42.")]
+CapabilityOption = Annotated[
+    str | None,
+    typer.Option("--capability", metavar="NAME", help="Only a worker with this capability may run it."),
+]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for its end; exit with 1 if it does not complete.")]
+TimeoutOption = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="How long --wait waits. The job stays where it is.")
+]
+CreateOption = Annotated[bool, typer.Option("--create", help="Make the SQLite file if it does not exist.")]
+
+
 def enqueue(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What kind of job.", show_default=False)],
-    payload: Annotated[
-        str,
-        typer.Argument(metavar="[PAYLOAD]", help="A JSON object; - reads it from stdin.", show_default=False),
-    ] = "{}",
-    delay: Annotated[
-        str | None, typer.Option("--delay", metavar="TIME", help='Run it after this time, such as "15m".')
-    ] = None,
-    run_at: Annotated[
-        str | None, typer.Option("--run-at", metavar="TIME", help="Run it at 2026-12-24T18:00:00Z.")
-    ] = None,
-    priority: Annotated[
-        str | None,
-        typer.Option("--priority", metavar="P", help="critical, high, normal, low, background, or an integer."),
-    ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="Give up after so many failures.")
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="Idempotency key: the same key makes no second job."),
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option("--scope", metavar="SCOPE", help="The kind of owner, such as user.")
-    ] = None,
-    scope_id: Annotated[str | None, typer.Option("--scope-id", metavar="ID", help="Which one, such as 42.")] = None,
-    capability: Annotated[
-        str | None,
-        typer.Option("--capability", metavar="NAME", help="Only a worker with this capability may run it."),
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit with 1 if it does not complete.")
-    ] = False,
-    timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="How long --wait waits. The job stays where it is.")
-    ] = "10m",
-    create: Annotated[bool, typer.Option("--create", help="Make the SQLite file if it does not exist.")] = False,
+    topic: TopicArgument,
+    payload: PayloadArgument = "{}",
+    delay: DelayOption = None,
+    run_at: RunAtOption = None,
+    priority: PriorityOption = None,
+    max_attempts: MaxAttemptsOption = None,
+    key: KeyOption = None,
+    scope: ScopeOption = None,
+    scope_id: ScopeIdOption = None,
+    capability: CapabilityOption = None,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = "10m",
+    create: CreateOption = False,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:

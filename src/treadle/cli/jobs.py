@@ -338,10 +338,10 @@ def delete(
     _steer("deleted", job_ids, lambda queue, job_id: queue.delete(job_id, force=force), db, as_json)
 
 
-Action = Callable[["Queue", str], Awaitable["Job | None"]]
+JobAction = Callable[["Queue", str], Awaitable["Job | None"]]
 
 
-def _steer(done: str, job_ids: Sequence[str], action: Action, db: str | None, as_json: bool) -> None:
+def _steer(done: str, job_ids: Sequence[str], action: JobAction, db: str | None, as_json: bool) -> None:
     """Apply to each job; a refusal is reported on stderr and does not stop the others."""
     answers = asyncio.run(_each(job_ids, action, db))
     refused = {job_id: answer for job_id, answer in answers.items() if isinstance(answer, TreadleError)}
@@ -363,7 +363,7 @@ def _steer(done: str, job_ids: Sequence[str], action: Action, db: str | None, as
         raise typer.Exit(1)
 
 
-async def _each(job_ids: Sequence[str], action: Action, db: str | None) -> dict[str, Job | TreadleError | None]:
+async def _each(job_ids: Sequence[str], action: JobAction, db: str | None) -> dict[str, Job | TreadleError | None]:
     answers: dict[str, Job | TreadleError | None] = {}
     async with existing(db) as queue:
         for job_id in dict.fromkeys(job_ids):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing
+from treadle.cli.database import ask
 from treadle.cli.output import Column, listed, print_facts, print_heading, print_json, print_table, relative, say
 from treadle.model.errors import InvalidInput
 
@@ -71,7 +70,7 @@ End = Annotated[str | None, typer.Option("--end", metavar="TIME", help="No run a
 @app.command("list")
 def list_schedules(topic: options.Topic = None, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """List all schedules, oldest first."""
-    found, now = _ask(db, lambda queue: _with_now(queue, queue.schedules.list(topic)))
+    found, now = ask(db, lambda queue: _with_now(queue, queue.schedules.list(topic)))
     if as_json:
         print_json(listed(one.as_json(now) for one in found))
         return
@@ -104,7 +103,7 @@ def _row(schedule: Schedule) -> list[Any]:
 @app.command()
 def show(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Show everything about a schedule."""
-    schedule, now = _ask(db, lambda queue: _with_now(queue, queue.schedules.get(schedule_id)))
+    schedule, now = ask(db, lambda queue: _with_now(queue, queue.schedules.get(schedule_id)))
     _print_one(schedule, now, as_json)
 
 
@@ -118,7 +117,7 @@ def next_runs(
     """Show when a schedule runs next, in its own time zone and in UTC."""
     from treadle.model.job import from_ms, rfc3339
 
-    schedule, now = _ask(db, lambda queue: _with_now(queue, queue.schedules.get(schedule_id)))
+    schedule, now = ask(db, lambda queue: _with_now(queue, queue.schedules.get(schedule_id)))
     times = [found for ms in schedule.next_runs(now, count) if (found := from_ms(ms))]
     if as_json:
         print_json(listed(rfc3339(one) for one in times))
@@ -155,7 +154,7 @@ def create(
         made = queue.schedules.create(topic, cron, id=schedule_id, enabled=not disabled, **chosen)
         return await _with_now(queue, made)
 
-    _print_one(*_ask(db, make), as_json)
+    _print_one(*ask(db, make), as_json)
 
 
 @app.command()
@@ -181,26 +180,26 @@ def edit(
         chosen["cron"] = cron
     if not chosen:
         raise InvalidInput("nothing to change; see treadle schedules edit --help")
-    changed = _ask(db, lambda queue: _with_now(queue, queue.schedules.update(schedule_id, **chosen)))
+    changed = ask(db, lambda queue: _with_now(queue, queue.schedules.update(schedule_id, **chosen)))
     _print_one(*changed, as_json)
 
 
 @app.command()
 def enable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Run a schedule again from its next time on."""
-    _print_one(*_ask(db, lambda queue: _with_now(queue, queue.schedules.enable(schedule_id))), as_json)
+    _print_one(*ask(db, lambda queue: _with_now(queue, queue.schedules.enable(schedule_id))), as_json)
 
 
 @app.command()
 def disable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Make no more jobs; existing ones still run."""
-    _print_one(*_ask(db, lambda queue: _with_now(queue, queue.schedules.disable(schedule_id))), as_json)
+    _print_one(*ask(db, lambda queue: _with_now(queue, queue.schedules.disable(schedule_id))), as_json)
 
 
 @app.command()
 def run(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Make a job now. The next run does not change."""
-    job = _ask(db, lambda queue: queue.schedules.run(schedule_id))
+    job = ask(db, lambda queue: queue.schedules.run(schedule_id))
     if as_json:
         print_json(job.as_json())
     else:
@@ -210,19 +209,11 @@ def run(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson 
 @app.command()
 def delete(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Delete a schedule; the jobs that it made stay."""
-    _ask(db, lambda queue: queue.schedules.delete(schedule_id))
+    ask(db, lambda queue: queue.schedules.delete(schedule_id))
     if as_json:
         print_json({"id": schedule_id})
     else:
         say(f"{schedule_id} deleted")
-
-
-def _ask(db: str | None, action: Callable[[Queue], Awaitable[T]]) -> T:
-    async def ask() -> T:
-        async with existing(db) as queue:
-            return await action(queue)
-
-    return asyncio.run(ask())
 
 
 async def _with_now(queue: Queue, found: Awaitable[T]) -> tuple[T, int]:

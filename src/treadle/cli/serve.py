@@ -152,20 +152,22 @@ def _server(app: Any) -> uvicorn.Server:
         proxy_headers=False,
     )
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield  # the worker has to receive them too
 
-    return Server(config)
+    return UvicornServer(config)
 
 
 async def _together(server: uvicorn.Server, worker: Worker, listener: socket.socket) -> None:
-    """Run both until one of them ends, then stop the other."""
+    """Run both until one of them ends, then stop the other. A server goes on without a worker that was drained."""
     working = asyncio.create_task(worker.run())
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await asyncio.wait({working, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if worker.drained:
+            await asyncio.wait({serving})
     finally:
         server.should_exit = True
         if not working.done() and not worker.stopping:

@@ -29,67 +29,77 @@ log = logging.getLogger("treadle.worker")
 STOP_S = 1.0
 LOOK_AT_MEMORY_S = 1.0
 
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:QUEUE",
+        help="Where the queue is, such as app:queue for queue = Queue(…) in app.py.",
+        show_default=False,
+    ),
+]
+ProcessesOption = Annotated[
+    int, typer.Option("--processes", metavar="N", min=1, max=256, help="Run so many worker processes.")
+]
+SlotsOption = Annotated[
+    int | None,
+    typer.Option("--slots", metavar="N", help="Run up to this many jobs concurrently in each process. Default: 10."),
+]
+TopicsOption = Annotated[
+    str | None,
+    typer.Option("--topics", metavar="A,B", help="Serve only these topics. Default: all with a handler."),
+]
+CapabilitiesOption = Annotated[
+    str | None,
+    typer.Option("--capabilities", metavar="A,B", help="Also take jobs that need one of these."),
+]
+NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The worker's name in lists and logs.")]
+LeaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--lease",
+        metavar="TIME",
+        help="After so long without a sign of life others take over its jobs. Default: 5m.",
+    ),
+]
+DrainOption = Annotated[
+    str, typer.Option("--drain", metavar="TIME", help="How long running jobs may go on after a stop signal.")
+]
+BurstOption = Annotated[bool, typer.Option("--burst", help="End when no job is left that could be started now.")]
+MaxJobsOption = Annotated[
+    int | None,
+    typer.Option("--max-jobs", metavar="N", min=1, help="Replace a process after so many jobs."),
+]
+MaxMemoryOption = Annotated[
+    str | None,
+    typer.Option("--max-memory", metavar="SIZE", help="Replace a process that has outgrown this, such as 512M."),
+]
+PrefetchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--prefetch",
+        metavar="N",
+        min=0,
+        help="Claim at most N jobs beyond the free slots; 0: none. Default: what is started within 100 ms.",
+    ),
+]
+MemberOption = Annotated[bool, typer.Option("--member", hidden=True)]
+
 
 def worker(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:QUEUE",
-            help="Where the queue is, such as app:queue for queue = Queue(…) in app.py.",
-            show_default=False,
-        ),
-    ],
-    processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, max=256, help="Run so many worker processes.")
-    ] = 1,
-    slots: Annotated[
-        int | None,
-        typer.Option(
-            "--slots", metavar="N", help="Run up to this many jobs concurrently in each process. Default: 10."
-        ),
-    ] = None,
-    topics: Annotated[
-        str | None,
-        typer.Option("--topics", metavar="A,B", help="Serve only these topics. Default: all with a handler."),
-    ] = None,
-    capabilities: Annotated[
-        str | None,
-        typer.Option("--capabilities", metavar="A,B", help="Also take jobs that need one of these."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="The worker's name in lists and logs.")
-    ] = None,
-    lease: Annotated[
-        str | None,
-        typer.Option(
-            "--lease",
-            metavar="TIME",
-            help="After so long without a sign of life others take over its jobs. Default: 5m.",
-        ),
-    ] = None,
-    drain: Annotated[
-        str, typer.Option("--drain", metavar="TIME", help="How long running jobs may go on after a stop signal.")
-    ] = "30s",
-    burst: Annotated[bool, typer.Option("--burst", help="End when no job is left that could be started now.")] = False,
-    max_jobs: Annotated[
-        int | None,
-        typer.Option("--max-jobs", metavar="N", min=1, help="Replace a process after so many jobs."),
-    ] = None,
-    max_memory: Annotated[
-        str | None,
-        typer.Option("--max-memory", metavar="SIZE", help="Replace a process that has outgrown this, such as 512M."),
-    ] = None,
-    prefetch: Annotated[
-        int | None,
-        typer.Option(
-            "--prefetch",
-            metavar="N",
-            min=0,
-            help="Claim at most N jobs beyond the free slots; 0: none. Default: what is started within 100 ms.",
-        ),
-    ] = None,
+    target: TargetArgument,
+    processes: ProcessesOption = 1,
+    slots: SlotsOption = None,
+    topics: TopicsOption = None,
+    capabilities: CapabilitiesOption = None,
+    name: NameOption = None,
+    lease: LeaseOption = None,
+    drain: DrainOption = "30s",
+    burst: BurstOption = False,
+    max_jobs: MaxJobsOption = None,
+    max_memory: MaxMemoryOption = None,
+    prefetch: PrefetchOption = None,
     log_level: options.LogLevel = "info",
-    member: Annotated[bool, typer.Option("--member", hidden=True)] = False,
+    member: MemberOption = False,
     db: options.Db = None,
 ) -> None:
     """Run the jobs of a queue in your code.
@@ -115,11 +125,12 @@ def worker(
         "prefetch": prefetch,
     }
     replace_me: list[bool] = []
-    run_on_uvloop(_work(queue, choices, limits, replace_me))
-    if replace_me:
-        from treadle.worker.supervisor import REPLACE_ME
+    drained: list[bool] = []
+    run_on_uvloop(_work(queue, choices, limits, replace_me, drained))
+    if member and (replace_me or drained):
+        from treadle.worker.supervisor import DRAINED, REPLACE_ME
 
-        raise typer.Exit(REPLACE_ME)
+        raise typer.Exit(DRAINED if drained else REPLACE_ME)
 
 
 class Limits(NamedTuple):
@@ -129,7 +140,9 @@ class Limits(NamedTuple):
     memory_bytes: int | None
 
 
-async def _work(queue: Queue, choices: dict[str, Any], limits: Limits, replace_me: list[bool]) -> None:
+async def _work(
+    queue: Queue, choices: dict[str, Any], limits: Limits, replace_me: list[bool], drained: list[bool]
+) -> None:
     from treadle.store.connect import shown
     from treadle.worker import Worker
 
@@ -143,7 +156,8 @@ async def _work(queue: Queue, choices: dict[str, Any], limits: Limits, replace_m
         watching.cancel()
         await queue.close()
     log.info("%s has stopped", worker.name)
-    await _leave_the_deaf_behind()
+    drained += [True] * worker.drained
+    await _exit_despite_stuck_handlers()
 
 
 def _replaced_by(worker: Worker, limits: Limits, replace_me: list[bool]) -> Coroutine[Any, Any, None]:
@@ -182,7 +196,7 @@ def _memory_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-async def _leave_the_deaf_behind() -> None:
+async def _exit_despite_stuck_handlers() -> None:
     """Exit even if a handler swallows its cancel, because another worker may already have its job."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:

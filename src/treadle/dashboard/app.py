@@ -25,8 +25,12 @@ from treadle.dashboard.pages import (
     jobs,
     live,
     overview,
+    schedule_edit,
+    schedules,
     sign_in,
     system,
+    template,
+    templates,
     topics,
     workers,
 )
@@ -81,7 +85,27 @@ class Dashboard:
                 Route("/topics/{topic}/pause", self._shown(topics.ask_pause)),
                 Route("/topics/{topic}/pause", self._changing(topics.pause), methods=["POST"]),
                 Route("/topics/{topic}/resume", self._changing(topics.resume), methods=["POST"]),
+                Route("/schedules", self._shown(schedules.schedules)),
+                Route("/new-schedule", self._shown(schedule_edit.new)),
+                Route("/new-schedule", self._changing(schedule_edit.save), methods=["POST"]),
+                Route("/schedule-preview", self._shown(schedule_edit.preview), methods=["POST"]),
+                Route("/schedules/{id}", self._shown(schedule_edit.edit)),
+                Route("/schedules/{id}", self._changing(schedule_edit.save), methods=["POST"]),
+                Route("/schedules/{id}/run", self._changing(schedules.run), methods=["POST"]),
+                Route("/schedules/{id}/enable", self._changing(schedules.enable), methods=["POST"]),
+                Route("/schedules/{id}/disable", self._changing(schedules.disable), methods=["POST"]),
+                Route("/schedules/{id}/delete", self._shown(schedules.ask_delete)),
+                Route("/schedules/{id}/delete", self._changing(schedules.delete), methods=["POST"]),
+                Route("/templates", self._shown(templates.templates)),
+                Route("/templates/{topic}", self._shown(template.template)),
+                Route("/templates/{topic}", self._changing(template.enqueue), methods=["POST"]),
+                Route("/templates/{topic}/enable", self._changing(templates.enable), methods=["POST"]),
+                Route("/templates/{topic}/disable", self._changing(templates.disable), methods=["POST"]),
+                Route("/templates/{topic}/use/{version:int}", self._shown(templates.ask_use)),
+                Route("/templates/{topic}/use/{version:int}", self._changing(templates.use), methods=["POST"]),
                 Route("/workers", self._shown(workers.workers)),
+                Route("/workers/drain", self._shown(workers.ask_drain)),
+                Route("/workers/drain", self._changing(workers.drain), methods=["POST"]),
                 Route("/system", self._shown(system.system)),
                 Route("/system/retention", self._changing(system.save_retention), methods=["POST"]),
                 Route("/system/access", self._shown(system.save_access), methods=["POST"]),
@@ -104,7 +128,8 @@ class Dashboard:
 
     def begin(self, server: Server) -> None:
         """Called when the server is created: set up what its pages share."""
-        self._states[server] = State(server)
+        state = self._states[server] = State(server)
+        server.on_close.append(state.checkup.close)
 
     # -- around every page -------------------------------------------------------------------------
 

@@ -174,10 +174,17 @@ class Page:
                 [
                     NavItem("Jobs", "/jobs", "jobs", "j", main=True),
                     NavItem("Topics", "/topics", "topics", "t", main=True, count=str(len(now.topics) or "")),
+                    NavItem("Schedules", "/schedules", "schedules", "c"),
                 ],
             ),
             ("Run", [NavItem("Workers", "/workers", "workers", "w", count=str(len(now.workers) or ""))]),
-            ("Build", [NavItem("System", "/system", "system", "s")]),
+            (
+                "Build",
+                [
+                    NavItem("Templates", "/templates", "templates", "p", count=str(len(now.templates) or "")),
+                    NavItem("System", "/system", "system", "s"),
+                ],
+            ),
         ]
 
     def _packed(self, html: str, status: int) -> tuple[bytes, int, dict[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from treadle.dashboard import words
+from treadle.dashboard.columns import Column
 from treadle.insights.error_text import read_error
 from treadle.insights.overview import Now
 from treadle.model.job import Job
@@ -24,6 +25,13 @@ class SecondLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    at: datetime | None
+    numeric: bool
+
+
+@dataclass(frozen=True, slots=True)
 class JobRow:
     id: str
     tail: str
@@ -37,13 +45,15 @@ class JobRow:
     retries: str
     second: SecondLine | None
     actions: Sequence[str]
+    extra: Sequence[Cell] = ()
+    """One for each column that was added."""
 
     @property
     def ticking(self) -> bool:
         return self.since is not None
 
 
-def job_row(job: Job, queue: Now, now: datetime) -> JobRow:
+def job_row(job: Job, queue: Now, now: datetime, columns: Sequence[Column] = ()) -> JobRow:
     since, took = _took(job, now)
     return JobRow(
         job.id,
@@ -57,7 +67,15 @@ def job_row(job: Job, queue: Now, now: datetime) -> JobRow:
         f"{job.retries} / {job.max_attempts}" if job.retries else "",
         _second(job, queue, now),
         actions(job),
+        [_cell(job, column) for column in columns],
     )
+
+
+def _cell(job: Job, column: Column) -> Cell:
+    value = column.value(job)
+    if isinstance(value, datetime):
+        return Cell("", value, False)
+    return Cell(value or "", None, column.numeric)
 
 
 def actions(job: Job) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from treadle.dashboard.checkup import Checkup
 from treadle.http.server import Server
 from treadle.insights import failures, overview
 from treadle.insights.failures import FailureGroup
-from treadle.insights.overview import Now, Recent, Timing
+from treadle.insights.overview import CachedAnswer, Now
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
-from treadle.store.values import Finding
 
 
 class State:
@@ -20,12 +20,11 @@ class State:
         self.queue = queue = server.queue
         store = queue.store
         self.audit, self.operations = server.audit, server.operations
-        self.now: Recent[Now] = Recent(2.0, lambda: overview.now(store))
-        self.counts: Recent[dict[str, int | None]] = Recent(2.0, lambda: count_jobs(store, JobSearch()))
-        self.stats: Recent[QueueStats] = Recent(2.0, queue.stats)
-        self.timings: Recent[list[Timing]] = Recent(5.0, lambda: overview.timings(store))
-        self.failures: Recent[list[FailureGroup]] = Recent(5.0, lambda: failures.failure_groups(store))
-        self.findings: Recent[list[Finding]] = Recent(20.0, store.examine)
+        self.now: CachedAnswer[Now] = CachedAnswer(2.0, lambda: overview.now(store))
+        self.counts: CachedAnswer[dict[str, int | None]] = CachedAnswer(2.0, lambda: count_jobs(store, JobSearch()))
+        self.stats: CachedAnswer[QueueStats] = CachedAnswer(2.0, queue.stats)
+        self.failures: CachedAnswer[list[FailureGroup]] = CachedAnswer(5.0, lambda: failures.failure_groups(store))
+        self.checkup = Checkup(store.examine)
         self.database = _database_words(queue.url)
 
     def forget(self) -> None:

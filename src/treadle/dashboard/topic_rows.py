@@ -12,10 +12,11 @@ from treadle.dashboard.charts import Spark, spark
 from treadle.dashboard.ranges import Range
 from treadle.dashboard.state import State
 from treadle.insights import overview
-from treadle.insights.overview import HOUR_MS, Now, Timing, percentile
+from treadle.insights.overview import HOUR_MS, Now
+from treadle.insights.times import Distribution, distribution, times
 from treadle.model.job import from_ms
 from treadle.model.status import Status
-from treadle.store.values import FOREVER, Ended, Topic
+from treadle.store.values import FOREVER, EndedCount, Topic
 
 HOURS = 24
 # A due job that has not started after this long is late.
@@ -41,6 +42,7 @@ class TopicRow:
     success: float | None
     p50: float | None
     p95: float | None
+    p99: float | None
     spark: Spark
 
 
@@ -48,20 +50,25 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
     """Sorted by the longest waiting job."""
     store = state.queue.store
     at = datetime.now(UTC)
-    now, timings = await state.now.get(), await state.timings.get()
+    now = await state.now.get()
     hours = await overview.history(store, at - timedelta(hours=HOURS - 1, minutes=at.minute), 60)
     ended = await overview.history(store, at - range_.length, range_.step_minutes)
-    rows = [_row(topic, now, timings, hours, ended, range_) for topic in now.topics]
+    ran = await times(store, at - range_.length, range_.step_minutes)
+    rows = [_row(topic, now, distribution(ran, "run", topic.topic), hours, ended, range_) for topic in now.topics]
     return sorted(rows, key=lambda row: (-row.oldest_ms, row.name))
 
 
 def _row(
-    topic: Topic, now: Now, timings: Sequence[Timing], hours: Sequence[Ended], ended: Sequence[Ended], range_: Range
+    topic: Topic,
+    now: Now,
+    runs: Distribution,
+    hours: Sequence[EndedCount],
+    ended: Sequence[EndedCount],
+    range_: Range,
 ) -> TopicRow:
     name = topic.topic
     first = now.oldest_due(name)
     waits = max(now.at - first, 0) if first is not None else -1
-    runs = [one.run_ms for one in timings if one.topic == name]
     counts: dict[str, int] = defaultdict(int)
     for one in ended:
         if one.topic == name:
@@ -71,7 +78,7 @@ def _row(
     saved = now.templates.get(name)
     return TopicRow(
         name,
-        f"version {saved[1]}" if saved else "no template",
+        f"version {saved.version}" if saved else "no template",
         state,
         note,
         icon,
@@ -84,8 +91,9 @@ def _row(
         topic.processing,
         _rate(sum(counts.values()), range_),
         counts[Status.COMPLETED] / tried if tried else None,
-        percentile(runs, 0.5),
-        percentile(runs, 0.95),
+        runs.percentile(0.5),
+        runs.percentile(0.95),
+        runs.percentile(0.99),
         _spark([one for one in hours if one.topic == name], now.at),
     )
 
@@ -118,7 +126,7 @@ def _state(topic: Topic, now: Now) -> tuple[str, str, str, str]:
     )
 
 
-def _spark(hours: Sequence[Ended], at: int) -> Spark:
+def _spark(hours: Sequence[EndedCount], at: int) -> Spark:
     last = at - at % HOUR_MS
     counts = [[0, 0] for _ in range(HOURS)]
     for one in hours:

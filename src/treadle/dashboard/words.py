@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from treadle.model.durations import format_ms
+
 DASH = "–"
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
@@ -123,6 +125,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
+def length_words(ms: float) -> str:
+    """A configured length, as it is written: 10m, 90s, 3d."""
+    return format_ms(round(ms))
+
+
 FILTERS = {
     "ago": ago,
     "as_json": as_json,
@@ -133,6 +140,7 @@ FILTERS = {
     "exact": exact,
     "initials": initials,
     "iso": iso,
+    "length_words": length_words,
     "number": number,
     "percent": percent,
     "time_of_day": time_of_day,

@@ -15,7 +15,7 @@ from treadle.accounts import Accounts, Caller
 from treadle.http.bodies import ANYBODY, SIGNED_IN, Bounds, header_of, json_object
 from treadle.http.errors import ApiError, not_found
 from treadle.http.front import READS, Front
-from treadle.http.queries import check_query, flags_of
+from treadle.http.query_params import check_query, flags_of
 from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.job import Job, rfc3339

@@ -30,6 +30,7 @@ from treadle.http.routes import (
     settings,
     setup,
     steering,
+    templates,
     topics,
     workers,
 )
@@ -45,7 +46,20 @@ if TYPE_CHECKING:
 # Fixed paths come before paths with a job id or a topic.
 ROUTES: list[BaseRoute] = [
     route
-    for module in (sse, jobs, steering, operations, topics, schedules, workers, accounts, settings, setup, service)
+    for module in (
+        sse,
+        jobs,
+        steering,
+        operations,
+        topics,
+        schedules,
+        templates,
+        workers,
+        accounts,
+        settings,
+        setup,
+        service,
+    )
     for route in module.router.routes
 ]
 

@@ -12,13 +12,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from treadle.http.errors import MOST_FIELDS, ApiError, from_validation, not_known
+from treadle.http.errors import MOST_FIELDS, ApiError, bad_field, from_validation, not_known
 from treadle.model.errors import InvalidPayload, TreadleError
 from treadle.model.payload import check_plain
 
 MAX_BODY = 4 * 1024 * 1024
 # Larger bodies are parsed in a thread.
 QUICK = 64 * 1024
+# Items in a list of the body itself. Looking at a million of them, each a byte or two, would take seconds.
+MOST_ITEMS = 10_000
 # The scope entry that caches the request's body.
 BODY = "treadle.body"
 M = TypeVar("M", bound="Body")
@@ -92,12 +94,19 @@ def _parsed(content_type: str, body: bytes) -> dict[str, Any]:
         raise ApiError(400, "invalid_json", f"The body is not JSON: {str(error)[:200]}.") from None
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_json", "The body must be a JSON object.")
+    _check_lists(value)
     try:
         check_plain(value, "body")
     except InvalidPayload as error:
         field, message = (text.removeprefix("body.") for text in (str(error.data["field"]), error.message))
         raise ApiError(400, error.code, message, {field: {"code": error.code, "message": message}}) from None
     return value
+
+
+def _check_lists(body: Mapping[str, Any]) -> None:
+    for name, value in body.items():
+        if isinstance(value, list) and len(value) > MOST_ITEMS:
+            raise bad_field(name[:100], f"at most {MOST_ITEMS:,} items are allowed, not {len(value):,}")
 
 
 # -- names -----------------------------------------------------------------------------------------

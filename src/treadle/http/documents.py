@@ -18,10 +18,10 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from treadle.http.bodies import Body
+from treadle.http.bodies import MOST_ITEMS, Body
 from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
 from treadle.model.errors import InvalidInput
-from treadle.model.fields import JOB_FIELDS, Kind
+from treadle.model.fields import JOB_FIELDS, FieldKind
 from treadle.model.fields import Field as JobField
 from treadle.model.status import Status
 from treadle.model.steps import StepState
@@ -106,7 +106,7 @@ class DispatchBody(JobOptions):
 
 class EnqueueManyBody(Body):
     # One bad job is enough to refuse the request; the others are not checked.
-    jobs: Annotated[list[EnqueueBody], FailFast()] = Field(max_length=10_000)
+    jobs: Annotated[list[EnqueueBody], FailFast()] = Field(max_length=MOST_ITEMS)
 
 
 class NoBody(Body):
@@ -208,6 +208,14 @@ class SchedulePatch(ScheduleOptions):
     jitterSeconds: Jitter | None = None
 
 
+class TemplatePatch(Body):
+    """Omitted fields keep their value."""
+
+    version: int | None = Field(None, description="the one that was read; 409 if another one is current by now")
+    enabled: bool | None = Field(None, description="stands over restarts and deploys")
+    useVersion: int | None = Field(None, description="a saved version that becomes the current one")
+
+
 class ClaimBody(Body):
     workerId: ShortText
     topics: list[TopicName] = Field(min_length=1, max_length=1000)
@@ -306,7 +314,7 @@ _BOUNDS: dict[str, Any] = {"progress": Annotated[int, Field(ge=0, le=100)]}
 def _of_table(field: JobField) -> Any:
     if field.name == "steps":
         return list[StepDocument]
-    found = _BOUNDS.get(field.name, Time if field.kind is Kind.DATE else field.type)
+    found = _BOUNDS.get(field.name, Time if field.kind is FieldKind.DATE else field.type)
     return found if field.always else found | None
 
 
@@ -516,6 +524,61 @@ class ScheduleEventList(Document):
     items: list[ScheduleEventDocument]
 
 
+class CancelPolicyDocument(Document):
+    supported: bool
+    mode: Literal["cooperative", "kill"]
+    graceSeconds: float
+
+
+class RetryPolicyDocument(Document):
+    maxAttempts: int
+    backoffSeconds: list[float]
+
+
+class TemplateRateDocument(Document):
+    n: int
+    perSeconds: float
+
+
+class TemplateDocument(Document):
+    topic: str
+    version: int
+    name: str = Field(description="the title")
+    description: str
+    enabled: bool
+    repeatable: bool
+    concurrencyPolicy: Literal["allow", "reject_same_scope", "queue_same_scope", "replace_same_scope"]
+    concurrencyKeys: list[str]
+    concurrencyLimit: int | None
+    rate: TemplateRateDocument | None
+    dedupeKeys: list[str]
+    idempotencyKey: str | None
+    capability: str | None
+    priority: int
+    timeoutSeconds: float
+    expiresSeconds: float | None
+    cancelPolicy: CancelPolicyDocument
+    retryPolicy: RetryPolicyDocument
+    steps: list[dict[str, Any]]
+    payloadSchema: dict[str, Any] | None
+    resultSchema: dict[str, Any] | None
+    schedulable: bool
+    createdAt: Time
+    updatedAt: Time
+
+
+class TemplateList(Document):
+    items: list[TemplateDocument]
+
+
+class TemplateVersionDocument(TemplateDocument):
+    current: bool = Field(description="whether new jobs get this version")
+
+
+class TemplateVersionList(Document):
+    items: list[TemplateVersionDocument]
+
+
 class WorkerDocument(Document):
     name: str
     topics: list[str]
@@ -523,6 +586,7 @@ class WorkerDocument(Document):
     slots: int
     running: int
     lockedUntil: Time
+    draining: bool
 
 
 class WorkerList(Document):

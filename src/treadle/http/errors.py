@@ -86,6 +86,7 @@ _STATUS: list[tuple[type[errors.TreadleError], int]] = [
     (errors.ScheduleNotFound, 404),
     (errors.UnknownStep, 404),
     (errors.StepEnded, 409),
+    (errors.TemplateNotFound, 404),
     (errors.InvalidInput, 400),
     (errors.KeyReused, 422),
     (errors.Refused, 409),
@@ -116,7 +117,8 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
     field = error.data.get("field")
     if field is None:
         return ApiError(status, error.code, message, error.data)
-    name = str(field) if isinstance(error, errors.InvalidAnswer) else camel(str(field))
+    # The names inside a payload or an answer are the client's.
+    name = str(field) if isinstance(error, errors.InvalidPayload | errors.InvalidAnswer) else camel(str(field))
     return ApiError(status, error.code, message, {name: {"code": error.code, "message": message}})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import Depends
@@ -47,6 +47,7 @@ class Server:
         self._turns = Turns()
         self.audit = AuditLog(queue)
         self.operations = Operations(queue)
+        self.on_close: list[Callable[[], Awaitable[None]]] = [self.operations.close]
 
     @contextlib.asynccontextmanager
     async def searching(self, request: Request, kind: str = "look") -> AsyncIterator[None]:
@@ -87,7 +88,8 @@ class Servers:
     async def close(self) -> None:
         server = self._made.pop(asyncio.get_running_loop(), None)
         if server is not None:
-            await server.operations.close()
+            for close in server.on_close:
+                await close()
             await server.feed.stop()
 
 

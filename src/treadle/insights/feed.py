@@ -50,7 +50,7 @@ TURN = 200
 Match = Callable[[Mapping[str, Any]], bool]
 
 
-class StreamEvent(NamedTuple):
+class FeedEvent(NamedTuple):
     """One event, as sent to every listener."""
 
     id: int
@@ -70,7 +70,7 @@ class FeedStopped(TreadleError):
     code = "feed_stopped"
 
 
-class Opened(Protocol):
+class OpenQueue(Protocol):
     """A queue that is open on the running event loop."""
 
     @property
@@ -88,13 +88,13 @@ class Ring:
         self._mark = secrets.randbelow(self.MARKS)
         self._most = most
         self._most_bytes = most_bytes
-        self._events: deque[StreamEvent] = deque()
+        self._events: deque[FeedEvent] = deque()
         self._bytes = 0
         # Numbers start from the clock, so that they also increase over restarts.
         self.first = self.next = int(time.time() * 1000)
 
     def add(self, event: str, payload: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        told = StreamEvent(self.id_of(self.next), event, payload, facts, to_json(payload))
+        told = FeedEvent(self.id_of(self.next), event, payload, facts, to_json(payload))
         self._events.append(told)
         self._bytes += len(told.data)
         self.next += 1
@@ -109,7 +109,7 @@ class Ring:
         self.next += 1
         self.first = self.next
 
-    def get(self, number: int) -> StreamEvent:
+    def get(self, number: int) -> FeedEvent:
         return self._events[number - self.first]
 
     def after(self, event_id: int) -> int | None:
@@ -128,7 +128,7 @@ class Ring:
 class Feed:
     """Reads while it has listeners. Belongs to the event loop on which the queue is open."""
 
-    def __init__(self, queue: Opened) -> None:
+    def __init__(self, queue: OpenQueue) -> None:
         self._store = queue.store
         self._ring = Ring()
         self._cursor: Any = None
@@ -152,7 +152,7 @@ class Feed:
         place = self._ring.next if after is None else self._ring.after(after)
         return Listener(self, place, match)
 
-    async def listen(self, after: int | None = None, match: Match | None = None) -> AsyncGenerator[StreamEvent]:
+    async def listen(self, after: int | None = None, match: Match | None = None) -> AsyncGenerator[FeedEvent]:
         """Every matching event until the feed is stopped; `resync` where events are missing."""
         listener = await self.listener(after, match)
         try:
@@ -282,7 +282,7 @@ class Listener:
         self._stops = feed._stops
         self._closed = False
 
-    async def next(self, timeout: float | None = None) -> StreamEvent | None:
+    async def next(self, timeout: float | None = None) -> FeedEvent | None:
         """The next event; None if there was none within this many seconds."""
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while True:
@@ -296,7 +296,7 @@ class Listener:
             except TimeoutError:
                 return None
 
-    async def _look(self) -> StreamEvent | None:
+    async def _look(self) -> FeedEvent | None:
         ring = self._ring
         while True:
             self._check()
@@ -312,10 +312,10 @@ class Listener:
                 return None
             await asyncio.sleep(0)
 
-    def _missed(self) -> StreamEvent:
+    def _missed(self) -> FeedEvent:
         self._place = self._ring.next
         payload = {"event": RESYNC, "at": rfc3339(from_ms(int(time.time() * 1000)))}
-        return StreamEvent(self._ring.last_id, RESYNC, payload, {}, to_json(payload))
+        return FeedEvent(self._ring.last_id, RESYNC, payload, {}, to_json(payload))
 
     @property
     def missed(self) -> bool:

@@ -70,7 +70,7 @@ def _status(word: str) -> StatusWord:
     return STATUS_WORDS[word]
 
 
-class Page(NamedTuple):
+class ListedJobs(NamedTuple):
     """Some jobs of a listing, and the total number."""
 
     jobs: Sequence[Job]
@@ -80,11 +80,11 @@ class Page(NamedTuple):
     """Only this many of the newest jobs were searched; None if all were."""
 
 
-async def page(store: Store, listing: Listing, *, counted: bool = True) -> Page:
+async def page(store: Store, listing: Listing, *, counted: bool = True) -> ListedJobs:
     jobs, total, searched = await asyncio.gather(
         store.list(listing), store.count(listing, COUNT_CAP) if counted else _nothing(), _searched(store, listing)
     )
-    return Page(jobs, total, searched)
+    return ListedJobs(jobs, total, searched)
 
 
 async def _nothing() -> None:

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from treadle.insights.stats import QueueStats, summarise
+from treadle.insights.templates import saved_templates
 from treadle.model.job import Job, to_ms
-from treadle.model.status import Status
-from treadle.policy import rules
+from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Backlog, Ended, Leader, Listing, LiveWorker, Topic
+from treadle.store.values import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Topic
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -24,7 +24,7 @@ QUICK_S = 0.05
 KEPT_FOR = 10
 
 
-class Recent(Generic[T]):
+class CachedAnswer(Generic[T]):
     """Caches the last answer briefly, so that ten open pages cost the database little more than one.
 
     An answer is kept ten times as long as it took, but at most `most` seconds. A quick answer is not kept, so that a
@@ -67,8 +67,8 @@ class Now:
     topics: Sequence[Topic]
     workers: Sequence[LiveWorker]
     backlog: Sequence[Backlog]
-    templates: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    leaders: Sequence[Leader] = ()
+    templates: Mapping[str, SavedTemplate] = field(default_factory=dict)
+    leaders: Sequence[Leadership] = ()
 
     def paused_until(self, topic: str) -> int | None:
         return next((one.paused_until for one in self.topics if one.topic == topic), None)
@@ -110,50 +110,14 @@ class Now:
 
 async def now(store: Store) -> Now:
     at, topics, workers, backlog, templates, leaders = await asyncio.gather(
-        store.now(), store.topics(), store.workers(), store.backlog(), store.templates(), store.leaders()
+        store.now(), store.topics(), store.workers(), store.backlog(), saved_templates(store), store.leaders()
     )
     return Now(at, topics, workers, backlog, templates, leaders)
 
 
-async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[Ended]:
+async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[EndedCount]:
     return await store.history(to_ms(since, "since"), step_minutes)
 
 
 async def stats_since(store: Store, since: datetime) -> QueueStats:
     return summarise(await store.stats(None, to_ms(since, "since")))
-
-
-# -- run and wait times ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long a job waited and ran, in milliseconds."""
-
-    topic: str
-    ended_at: datetime
-    run_ms: float
-    wait_ms: float
-
-
-async def timings(store: Store) -> list[Timing]:
-    """Timings of the newest completed jobs. The tally's histograms will replace this function."""
-    jobs = await store.list(Listing(status=Status.COMPLETED, limit=SAMPLE, condition=rules.always))
-    return [_timing(job) for job in jobs if job.started_at and job.completed_at]
-
-
-def _timing(job: Job) -> Timing:
-    assert job.started_at
-    assert job.completed_at
-    run = (job.completed_at - job.started_at).total_seconds() * 1000
-    # A snoozed or retried job becomes due again at its new time; it was not waiting before that.
-    wait = (job.started_at - max(job.run_at, job.created_at)).total_seconds() * 1000
-    return Timing(job.topic, job.completed_at, max(run, 0), max(wait, 0))
-
-
-def percentile(values: Sequence[float], part: float) -> float | None:
-    """None without data: no data is not zero."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]

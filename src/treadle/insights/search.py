@@ -78,18 +78,18 @@ def _without(name: str, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class JobPage:
+class FoundJobs:
     jobs: Sequence[Job]
     counts: Mapping[str, int | None]
     """By status, and the total under ""; each at most one more than the cap."""
     cap: int = COUNT_CAP
 
 
-async def find_jobs(store: Store, search: JobSearch, limit: int, offset: int) -> JobPage:
+async def find_jobs(store: Store, search: JobSearch, limit: int, offset: int) -> FoundJobs:
     """One page, and the number of matches per status."""
     found = search.narrowed
     jobs, counts = await asyncio.gather(store.list(found.listing(limit, offset)), count_jobs(store, found))
-    return JobPage(jobs, counts)
+    return FoundJobs(jobs, counts)
 
 
 async def count_jobs(store: Store, search: JobSearch, statuses: Sequence[str] = ("", *Status)) -> dict[str, int | None]:

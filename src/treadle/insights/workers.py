@@ -29,4 +29,5 @@ def _together(one: LiveWorker, other: LiveWorker) -> LiveWorker:
         capabilities=list(dict.fromkeys([*one.capabilities, *other.capabilities])),
         locked_until=max(one.locked_until, other.locked_until),
         running=one.running + other.running,
+        draining=one.draining or other.draining,
     )

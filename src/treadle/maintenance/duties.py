@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 TIDY_EVERY_S = 60.0
-TAKE_OVER_EVERY_S = 10.0
+TAKE_OVER_EVERY_S = 30.0
 FORGET_EVERY_S = 3600.0
 LEAST_TERM_MS = 500
 # How soon to look again after the term has ended and before the next election.

@@ -7,8 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from pydantic_core import from_json
-
+from treadle.insights.templates import saved_templates
 from treadle.model.durations import duration_ms
 from treadle.model.template import CancelPolicy
 from treadle.store.protocol import Store
@@ -51,9 +50,8 @@ class Reaper:
         """The cancel grace of every topic, including topics that only other workers serve."""
         if time.monotonic() - self._read_at < READ_TEMPLATES_EVERY_S:
             return
-        saved = await self._store.templates()
-        policies = {topic: from_json(text)["cancelPolicy"] for topic, (text, _) in saved.items()}
-        topics = {topic: round(policy["graceSeconds"] * 1000) for topic, policy in policies.items()}
+        saved = await saved_templates(self._store)
+        topics = {topic: duration_ms(one.template.cancel.grace) for topic, one in saved.items()}
         self._graces = self._graces._replace(topics=topics)
         self._read_at = time.monotonic()
 

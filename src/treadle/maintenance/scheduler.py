@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, TreadleError, VersionConflict
-from treadle.policy.schedule import Firing, Schedule, Slot, fire
+from treadle.policy.schedule import Firing, Schedule, ScheduleSlot, fire
 from treadle.queue.schedules import KIND, Stored, due_of, schedule_from
 from treadle.store.values import Inserted, NewJob, Record, RecordWrite
 from treadle.store.wakeups import LATER
@@ -28,7 +28,7 @@ log = logging.getLogger("treadle.maintenance")
 
 BATCH = 100
 # How long a schedule created by another process may go unnoticed if hints don't arrive.
-LOOK_EVERY_MS = 5_000
+LOOK_EVERY_MS = 10_000
 # How often to check a slot that waits for earlier jobs.
 HELD_MS = 1_000
 # The minimum time between two checks caused by hints.
@@ -124,7 +124,7 @@ class Scheduler:
             return 0
         return sum(job is not None and not job.ended for job in await self._store.get(schedule.recent))
 
-    async def _make(self, one: _Due, slot: Slot) -> None:
+    async def _make(self, one: _Due, slot: ScheduleSlot) -> None:
         try:
             job = await self._queue.schedules.new_job(one.stored.schedule, slot)
         except (Refused, InvalidInput) as error:

@@ -53,6 +53,12 @@ def duration_ms(value: Duration, field: str = "duration") -> int:
     return round(ms)
 
 
+def seconds(value: Duration) -> int | float:
+    """A duration as JSON has it: whole seconds without a point."""
+    ms = duration_ms(value)
+    return ms / 1000 if ms % 1000 else ms // 1000
+
+
 def shown(value: object) -> str:
     """A value for a message: short, and safe for integers of thousands of digits."""
     try:

@@ -117,6 +117,12 @@ class ScheduleNotFound(TreadleError, LookupError):
     code = "not_found"
 
 
+class TemplateNotFound(TreadleError, LookupError):
+    """No process has saved a template for this topic, or it has no such version."""
+
+    code = "not_found"
+
+
 class VersionConflict(TreadleError):
     """Changed since it was read; read it again."""
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from treadle.model.status import Status
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     TEXT = "text"
     """Absent means the empty text, as in a PocketBase column."""
     DATE = "date"
@@ -26,7 +26,7 @@ class Kind(Enum):
 class Field(NamedTuple):
     name: str
     """The name in Python."""
-    kind: Kind
+    kind: FieldKind
     type: Any = str
     """The type of its JSON value, if it has one."""
     always: bool = False
@@ -47,7 +47,7 @@ def camel(name: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-_TEXT, _DATE, _NUMBER, _DOCUMENT = Kind.TEXT, Kind.DATE, Kind.NUMBER, Kind.DOCUMENT
+_TEXT, _DATE, _NUMBER, _DOCUMENT = FieldKind.TEXT, FieldKind.DATE, FieldKind.NUMBER, FieldKind.DOCUMENT
 
 # In the most readable order.
 JOB_FIELDS: Sequence[Field] = (
@@ -100,8 +100,10 @@ JOB_FIELDS: Sequence[Field] = (
 )
 
 JSON_NAMES = frozenset(field.json for field in JOB_FIELDS)
-FIELDS: Mapping[str, Kind] = {field.json: field.kind for field in JOB_FIELDS if field.kind is not Kind.DOCUMENT}
+FIELDS: Mapping[str, FieldKind] = {
+    field.json: field.kind for field in JOB_FIELDS if field.kind is not FieldKind.DOCUMENT
+}
 """Single-value fields by JSON name, for filters, rules and sorting."""
-DOCUMENTS: Sequence[str] = tuple(field.json for field in JOB_FIELDS if field.kind is Kind.DOCUMENT)
+DOCUMENTS: Sequence[str] = tuple(field.json for field in JOB_FIELDS if field.kind is FieldKind.DOCUMENT)
 NEW_JOB: Mapping[str, Any] = {field.json: field.new for field in JOB_FIELDS}
 """A job that is about to be created, with the values that all new jobs share."""

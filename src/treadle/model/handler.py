@@ -13,10 +13,10 @@ from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, is_typeddict
 
 from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
-from treadle.model.payload import check_finite, dumps, dumps_object, is_plain
+from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
 from treadle.model.template import Template
 
-Kind = Literal["async", "thread", "process", "flow"]
+HandlerKind = Literal["async", "thread", "process", "flow"]
 
 
 class HandlerContext:
@@ -42,7 +42,7 @@ class Handler:
         self.template = template
         self.topic = template.topic
         signature = _signature(function)
-        self.kind: Kind = "process" if process else "async" if _is_async(function) else "thread"
+        self.kind: HandlerKind = "process" if process else "async" if _is_async(function) else "thread"
         self.wants_context, parameters = _parameters(function, signature)
         self._payload: TypeAdapter[Any] | None = None
         self._parameters: Sequence[inspect.Parameter] = ()
@@ -92,6 +92,10 @@ class Handler:
     def schema(self) -> dict[str, Any] | None:
         """The JSON schema of the payload, for the saved template; None allows any object."""
         return _schema(self._payload) if self._payload else None
+
+    def result_schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the stored result; None allows anything."""
+        return _schema(self._result, "serialization") if self._result else None
 
     def payload(self, text: str) -> Any:
         """The payload in the type that the function expects."""
@@ -303,9 +307,11 @@ def _is_object(schema: Mapping[str, Any], definitions: Mapping[str, Any] | None 
     return schema.get("type", "object") == "object" and not {"const", "enum"} & schema.keys()
 
 
-def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any] | None:
+def _schema(
+    adapter: TypeAdapter[Any], mode: Literal["validation", "serialization"] = "validation"
+) -> dict[str, Any] | None:
     try:
-        return adapter.json_schema()
+        return adapter.json_schema(mode=mode)
     except PydanticUserError:  # a type without a JSON schema
         return None
 
@@ -331,4 +337,4 @@ def _explained(topic: str, what: str, error: ValidationError) -> InvalidPayload:
     first = error.errors(include_url=False, include_input=False)[0]
     path = ".".join(str(part) for part in (what, *first["loc"]))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return InvalidPayload(f"{topic}: {path}: {first['msg']}{more}", field=what)
+    return InvalidPayload(f"{topic}: {path}: {first['msg']}{more}", field=path[:MAX_PATH])

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from treadle.model.durations import Duration
 from treadle.model.errors import InvalidInput
-from treadle.model.fields import JOB_FIELDS, Kind
+from treadle.model.fields import JOB_FIELDS, FieldKind
 from treadle.model.status import ENDED, Status
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Job(_Twin, Generic[ResultT]):
         values: dict[str, Any] = {}
         for one in JOB_FIELDS:
             value, attribute = data[one.json], one.attribute or one.name
-            if one.kind is Kind.DATE and value is not None:
+            if one.kind is FieldKind.DATE and value is not None:
                 value = datetime.fromisoformat(value)
             if attribute in FIELD_NAMES:
                 values[attribute] = value
@@ -250,6 +250,6 @@ class Job(_Twin, Generic[ResultT]):
 
 # All in one update: several times as fast as setting them one by one.
 _JSON_KEYS = [field.json for field in JOB_FIELDS]
-_JSON_TIMES = [field.json for field in JOB_FIELDS if field.kind is Kind.DATE]
+_JSON_TIMES = [field.json for field in JOB_FIELDS if field.kind is FieldKind.DATE]
 _json_values = attrgetter(*(field.attribute or field.name for field in JOB_FIELDS))
 FIELD_NAMES = frozenset(one.name for one in fields(Job))

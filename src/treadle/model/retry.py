@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from treadle.model.durations import MAX_DURATION_MS, Duration, checked_count, duration_ms, shown
+from treadle.model.durations import MAX_DURATION_MS, Duration, checked_count, duration_ms, seconds, shown
 from treadle.model.errors import InvalidInput
 
 Backoff = Literal["quadrupling", "fixed", "linear", "exponential"]
@@ -94,11 +94,12 @@ class Retry:
 
     def as_json(self) -> dict[str, Any]:
         """`retryPolicy` of a template: explicit delays, so that every reader understands them."""
-        count = min(self.max_attempts - 1, 20)
+        # A list is shown as its author wrote it, even if the attempts don't use all of it.
+        count = max(min(self.max_attempts - 1, 20), 0 if isinstance(self.backoff, str) else len(self.backoff))
         plain = Retry(self.max_attempts, self.backoff, self.delay, self.max_delay)
         return {
             "maxAttempts": self.max_attempts,
-            "backoffSeconds": [plain.delay_ms(n) / 1000 for n in range(1, count + 1)],
+            "backoffSeconds": [seconds(plain.delay_ms(n) / 1000) for n in range(1, count + 1)],
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,9 +11,10 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
 from treadle.model.payload import dumps_object
+from treadle.model.secrets import Path, touches
 
 
-def payload_writer(topic: str, schema: dict[str, Any]) -> Callable[[Any], str]:
+def payload_writer(topic: str, schema: dict[str, Any], secret: Sequence[Path] = ()) -> Callable[[Any], str]:
     """Converts a payload to the stored text; refuses it with the path if the schema does not allow it."""
     validator = _validator(to_json(schema))
 
@@ -21,8 +22,12 @@ def payload_writer(topic: str, schema: dict[str, Any]) -> Callable[[Any], str]:
         text = dumps_object(payload)
         error = next(validator.iter_errors(from_json(text)), None)
         if error is not None:
-            path = ".".join(str(part) for part in ("payload", *error.instance_path))
-            raise InvalidPayload(f"{topic}: {path}: {error.message[:300]}", field=path[:200])
+            inside, message = _told(error)
+            path = ".".join(("payload", *inside))
+            # The validator quotes what it refuses.
+            if touches(error.instance_path, secret):
+                message = "it has a secret, and its schema refuses it"
+            raise InvalidPayload(f"{topic}: {path}: {message}", field=path[:200])
         return text
 
     return write
@@ -32,8 +37,30 @@ def check_answer(step: str, schema: Mapping[str, Any], text: str) -> None:
     """Refuse an answer that its step's schema does not allow, with the path."""
     error = next(_validator(to_json(schema)).iter_errors(from_json(text)), None)
     if error is not None:
-        path = ".".join(str(part) for part in ("result", *error.instance_path))
-        raise InvalidAnswer(f"{step}: {path}: {error.message[:300]}", field=path[:200])
+        inner, message = _told(error)
+        path = ".".join(("result", *inner))
+        raise InvalidAnswer(f"{step}: {path}: {message}", field=path[:200])
+
+
+def schema_problems(schema: dict[str, Any], payload: Any) -> list[tuple[tuple[str, ...], str]]:
+    """Everything that the schema does not allow: the path inside the payload, also of a missing member, and why."""
+    return [_told(error) for error in _validator(to_json(schema)).iter_errors(payload)]
+
+
+def _told(error: Any) -> tuple[tuple[str, ...], str]:
+    """Where a payload does not fit, and why."""
+    path = tuple(str(part) for part in error.instance_path)
+    missing = getattr(error.kind, "property", None)
+    if isinstance(missing, str):
+        return (*path, missing), "is required"
+    branches = getattr(error.kind, "context", None)
+    if branches and len(branches) == 2 and _is_null(branches[1]):  # an optional field: say what its type refuses
+        return _told(branches[0][0])
+    return path, error.message[:300]
+
+
+def _is_null(branch: Any) -> bool:
+    return len(branch) == 1 and getattr(branch[0].kind, "types", None) == ["null"]
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from treadle.model.durations import shown
+from treadle.model.durations import seconds, shown
 from treadle.model.errors import InvalidInput, TooManySteps
 
 MAX_NAMES = 200
@@ -58,7 +58,7 @@ class StepSpec:
             "id": self.name,
             "name": self.title or self.name,
             "workerType": None if self.external else PYTHON,
-            "timeoutSeconds": None if self.timeout_ms is None else self.timeout_ms / 1000,
+            "timeoutSeconds": None if self.timeout_ms is None else seconds(self.timeout_ms / 1000),
             "cancelable": self.cancelable,
             "resultSchema": self.result_schema,
             "answerSchema": self.answer_schema,
@@ -67,12 +67,12 @@ class StepSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepSpec:
-        seconds = data.get("timeoutSeconds")
+        limit_s = data.get("timeoutSeconds")
         return cls(
             name=data["id"],
             title=data["name"],
             external=data.get("workerType") is None,
-            timeout_ms=None if seconds is None else round(seconds * 1000),
+            timeout_ms=None if limit_s is None else round(limit_s * 1000),
             cancelable=data.get("cancelable", True),
             result_schema=data.get("resultSchema"),
             answer_schema=data.get("answerSchema"),

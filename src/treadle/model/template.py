@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from treadle.model.durations import INT32, Duration, Priority, checked_count, duration_ms, priority_value
+from treadle.model.durations import INT32, Duration, Priority, checked_count, duration_ms, priority_value, seconds
 from treadle.model.errors import InvalidInput
 from treadle.model.job import checked_topic
 from treadle.model.retry import Retry
+from treadle.model.secrets import secret_paths, touches
 from treadle.model.steps import StepSpec
 
 # The idempotency key of `idempotent=True`.
@@ -87,8 +88,12 @@ class Template:
     cancel: CancelPolicy = field(default_factory=CancelPolicy)
     expires: Duration | None = None
     schedulable: bool = True
+    secret: Sequence[str] = ()
+    """Payload fields that only handlers see, such as `token` or `card.number`."""
     payload_schema: dict[str, Any] | None = None
+    result_schema: dict[str, Any] | None = None
     steps: tuple[StepSpec, ...] = ()
+    """The declared steps of a flow; empty for a plain job."""
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
@@ -105,9 +110,18 @@ class Template:
         if not self.repeatable and not self.dedupe_keys:
             raise InvalidInput("repeatable=False needs dedupe_keys: they say which jobs are the same")
         checked_capability(self.capability)
+        self._check_secrets()
+
+    def _check_secrets(self) -> None:
+        checked_expressions(self.secret, "secret")
+        hidden = secret_paths(self.secret)
+        keys = [self.idempotency_key] if self.idempotency_key not in (None, WHOLE_PAYLOAD) else []
+        for key in (*keys, *self.dedupe_keys, *(self.concurrency.keys if self.concurrency else ())):
+            if touches(secret_paths([str(key)])[0], hidden):
+                raise InvalidInput(f"secret: {key} is used in a key, and keys are shown to people", field="secret")
 
     def as_json(self) -> dict[str, Any]:
-        """The template in JSON, with the names of the HTTP API; the store assigns its version."""
+        """The definition in JSON, with the names of the HTTP API; its version is assigned when it is saved."""
         concurrency = self.concurrency
         return {
             "topic": self.topic,
@@ -118,22 +132,24 @@ class Template:
             "concurrencyPolicy": concurrency.policy if concurrency else "allow",
             "concurrencyKeys": list(concurrency.keys) if concurrency else [],
             "concurrencyLimit": concurrency.limit if concurrency else None,
-            "rate": {"n": self.rate.n, "perSeconds": duration_ms(self.rate.per) / 1000} if self.rate else None,
+            "rate": {"n": self.rate.n, "perSeconds": seconds(self.rate.per)} if self.rate else None,
             "dedupeKeys": list(self.dedupe_keys),
             "idempotencyKey": self.idempotency_key,
             "capability": self.capability,
             "priority": priority_value(self.priority),
-            "timeoutSeconds": duration_ms(self.timeout) / 1000,
-            "expiresSeconds": None if self.expires is None else duration_ms(self.expires) / 1000,
+            "timeoutSeconds": seconds(self.timeout),
+            "expiresSeconds": None if self.expires is None else seconds(self.expires),
             "cancelPolicy": {
                 "supported": self.cancel.supported,
                 "mode": self.cancel.mode,
-                "graceSeconds": duration_ms(self.cancel.grace) / 1000,
+                "graceSeconds": seconds(self.cancel.grace),
             },
             "retryPolicy": self.retry.as_json(),
             "steps": [step.as_json() for step in self.steps],
             "payloadSchema": self.payload_schema,
+            "resultSchema": self.result_schema,
             "schedulable": self.schedulable,
+            **({"secret": list(self.secret)} if self.secret else {}),
         }
 
     @classmethod
@@ -160,7 +176,9 @@ class Template:
             cancel=CancelPolicy(cancel["supported"], cancel["mode"], cancel["graceSeconds"]),
             expires=data["expiresSeconds"],
             schedulable=data.get("schedulable", True),
+            secret=data.get("secret", ()),
             payload_schema=data["payloadSchema"],
+            result_schema=data.get("resultSchema"),
             steps=tuple(StepSpec.from_json(step) for step in data.get("steps") or ()),
         )
 

@@ -219,7 +219,7 @@ def _not_replaceable(request: Request, other: str) -> ConcurrencyRejected:
 # -- starting ------------------------------------------------------------------------------------
 
 
-class Verdict(Enum):
+class StartVerdict(Enum):
     START = "start"
     HOLD = "hold"
     """Its key is at the limit: it waits until a running job leaves."""
@@ -231,7 +231,7 @@ class Verdict(Enum):
     """Its deadline passed before it started."""
 
 
-START, HOLD, SKIP, EXPIRE = Verdict
+START, HOLD, SKIP, EXPIRE = StartVerdict
 
 
 class Candidate(NamedTuple):
@@ -253,7 +253,7 @@ class StartFacts(NamedTuple):
     """Slots in which a job starts immediately; further jobs are prefetched."""
 
 
-def start(candidates: Sequence[Candidate], facts: StartFacts) -> list[Verdict]:
+def start(candidates: Sequence[Candidate], facts: StartFacts) -> list[StartVerdict]:
     running, rate_left = dict(facts.running), dict(facts.rate_left)
     started = 0
     verdicts = []
@@ -269,7 +269,7 @@ def start(candidates: Sequence[Candidate], facts: StartFacts) -> list[Verdict]:
     return verdicts
 
 
-def _verdict(one: Candidate, running: Mapping[str, int], rate_left: Mapping[str, int], slot_free: bool) -> Verdict:
+def _verdict(one: Candidate, running: Mapping[str, int], rate_left: Mapping[str, int], slot_free: bool) -> StartVerdict:
     if one.overdue:
         return EXPIRE
     # Last attempts and rate-limited jobs are not prefetched, because both are used up when claimed.

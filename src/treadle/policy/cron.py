@@ -75,6 +75,10 @@ class Cron:
         after = after.astimezone(UTC)
         return self._next_fixed(after, zone) if self.is_fixed else self._next_elapsed(after, zone)
 
+    def matches(self, wall: datetime) -> bool:
+        """Whether this wall-clock time, without a zone, is one of its times."""
+        return next(self._simulation(wall - _SECOND), None) == wall
+
     def explain(self) -> str:
         return self._simulation(_TRIAL).explain()
 
@@ -97,14 +101,14 @@ class Cron:
     def _next_elapsed(self, after: datetime, zone: ZoneInfo) -> datetime | None:
         """Between two clock changes the offset is constant, so wall-clock matches convert by addition."""
         begin = since = after
-        offset = _offset(after, zone)
+        offset = utc_offset(after, zone)
         while wall := next(self._simulation((begin + offset).replace(tzinfo=None)), None):
             instant = wall.replace(tzinfo=UTC) - offset
-            change = _next_change(since, instant, zone)
+            change = next_change(since, instant, zone)
             if change is None:
                 return instant
             # Start a second before the change, so that the instant of the change itself can match.
-            begin, since, offset = change - _SECOND, change, _offset(change, zone)
+            begin, since, offset = change - _SECOND, change, utc_offset(change, zone)
         return None
 
 
@@ -112,7 +116,7 @@ def _wall(instant: datetime, zone: ZoneInfo) -> datetime:
     return instant.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
-def _offset(instant: datetime, zone: ZoneInfo) -> timedelta:
+def utc_offset(instant: datetime, zone: ZoneInfo) -> timedelta:
     return instant.astimezone(zone).utcoffset() or timedelta()
 
 
@@ -120,16 +124,16 @@ def _end_of_gap(wall: datetime, zone: ZoneInfo) -> datetime:
     """The first instant after the gap that contains this wall-clock time."""
     by_new_offset = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     by_old_offset = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    return _next_change(by_new_offset, by_old_offset, zone) or by_old_offset
+    return next_change(by_new_offset, by_old_offset, zone) or by_old_offset
 
 
-def _next_change(after: datetime, before: datetime, zone: ZoneInfo) -> datetime | None:
+def next_change(after: datetime, before: datetime, zone: ZoneInfo) -> datetime | None:
     """The first instant in (after, before] with another offset. Steps by day: no zone has two changes in one day."""
-    old, day = _offset(after, zone), after
+    old, day = utc_offset(after, zone), after
     while day < before:
         earlier, day = day, min(day + _DAY, before)
-        if _offset(day, zone) != old:
-            return _first_second_between(earlier, day, lambda instant: _offset(instant, zone) != old)
+        if utc_offset(day, zone) != old:
+            return _first_second_between(earlier, day, lambda instant: utc_offset(instant, zone) != old)
     return None
 
 

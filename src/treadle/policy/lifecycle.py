@@ -16,9 +16,9 @@ Two rules shape the whole table:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, assert_never
+from typing import Any, NamedTuple, Protocol
 
 from treadle.model.errors import InvalidInput, WrongState
 from treadle.model.status import ENDED, Status
@@ -238,7 +238,10 @@ class Transition(NamedTuple):
 
 def decide(job: JobState, outcome: Outcome) -> Transition:
     """The transition of this job for this outcome; WrongState if the outcome is not possible."""
-    transition = _decide(job, outcome)
+    allowed, rule = _RULES[type(outcome)]
+    if job.status not in allowed:
+        raise wrong_state(job.status, VERBS[type(outcome)])
+    transition = rule(job, outcome)
     if transition.to != job.status and transition.to not in LEAVES_TO[job.status]:
         raise wrong_state(job.status, VERBS[type(outcome)])
     return transition
@@ -248,128 +251,146 @@ def wrong_state(status: Status, action: str) -> WrongState:
     return WrongState(f"the job is {status}: {action} is not possible", status=str(status))
 
 
-def _decide(job: JobState, outcome: Outcome) -> Transition:
-    status, attempt = job.status, job.attempt
-    match outcome:
-        case Completed():
-            _require(job, outcome, Status.PROCESSING, Status.CANCELLING, Status.WAITING)
-            return Transition(Status.COMPLETED, attempt, result=outcome.result)
-        case Failed():
-            _require(job, outcome, Status.PROCESSING, Status.CANCELLING, Status.WAITING)
-            cancelled = Transition(
-                Status.CANCELLED,
-                attempt,
-                event="job:cancelled",
-                message="the handler failed after the cancel was asked",
-                error=outcome.error,
-                error_type=outcome.error_type,
-            )
-            if status is Status.CANCELLING:
-                return cancelled
-            if outcome.retry_in_ms is not None and attempt < job.max_attempts:
-                to, event, delay_ms = Status.PENDING, "job:retrying", max(outcome.retry_in_ms, 1)
-            else:
-                to, event, delay_ms = Status.FAILED, "job:failed", 0
-            return Transition(
-                to,
-                attempt,
-                delay_ms,
-                event,
-                message=first_line(outcome.error),
-                error=outcome.error,
-                error_type=outcome.error_type,
-                if_cancelling=cancelled,
-            )
-        case Snoozed():
-            _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
-            snoozed = Transition(
-                Status.PENDING,
-                max(attempt - 1, 0),
-                max(outcome.delay_ms, 1),
-                "job:snoozed",
-                outcome.reason,
-                pauses_topic=outcome.pauses_topic,
-            )
-            return _unless_cancelling(job, snoozed)
-        case Released() | ReleasedByHand():
-            _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
-            return _unless_cancelling(
-                job, Transition(Status.PENDING, max(attempt - 1, 0), event="job:released", message=outcome.reason)
-            )
-        case Parked():
-            _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
-            message = f"waits for {outcome.waits}"
-            return _unless_cancelling(
-                job, Transition(Status.WAITING, max(attempt - 1, 0), event="job:waiting", message=message)
-            )
-        case WaitOver() | Answered():
-            _require(job, outcome, Status.WAITING)
-            return Transition(Status.PENDING, attempt)
-        case CancelAcknowledged():
-            _require(job, outcome, Status.CANCELLING)
-            return Transition(Status.CANCELLED, attempt, event="job:cancelled", message=outcome.reason or "cancelled")
-        case LeaseExpired():
-            _require(job, outcome, Status.PROCESSING, Status.CANCELLING)
-            by = f"{WORKER_LOST}: {outcome.worker}" if outcome.worker else WORKER_LOST
-            if attempt < job.max_attempts:
-                transition = Transition(Status.PENDING, attempt, event="job:reclaimed", message=by)
-            else:
-                transition = Transition(
-                    Status.EXPIRED,
-                    attempt,
-                    event="job:expired",
-                    message=by,
-                    error=WORKER_LOST,
-                    error_type="WorkerLost",
-                )
-            return _unless_cancelling(job, transition)
-        case DeadlinePassed():
-            _require(job, outcome, Status.PENDING)
-            return Transition(
-                Status.EXPIRED,
-                attempt,
-                event="job:expired",
-                message=DEADLINE_PASSED,
-                error=DEADLINE_PASSED,
-                error_type="DeadlinePassed",
-            )
-        case CancelRequested():
-            if status is Status.CANCELLING:
-                return Transition(Status.CANCELLING, attempt)  # a second request changes nothing
-            if status is Status.PENDING:
-                return Transition(Status.CANCELLED, attempt, event="job:cancelled", message=outcome.reason)
-            return Transition(Status.CANCELLING, attempt, event="job:cancelling", message=outcome.reason)
-        case GraceOver():
-            _require(job, outcome, Status.CANCELLING)
-            return Transition(
-                Status.CANCELLED,
-                attempt,
-                event="job:cancelled",
-                message="timeout: the handler did not stop within the grace period",
-            )
-        case Requeued():
-            if status is Status.COMPLETED and not (outcome.force or outcome.stale):
-                raise WrongState("the job is completed: requeue it with force to run it again", status=str(status))
-            _require(job, outcome, *ENDED)
-            how = "" if outcome.mode in ("", "unfinished") else f", mode {outcome.mode}"
-            return Transition(Status.PENDING, 0, event="job:requeued", message=f"was {status}{how}")
-        case Rescheduled():
-            _require(job, outcome, Status.PENDING)
-            most = outcome.patch.max_attempts
-            if most is not None and most <= attempt:
-                raise InvalidInput(f"max_attempts: the job has used {attempt} attempts already", field="max_attempts")
-            return Transition(status, attempt, patch=None if outcome.patch == Patch() else outcome.patch)
-        case Deleted():
-            _require(job, outcome, Status.PENDING, *(ENDED if outcome.force else ENDED - {Status.COMPLETED}))
-            return Transition(status, attempt, deletes=True)
-        case _:
-            assert_never(outcome)
+# One function for each outcome. `_RULES` says for which statuses each may be called.
 
 
-def _require(job: JobState, outcome: Outcome, *allowed: Status) -> None:
-    """For outcomes with a target that is also reachable in other ways, so that the table alone would allow them."""
-    if job.status not in allowed:
-        raise wrong_state(job.status, VERBS[type(outcome)])
+def _completed(job: JobState, outcome: Completed) -> Transition:
+    return Transition(Status.COMPLETED, job.attempt, result=outcome.result)
+
+
+def _failed(job: JobState, outcome: Failed) -> Transition:
+    cancelled = Transition(
+        Status.CANCELLED,
+        job.attempt,
+        event="job:cancelled",
+        message="the handler failed after the cancel was asked",
+        error=outcome.error,
+        error_type=outcome.error_type,
+    )
+    if job.status is Status.CANCELLING:
+        return cancelled
+    if outcome.retry_in_ms is not None and job.attempt < job.max_attempts:
+        to, event, delay_ms = Status.PENDING, "job:retrying", max(outcome.retry_in_ms, 1)
+    else:
+        to, event, delay_ms = Status.FAILED, "job:failed", 0
+    return Transition(
+        to,
+        job.attempt,
+        delay_ms,
+        event,
+        message=first_line(outcome.error),
+        error=outcome.error,
+        error_type=outcome.error_type,
+        if_cancelling=cancelled,
+    )
+
+
+def _snoozed(job: JobState, outcome: Snoozed) -> Transition:
+    snoozed = Transition(
+        Status.PENDING,
+        max(job.attempt - 1, 0),
+        max(outcome.delay_ms, 1),
+        "job:snoozed",
+        outcome.reason,
+        pauses_topic=outcome.pauses_topic,
+    )
+    return _unless_cancelling(job, snoozed)
+
+
+def _released(job: JobState, outcome: Released | ReleasedByHand) -> Transition:
+    return _unless_cancelling(
+        job, Transition(Status.PENDING, max(job.attempt - 1, 0), event="job:released", message=outcome.reason)
+    )
+
+
+def _parked(job: JobState, outcome: Parked) -> Transition:
+    message = f"waits for {outcome.waits}"
+    return _unless_cancelling(
+        job, Transition(Status.WAITING, max(job.attempt - 1, 0), event="job:waiting", message=message)
+    )
+
+
+def _woken(job: JobState, _: WaitOver | Answered) -> Transition:
+    return Transition(Status.PENDING, job.attempt)
+
+
+def _cancel_acknowledged(job: JobState, outcome: CancelAcknowledged) -> Transition:
+    return Transition(Status.CANCELLED, job.attempt, event="job:cancelled", message=outcome.reason or "cancelled")
+
+
+def _lease_expired(job: JobState, outcome: LeaseExpired) -> Transition:
+    by = f"{WORKER_LOST}: {outcome.worker}" if outcome.worker else WORKER_LOST
+    if job.attempt < job.max_attempts:
+        return _unless_cancelling(job, Transition(Status.PENDING, job.attempt, event="job:reclaimed", message=by))
+    return _unless_cancelling(job, _expired(job, by, WORKER_LOST, "WorkerLost"))
+
+
+def _deadline_passed(job: JobState, _: DeadlinePassed) -> Transition:
+    return _expired(job, DEADLINE_PASSED, DEADLINE_PASSED, "DeadlinePassed")
+
+
+def _expired(job: JobState, message: str, error: str, error_type: str) -> Transition:
+    return Transition(
+        Status.EXPIRED, job.attempt, event="job:expired", message=message, error=error, error_type=error_type
+    )
+
+
+def _cancel_requested(job: JobState, outcome: CancelRequested) -> Transition:
+    if job.status is Status.CANCELLING:
+        return Transition(Status.CANCELLING, job.attempt)  # a second request changes nothing
+    if job.status is Status.PENDING:
+        return Transition(Status.CANCELLED, job.attempt, event="job:cancelled", message=outcome.reason)
+    return Transition(Status.CANCELLING, job.attempt, event="job:cancelling", message=outcome.reason)
+
+
+def _grace_over(job: JobState, _: GraceOver) -> Transition:
+    message = "timeout: the handler did not stop within the grace period"
+    return Transition(Status.CANCELLED, job.attempt, event="job:cancelled", message=message)
+
+
+def _requeued(job: JobState, outcome: Requeued) -> Transition:
+    if job.status is Status.COMPLETED and not (outcome.force or outcome.stale):
+        raise WrongState("the job is completed: requeue it with force to run it again", status=str(job.status))
+    how = "" if outcome.mode in ("", "unfinished") else f", mode {outcome.mode}"
+    return Transition(Status.PENDING, 0, event="job:requeued", message=f"was {job.status}{how}")
+
+
+def _rescheduled(job: JobState, outcome: Rescheduled) -> Transition:
+    most = outcome.patch.max_attempts
+    if most is not None and most <= job.attempt:
+        raise InvalidInput(f"max_attempts: the job has used {job.attempt} attempts already", field="max_attempts")
+    return Transition(job.status, job.attempt, patch=None if outcome.patch == Patch() else outcome.patch)
+
+
+def _deleted(job: JobState, outcome: Deleted) -> Transition:
+    if job.status is Status.COMPLETED and not outcome.force:
+        raise wrong_state(job.status, VERBS[Deleted])
+    return Transition(job.status, job.attempt, deletes=True)
+
+
+_OWNED = frozenset({Status.PROCESSING, Status.CANCELLING})
+_PENDING = frozenset({Status.PENDING})
+_CANCELLING = frozenset({Status.CANCELLING})
+_WAITING = frozenset({Status.WAITING})
+_RULES: Mapping[type[Outcome], tuple[frozenset[Status], Callable[[JobState, Any], Transition]]] = {
+    Completed: (_OWNED | _WAITING, _completed),
+    Failed: (_OWNED | _WAITING, _failed),
+    Snoozed: (_OWNED, _snoozed),
+    Released: (_OWNED, _released),
+    ReleasedByHand: (_OWNED, _released),
+    Parked: (_OWNED, _parked),
+    WaitOver: (_WAITING, _woken),
+    Answered: (_WAITING, _woken),
+    CancelAcknowledged: (_CANCELLING, _cancel_acknowledged),
+    LeaseExpired: (_OWNED, _lease_expired),
+    DeadlinePassed: (_PENDING, _deadline_passed),
+    CancelRequested: (frozenset(Status), _cancel_requested),
+    GraceOver: (_CANCELLING, _grace_over),
+    Requeued: (ENDED, _requeued),
+    Rescheduled: (_PENDING, _rescheduled),
+    Deleted: (ENDED | _PENDING, _deleted),
+}
+"""For each outcome, the statuses in which it is possible and the function that decides."""
 
 
 def _unless_cancelling(job: JobState, transition: Transition) -> Transition:

@@ -187,7 +187,7 @@ class Schedule:
         }
 
 
-class Slot(NamedTuple):
+class ScheduleSlot(NamedTuple):
     at_ms: int
     previous_ms: int
     """The previous slot: the last one that made a job, or the previous one by the definition."""
@@ -198,7 +198,7 @@ class Slot(NamedTuple):
 class Firing(NamedTuple):
     """What a due schedule does now."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[ScheduleSlot, ...]
     next_ms: int | None
     skipped: int
     """Slots that make no job, counted up to 1,000."""
@@ -277,17 +277,17 @@ def _caught_up(schedule: Schedule, due: list[int], now_ms: int) -> list[int]:
     return due[-1:]
 
 
-def _slots(schedule: Schedule, chosen: list[int]) -> Iterator[Slot]:
+def _slots(schedule: Schedule, chosen: list[int]) -> Iterator[ScheduleSlot]:
     previous = schedule.last_ms
     for at_ms in chosen:
         yield slot(schedule, at_ms, previous)
         previous = at_ms
 
 
-def slot(schedule: Schedule, at_ms: int, previous_ms: int | None) -> Slot:
+def slot(schedule: Schedule, at_ms: int, previous_ms: int | None) -> ScheduleSlot:
     if previous_ms is None:
         previous_ms = _given_before(schedule, at_ms)
-    return Slot(at_ms, previous_ms, at_ms + _jitter_ms(schedule, at_ms))
+    return ScheduleSlot(at_ms, previous_ms, at_ms + _jitter_ms(schedule, at_ms))
 
 
 def _given_before(schedule: Schedule, at_ms: int) -> int:
@@ -315,7 +315,7 @@ def slot_key(schedule_id: str, at_ms: int) -> str:
 # -- payloads --------------------------------------------------------------------------------------
 
 
-def rendered_payload(schedule: Schedule, one: Slot) -> dict[str, Any]:
+def rendered_payload(schedule: Schedule, one: ScheduleSlot) -> dict[str, Any]:
     """The payload with its placeholders filled in."""
     values = {
         "scheduledAt": _text(one.at_ms),

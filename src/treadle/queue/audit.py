@@ -21,7 +21,7 @@ SEARCHED = 5000
 """How many of the newest entries a search reads."""
 
 
-class Opened(Protocol):
+class HasStore(Protocol):
     @property
     def store(self) -> Store: ...
 
@@ -55,7 +55,7 @@ class AuditEntry:
 
 
 class AuditLog:
-    def __init__(self, queue: Opened) -> None:
+    def __init__(self, queue: HasStore) -> None:
         self._store = queue.store
 
     async def add(

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
 
 
-class Batcher(Generic[Asked, Answer]):
+class Batcher(Generic[RequestT, AnswerT]):
     """Group commit, or one statement for many reads, for the callers of one event loop.
 
     While a call is in flight, later callers gather; when it returns, they are sent together. A hundred callers then pay
@@ -21,20 +21,20 @@ class Batcher(Generic[Asked, Answer]):
     """
 
     def __init__(
-        self, call: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer]]], most: int, *, patient: bool = False
+        self, call: Callable[[Sequence[RequestT]], Awaitable[Sequence[AnswerT]]], most: int, *, patient: bool = False
     ) -> None:
         self._call = call
         self._most = most
         self._patient = patient
         self._crowded = patient
         self._busy = False
-        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        self._waiting: list[tuple[RequestT, asyncio.Future[AnswerT]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, asked: Asked) -> Answer:
+    async def __call__(self, asked: RequestT) -> AnswerT:
         if self._busy or self._crowded:
             loop = asyncio.get_running_loop()
-            future: asyncio.Future[Answer] = loop.create_future()
+            future: asyncio.Future[AnswerT] = loop.create_future()
             self._waiting.append((asked, future))
             if not self._busy:
                 self._busy = True
@@ -57,7 +57,7 @@ class Batcher(Generic[Asked, Answer]):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+    async def _send(self, group: Sequence[tuple[RequestT, asyncio.Future[AnswerT]]]) -> None:
         try:
             answers = list(zip(group, await self._call([asked for asked, _ in group]), strict=True))
         except BaseException as error:

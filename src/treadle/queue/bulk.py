@@ -32,7 +32,7 @@ ENDINGS = (*_DEAD, Status.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BulkChange:
     action: Action
     reason: str = ""
     force: bool = False
@@ -77,7 +77,7 @@ class Done:
         self.refused += batch.jobs - batch.changed
 
 
-class Place(NamedTuple):
+class BulkPosition(NamedTuple):
     status_at: int = 0
     """The index of the status being processed."""
     below: int | None = None
@@ -87,12 +87,12 @@ class Place(NamedTuple):
 class Batch(NamedTuple):
     jobs: int
     changed: int
-    after: Place | None
+    after: BulkPosition | None
     """Where the next batch begins; None: everything is done."""
 
 
 async def apply(
-    queue: Queue, change: Change, condition: Condition, *, as_of: datetime | None = None, dry_run: bool = False
+    queue: Queue, change: BulkChange, condition: Condition, *, as_of: datetime | None = None, dry_run: bool = False
 ) -> Done:
     """Change every matching job created up to `as_of` (default: now); each job is changed at most once."""
     moment = as_of or from_ms(await queue.store.now())
@@ -103,7 +103,7 @@ async def apply(
         for listing in listings:
             done.matched += await queue.store.count(listing, 2**31)
         return done
-    place: Place | None = Place()
+    place: BulkPosition | None = BulkPosition()
     while place is not None:
         batch = await change_batch(queue, change, listings, place)
         done.add(batch)
@@ -116,18 +116,18 @@ def _listing(status: Status, condition: Condition) -> Listing:
     return replace(lists.listing(None, status, None, None, BATCH, 0, condition), newest=None)
 
 
-async def change_batch(queue: Queue, change: Change, listings: Sequence[Listing], place: Place) -> Batch:
+async def change_batch(queue: Queue, change: BulkChange, listings: Sequence[Listing], place: BulkPosition) -> Batch:
     """Change the next jobs of these listings, of which each has one status."""
     if place.status_at >= len(listings):
         return Batch(0, 0, None)
     found = await queue.store.select(replace(listings[place.status_at], limit=BATCH, below=place.below))
     if not found:
-        return Batch(0, 0, Place(place.status_at + 1))
+        return Batch(0, 0, BulkPosition(place.status_at + 1))
     changed = await change_jobs(queue, change, [id for _, id in found])
-    return Batch(len(found), changed, Place(place.status_at, found[-1][0]))
+    return Batch(len(found), changed, BulkPosition(place.status_at, found[-1][0]))
 
 
-async def change_jobs(queue: Queue, change: Change, ids: Sequence[str]) -> int:
+async def change_jobs(queue: Queue, change: BulkChange, ids: Sequence[str]) -> int:
     match change.action:
         case "cancel":
             answers = await queue.cancel_many(ids, change.reason)

@@ -58,6 +58,10 @@ class HandlerServices(Protocol):
     def wait_step(self, call: Any, wait: Wait) -> Any: ...
     def heartbeat(self, call: Any) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
+    def enqueue_with_outcome(self, call: Any, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
+    def database(self) -> Any: ...
+    def close_database(self, database: Any, context: Context) -> None: ...
+    def http(self) -> Any: ...
 
 
 class Checkpoint:
@@ -75,11 +79,12 @@ CHECKPOINT = Checkpoint()
 class Context(HandlerContext):
     """The running job, seen from its handler."""
 
-    __slots__ = ("_call", "_deadline", "_services", "payload")
+    __slots__ = ("_call", "_database", "_deadline", "_services", "payload")
 
     def __init__(self, call: RunningCall, services: HandlerServices, payload: Any) -> None:
         self._call = call
         self._services = services
+        self._database: Any = None
         self.payload = payload
         self._deadline: tuple[float, Callable[[], BaseException]] | None = None
 
@@ -133,6 +138,27 @@ class Context(HandlerContext):
         job = self._call.job
         return logging.LoggerAdapter(logging.getLogger(f"treadle.jobs.{job.topic}"), facts_of(job))
 
+    @property
+    def db(self) -> Any:
+        """The queue's database, for the handler's own statements.
+
+        SQLite: a sqlite3 connection for this call alone. PostgreSQL: asyncpg's pool, or in threads and processes the
+        same methods blocking.
+        """
+        if self._database is None:
+            self._database = self._services.database()
+        return self._database
+
+    @property
+    def http(self) -> Any:
+        """An HTTP client that all handlers share: aiohttp's, or in threads and processes the same methods blocking."""
+        return self._services.http()
+
+    def _close(self) -> None:
+        """The call is over."""
+        if self._database is not None:
+            self._services.close_database(self._database, self)
+
     def progress(self, percent: float, message: str = "") -> Checkpoint:
         """Report progress from 0 to 100. This is cheap: the worker writes it in batches, a few times a second."""
         self._call.report(max(0, min(100, int(percent))), message)
@@ -155,12 +181,16 @@ class Context(HandlerContext):
         return self._services.heartbeat(self._call)
 
     @overload
-    def enqueue(self, topic: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> AwaitableJob[Any]: ...
+    def enqueue(
+        self, topic: str, payload: Any = None, *, with_outcome: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> AwaitableJob[Any]: ...
     @overload
     def enqueue(
         self,
         topic: PayloadTask[..., PayloadT, Any, ResultT],
         payload: PayloadT | None = None,
+        *,
+        with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> AwaitableJob[ResultT]: ...
     @overload
@@ -168,13 +198,28 @@ class Context(HandlerContext):
         self,
         topic: ArgumentsTask[..., ..., Any, ResultT],
         payload: Mapping[str, Any] | None = None,
+        *,
+        with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> AwaitableJob[ResultT]: ...
-    def enqueue(self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Unpack[EnqueueOptions]) -> Any:
-        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine."""
+    def enqueue(
+        self,
+        topic: str | Task[..., Any, Any],
+        payload: Any = None,
+        *,
+        with_outcome: bool = False,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine.
+
+        `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
+        does not complete stores no follow-up jobs. If one of them is refused, this job fails with `FollowUpRefused`.
+        """
         job = self._call.job
-        inherited = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id}
-        return self._services.enqueue(topic_of(topic), payload, {**inherited, **options})
+        given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
+        if with_outcome:
+            return self._services.enqueue_with_outcome(self._call, topic_of(topic), payload, given)
+        return self._services.enqueue(topic_of(topic), payload, given)
 
     @overload
     def step(

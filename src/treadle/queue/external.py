@@ -1,7 +1,8 @@
 """External workers, in any language: they claim jobs and report on them by id and token.
 
-Each claimed job has a separate lease, so a heartbeat for one job does not keep any other. A worker in this process
-batches these calls in its lease keeper and settler; here they run immediately, one job at a time.
+Each claimed job has a separate lease, so a heartbeat for one job does not keep any other. A claim takes its jobs under
+one lease and splits it. A worker in this process batches the calls that follow in its lease keeper and settler; here
+they run immediately, one job at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
 
 from treadle.model.errors import JobNotFound, LeaseLost
 from treadle.model.job import Job, checked_topic, short_text
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
 
 MAX_CLAIM = 100
 MAX_WAIT_S = 60.0
-# A lease younger than this is not renewed when a job is assigned to it.
-FRESH_S = 0.1
 MOST_LOST = 3
 
 
@@ -78,7 +79,7 @@ class ExternalWorkers:
         finally:
             unsubscribe()
             await leases.close()
-        return [(job, one.token) for one, job in zip(claimed, jobs, strict=True) if job]
+        return [(_with_payload(job, one), one.token) for one, job in zip(claimed, jobs, strict=True) if job]
 
     async def _take(self, leases: _Leases, limit: int) -> list[Claimed]:
         store, serves = leases.store, leases.serves
@@ -88,7 +89,9 @@ class ExternalWorkers:
         while len(claimed) < limit:
             lease = await leases.spare()
             try:
-                got, again_in_ms, _ = await store.claim(lease, Wants(serves["topics"], serves["capabilities"]))
+                left = limit - len(claimed)
+                wants = Wants(serves["topics"], serves["capabilities"], limit=left, free=left)
+                got, again_in_ms, _ = await store.claim(lease, wants)
             except LeaseLost:  # the database's clock was changed, or this machine slept
                 leases.drop()
                 lost += 1
@@ -99,8 +102,8 @@ class ExternalWorkers:
                 if again_in_ms == 0:
                     continue
                 break
-            await leases.use()
-            await store.touch(lease, [Touch(got[0].n, got[0].token, 0, None, None)])
+            await store.touch(lease, [Touch(job.n, job.token, 0, None, None) for job in got])
+            await leases.split(got)
             claimed += got
         return claimed
 
@@ -184,8 +187,14 @@ class ExternalWorkers:
         return store, held
 
 
+def _with_payload(job: Job, claimed: Claimed) -> Job:
+    """With its secrets, which are not for readers but for the worker that runs it."""
+    job.payload = from_json(claimed.payload)
+    return job
+
+
 class _Leases:
-    """One lease per future job. The next one stays open while the worker waits, which shows the worker as live."""
+    """One lease per job, and a spare one for claims, open while the worker waits: it shows the worker as live."""
 
     def __init__(self, store: Store, name: str, lease_ms: int, serves: dict[str, Any]) -> None:
         self.store = store
@@ -206,13 +215,10 @@ class _Leases:
         self._begun = begun
         return self._spare
 
-    async def use(self) -> None:
-        """Assign the lease to a job, with its full duration."""
-        lease, self._spare = self._spare, None
-        if lease is not None:
-            self._used.append(lease)
-            if time.monotonic() > self._begun + FRESH_S:
-                await self.store.renew(lease, self._lease_ms)
+    async def split(self, jobs: Sequence[Claimed]) -> None:
+        """Give each job a lease with the full duration; the spare one stays without a job."""
+        assert self._spare is not None
+        self._used += await self.store.split_lease(self._spare, jobs, self._lease_ms)
 
     def drop(self) -> None:
         self._spare = None

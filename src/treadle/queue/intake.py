@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.1
 SINGLES = 2
 
 
-class _Apart:
+class _InsertAlone:
     """The answer for a job of a failed group: it has to be inserted alone."""
 
 
@@ -42,31 +42,31 @@ class _Turn:
 class Intake:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._together: Batcher[NewJob, Inserted | Refused | _Apart] = Batcher(self._insert, MOST)
+        self._together: Batcher[NewJob, Inserted | Refused | _InsertAlone] = Batcher(self._insert, MOST)
         self._singles = asyncio.Semaphore(SINGLES)
         self._turns: dict[Hashable, _Turn] = {}
         """By key, for jobs that are inserted alone."""
 
     async def add(self, job: NewJob) -> Inserted:
         apart = bool(self._turns) and any(key in self._turns for key in job.keys)
-        answer = _Apart() if apart else await self._together(job)
-        if isinstance(answer, _Apart):
+        answer = _InsertAlone() if apart else await self._together(job)
+        if isinstance(answer, _InsertAlone):
             answer = await self._alone(job)
         if isinstance(answer, Refused):
             raise answer
         return answer
 
-    async def _insert(self, jobs: Sequence[NewJob]) -> Sequence[Inserted | Refused | _Apart]:
+    async def _insert(self, jobs: Sequence[NewJob]) -> Sequence[Inserted | Refused | _InsertAlone]:
         try:
             return await self._store.insert(jobs, atomic=False, patient=False)
         except StoreBusy:
-            return [_Apart()] * len(jobs)
+            return [_InsertAlone()] * len(jobs)
         except StoreUnavailable:
             raise  # they may have been stored, and the next try would fail as well
         except Exception:
             if len(jobs) == 1:
                 raise
-            return [_Apart()] * len(jobs)
+            return [_InsertAlone()] * len(jobs)
 
     async def _alone(self, job: NewJob) -> Inserted | Refused:
         deadline = time.monotonic() + KEY_SECONDS

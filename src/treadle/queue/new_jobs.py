@@ -9,19 +9,20 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from pydantic_core import from_json, to_json
 from uuid_utils import uuid7
 
 from treadle.model.durations import Duration, Priority, duration_ms, priority_value
-from treadle.model.errors import InvalidInput, TemplateDisabled
+from treadle.model.errors import InvalidInput, InvalidPayload, TemplateDisabled
 from treadle.model.handler import Handler
 from treadle.model.job import Job, from_ms, short_text, to_ms
 from treadle.model.payload import dumps_object
+from treadle.model.secrets import HIDDEN, Path, hide, is_hidden, secret_paths
 from treadle.model.status import Status
 from treadle.model.steps import pending_step
 from treadle.model.template import WHOLE_PAYLOAD, Template, checked_capability, evaluate_key
@@ -111,7 +112,8 @@ class Order:
         self._keyed = bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
         self._made: Job | None = None
         self._made_at = 0
-        self._text = _writer(template, handler)
+        self._secret = secret_paths(template.secret)
+        self._text = _writer(template, handler, self._secret)
         self._shared = NewJob(
             id="",
             topic=template.topic,
@@ -136,9 +138,6 @@ class Order:
         """A payload as stored, validated."""
         return self._text(payload)
 
-    def is_of(self, template: Template, version: int | None) -> bool:
-        return self._template is template and self._shared.template_version == version
-
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
         topic, *shared = self._shared.shape
         text = self._text
@@ -148,17 +147,27 @@ class Order:
     def made_alone(self, job: NewJob, at: int, queue: Queue) -> Job:
         """A job enqueued alone, as users see it, created at that time."""
         made = _as_job(job, at, queue)
-        made.id, made.payload = job.id, from_json(job.payload)
+        payload = from_json(job.payload)
+        made.id, made.payload = job.id, hide(payload, self._secret) if self._secret else payload
         return made
 
     def made(self, job: NewJob, at: int, queue: Queue) -> Job:
         """One job of a batch, as users see it; the shared fields are stored once."""
         if self._made is None or self._made_at != at:
             self._made, self._made_at = _as_job(self._shared, at, queue), at
-        twin = self._made.like(job.id, from_json(job.payload))
+        payload = from_json(job.payload)
+        twin = self._made.like(job.id, hide(payload, self._secret) if self._secret else payload)
         if self._keyed:
             twin.idempotency_key = job.idempotency_key
         return twin
+
+
+class ReadyOrder(NamedTuple):
+    """The order of a topic without options, valid while the handler and its saved version stay the same."""
+
+    order: Order
+    handler: Handler | None
+    own_version: int | None
 
 
 def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
@@ -189,15 +198,34 @@ def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
     )
 
 
-def _writer(template: Template, handler: Handler | None) -> Callable[[Any], str]:
+def _writer(template: Template, handler: Handler | None, secret: Sequence[Path]) -> Callable[[Any], str]:
     """Converts a payload to the stored text, validated by the handler's type or by the saved schema."""
+    write = _plain_writer(template, handler, secret)
+    return _with_secrets(write, secret) if secret else write
+
+
+def _plain_writer(template: Template, handler: Handler | None, secret: Sequence[Path]) -> Callable[[Any], str]:
     if handler is not None:
         return handler.payload_text
     if template.payload_schema is None:
         return dumps_object
     from treadle.model.schema import payload_writer  # not needed, and not loaded, in processes that have the handlers
 
-    return payload_writer(template.topic, template.payload_schema)
+    return payload_writer(template.topic, template.payload_schema, secret)
+
+
+def _with_secrets(write: Callable[[Any], str], secret: Sequence[Path]) -> Callable[[Any], str]:
+    """Refuses a payload that was read from a job, in which asterisks stand for the secrets."""
+
+    def checked(payload: Any) -> str:
+        text = write(payload)
+        for path in secret:
+            if is_hidden(from_json(text), path):
+                named = ".".join(("payload", *path))
+                raise InvalidPayload(f"{named}: {HIDDEN} stands for a secret; give its value", field=named)
+        return text
+
+    return checked
 
 
 # -- checks --------------------------------------------------------------------------------------
@@ -215,6 +243,11 @@ def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
             hint = f"; use {near}=" if near else ""
             raise UnknownOption(f"{name}: enqueue has no such option{hint}", field=name)
     return options
+
+
+def option_named(name: str) -> str | None:
+    """The option with this name here or in another queue."""
+    return name if name in EnqueueOptions.__annotations__ else _OTHER_NAMES.get(name)
 
 
 def merged(first: EnqueueOptions, then: EnqueueOptions) -> EnqueueOptions:

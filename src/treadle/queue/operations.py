@@ -25,7 +25,7 @@ from treadle.model.status import Status
 from treadle.model.words import unknown_status
 from treadle.queue import bulk
 from treadle.queue.audit import Actor, AuditLog
-from treadle.queue.bulk import Place
+from treadle.queue.bulk import BulkPosition
 from treadle.store.values import Listing, Record, RecordWrite
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ RUNNING, DONE, STOPPED = "running", "done", "stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DryRunCount:
     """One line of a dry run: a number of jobs and what would happen to them."""
 
     count: int
@@ -52,13 +52,13 @@ class Outcome:
 @dataclass(slots=True)
 class Operation:
     id: str
-    change: bulk.Change
+    change: bulk.BulkChange
     search: JobSearch
     as_of: datetime
     by: Actor
     expected: int
     state: str = RUNNING
-    place: Place = field(default_factory=Place)
+    place: BulkPosition = field(default_factory=BulkPosition)
     changed: int = 0
     refused: int = 0
     version: int | None = None
@@ -92,11 +92,11 @@ class Operation:
         ).decode()
 
 
-def statuses_for(change: bulk.Change, search: JobSearch) -> list[Status]:
+def statuses_for(change: bulk.BulkChange, search: JobSearch) -> list[Status]:
     """The states in which the change is possible, limited to the ones in the search."""
     wanted = search.narrowed.status
     if wanted == STALE:
-        # A stale job can be requeued whatever its outcome was.
+        # A stale job can be requeued after any outcome.
         return [status for status in bulk.ENDINGS if change.action == "requeue" or status in change.applies_to]
     return [status for status in change.applies_to if wanted in ("", status)]
 
@@ -109,14 +109,14 @@ def _statuses(narrowed: JobSearch) -> list[Status]:
     return [Status(narrowed.status)] if narrowed.status else list(Status)
 
 
-async def dry_run(queue: Queue, change: bulk.Change, search: JobSearch, as_of: datetime) -> list[Outcome]:
+async def dry_run(queue: Queue, change: bulk.BulkChange, search: JobSearch, as_of: datetime) -> list[DryRunCount]:
     """How many jobs would be changed and how many left alone, by status."""
     possible = statuses_for(change, search)
     found = search.narrowed
     statuses = _statuses(found)
     counts = [await queue.store.count(found.frozen(status, as_of), 2**31) for status in statuses]
     return [
-        Outcome(count, status.value, status not in possible)
+        DryRunCount(count, status.value, status not in possible)
         for status, count in zip(statuses, counts, strict=True)
         if count
     ]
@@ -130,7 +130,7 @@ class Operations:
         self._running: dict[str, tuple[Operation, asyncio.Task[None]]] = {}
 
     async def start(
-        self, change: bulk.Change, search: JobSearch, as_of: datetime, by: Actor, expected: int
+        self, change: bulk.BulkChange, search: JobSearch, as_of: datetime, by: Actor, expected: int
     ) -> Operation:
         operation = Operation(str(uuid7()), change, search, as_of, by, expected)
         saved = await self._save(operation)
@@ -260,7 +260,7 @@ def _operation(record: Record) -> Operation:
         Actor(**body["by"]),
         body["expected"],
         body["state"],
-        Place(*body["place"]),
+        BulkPosition(*body["place"]),
         body["changed"],
         body["refused"],
         record.version,
@@ -269,12 +269,12 @@ def _operation(record: Record) -> Operation:
     )
 
 
-def _change(saved: Mapping[str, Any]) -> bulk.Change:
+def _change(saved: Mapping[str, Any]) -> bulk.BulkChange:
     run_at = saved["run_at"]
-    return bulk.Change(**{**saved, "run_at": datetime.fromisoformat(run_at) if run_at else None})
+    return bulk.BulkChange(**{**saved, "run_at": datetime.fromisoformat(run_at) if run_at else None})
 
 
-async def change_selected(queue: Queue, change: bulk.Change, ids: Sequence[str], by: Actor) -> tuple[int, int]:
+async def change_selected(queue: Queue, change: bulk.BulkChange, ids: Sequence[str], by: Actor) -> tuple[int, int]:
     """Change the jobs with these ids immediately; returns how many were changed and how many refused."""
     jobs = [job for job in await queue.store.get(ids) if job is not None and job.status in change.applies_to]
     changed = await bulk.change_jobs(queue, change, [job.id for job in jobs]) if jobs else 0

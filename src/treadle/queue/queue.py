@@ -11,36 +11,33 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
-from pydantic_core import from_json, to_json
 from typing_extensions import Unpack
 
 from treadle.insights import lists, stats, timeline, why
 from treadle.insights.lists import Count
 from treadle.insights.stats import QueueStats
 from treadle.model import settings
-from treadle.model.durations import Duration, Priority, duration_ms, priority_value
-from treadle.model.errors import (
-    InvalidInput,
-    JobFailed,
-    JobNotFound,
-    Refused,
-    ResultTimeout,
-    SchemaMismatch,
-    UnknownStep,
-)
+from treadle.model.durations import Duration, Priority, duration_ms
+from treadle.model.errors import InvalidInput, JobNotFound, Refused, SchemaMismatch, UnknownStep
 from treadle.model.events import Event
 from treadle.model.handler import Handler
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
-from treadle.model.payload import dumps
 from treadle.model.settings import Settings
 from treadle.model.status import Status
-from treadle.model.template import CancelPolicy, Template, plain_template
-from treadle.queue import signals, steering
+from treadle.model.template import CancelPolicy, Template
+from treadle.queue import results, signals, steering, templates
 from treadle.queue.flows import Flow, FlowHandler
 from treadle.queue.hooks import AnyHook, Hooks
-from treadle.queue.new_jobs import EnqueueOptions, JobRequest, Order, checked_attempts, checked_options, merged
+from treadle.queue.new_jobs import (
+    EnqueueOptions,
+    JobRequest,
+    Order,
+    ReadyOrder,
+    checked_options,
+    merged,
+)
 from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedules import CodeSchedule, Schedules, code_schedules
+from treadle.queue.schedules import CodeSchedule, Schedules, check_code, code_schedules
 from treadle.queue.session import Session, Sessions
 from treadle.queue.steering import Again
 from treadle.queue.tasks import (
@@ -56,10 +53,10 @@ from treadle.queue.tasks import (
     make_template,
     topic_of,
 )
+from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, StepPage, Topic
-from treadle.store.wakeups import ENDED
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -68,8 +65,8 @@ if TYPE_CHECKING:
     from treadle.insights.feed import Feed
     from treadle.queue.sync import SyncQueue
 
-# How often to read the templates of topics that have no handler in this process.
-TEMPLATES_SECONDS = 5.0
+# How often to read the saved templates, at most: an operator's switch holds in every process after this time.
+TEMPLATES_SECONDS = 1.0
 BATCH = 1000
 
 
@@ -101,7 +98,7 @@ class Queue:
         self._versions: dict[str, int] = {}
         self._code_schedules: dict[str, list[CodeSchedule]] = {}
         self.schedules = Schedules(self)
-        self._orders: dict[str, Order] = {}
+        self.templates = Templates(self)
         make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
 
     # -- opening and closing -------------------------------------------------------------------
@@ -223,7 +220,9 @@ class Queue:
             )
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(topic, cast(dict[str, Any], options))
-        self.handlers[topic] = made = make_handler(topic, handler, options)
+        made = make_handler(topic, handler, options)
+        check_code(made, schedules)
+        self.handlers[topic] = made
         self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
 
@@ -239,6 +238,7 @@ class Queue:
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(name, cast(dict[str, Any], options))
         handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        check_code(handler, schedules)
         self.handlers[name] = handler
         self._code_schedules[name] = schedules
         return Flow(self, handler)
@@ -287,24 +287,10 @@ class Queue:
 
     async def _save_templates(self, session: Session) -> None:
         if self.handlers:
-            await self._save_handlers(session.store)
+            self._versions.update(await templates.save(session.store, self.handlers))
+            templates.forget(session)
             await self.schedules.save_code(session.store, self._code_schedules)
         session.saved = True
-
-    async def _save_handlers(self, store: Store) -> None:
-        definitions = {
-            topic: (to_json(handler.template.as_json()).decode(), handler.template.version)
-            for topic, handler in self.handlers.items()
-        }
-        saved = await store.templates()
-        changed = {
-            topic: (text, version)
-            for topic, (text, version) in definitions.items()
-            if topic not in saved or saved[topic][0] != text or version not in (None, saved[topic][1])
-        }
-        self._versions.update((topic, version) for topic, (_, version) in saved.items())
-        if changed:
-            self._versions.update(await store.save_templates(changed))
 
     # -- enqueuing -----------------------------------------------------------------------------
 
@@ -336,7 +322,7 @@ class Queue:
         topic = topic_of(topic)
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        order = await self._order(session, topic, options)
+        order = await self._order(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
             jobs = _traced(order.jobs([payload]), sending.traceparent)
             if connection is None:
@@ -357,7 +343,7 @@ class Queue:
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | Task):
-            order = await self._order(session, topic_of(topic), options)
+            order = await self._order(session, topic_of(topic), options, joined=connection is not None)
             jobs = order.jobs(payloads)
             orders = [order] * len(jobs)
         else:
@@ -366,7 +352,7 @@ class Queue:
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
-                orders.append(await self._order(session, topic_of(one.topic), chosen))
+                orders.append(await self._order(session, topic_of(one.topic), chosen, joined=connection is not None))
                 jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
@@ -380,51 +366,66 @@ class Queue:
         order = await self._order(await self._session(), topic, options)
         return order.jobs([payload])[0]
 
+    async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
+        """A validated job for a later transaction of the worker, and the job as it will be."""
+        if options.pop("connection", None) is not None:
+            raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
+        session = await self._session()
+        order = await self._order(session, topic, options)
+        with tracing.sending(topic) as sending:
+            (new,) = _traced(order.jobs([payload]), sending.traceparent)
+            sending.job(new.id)
+        return new, order.made_alone(new, await session.store.now(), self)
+
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 
-    async def _order(self, session: Session, topic: str, options: EnqueueOptions) -> Order:
+    async def _order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
         """The order of this topic, cached for enqueues without options, which are the most common."""
-        template = await self._template(session, topic)
-        version = self._versions.get(topic)
+        if time.monotonic() - session.templates_at > TEMPLATES_SECONDS:
+            await self._read_templates(session)
+        checked_topic(topic)
+        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
+        if own_version is None and handler is not None and handler.template.secret:
+            await self._save_secrets(session, topic, joined)
+            own_version = self._versions.get(topic)
         if options:
-            return Order(template, self.handlers.get(topic), version, **checked_options(options))
-        known = self._orders.get(topic)
-        if known is None or not known.is_of(template, version):
-            known = self._orders[topic] = Order(template, self.handlers.get(topic), version)
-        return known
+            return Order(*self._chosen(session, topic), **checked_options(options))
+        known = session.orders.get(topic)
+        if known is None or known.handler is not handler or known.own_version != own_version:
+            order = Order(*self._chosen(session, topic))
+            known = session.orders[topic] = ReadyOrder(order, handler, own_version)
+        return known.order
 
-    async def _template(self, session: Session, topic: str) -> Template:
-        handler = self.handlers.get(checked_topic(topic))
-        if handler is not None:
-            return handler.template
-        await self._read_templates(session)
-        return session.templates.get(topic) or plain_template(topic)
+    def _chosen(self, session: Session, topic: str) -> templates.ChosenTemplate:
+        return templates.choose(
+            topic, self.handlers.get(topic), self._versions.get(topic), session.templates.get(topic)
+        )
+
+    async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
+        """Readers learn from the saved template what is secret, so it has to be there before the first job."""
+        if joined:
+            raise InvalidInput(
+                f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "
+                "yet; await queue.save_templates() before the transaction"
+            )
+        await self._save_templates(session)
 
     async def _read_templates(self, session: Session) -> None:
-        """Refresh the templates at intervals. Callers during the first read wait for it, because they need its
-        policies.
-        """
+        """Refresh the templates if they are old. All callers wait for the read, because they need its policies."""
         if not self._templates_are_old(session):
             return
         if session.reading_templates is None or session.reading_templates.done():
-            session.reading_templates = asyncio.create_task(self._read_templates_now(session))
+            session.reading_templates = asyncio.create_task(templates.refresh(session))
         await asyncio.shield(session.reading_templates)
 
     @staticmethod
     def _templates_are_old(session: Session) -> bool:
         return time.monotonic() - session.templates_at > TEMPLATES_SECONDS
 
-    async def _read_templates_now(self, session: Session) -> None:
-        saved = await session.store.templates()
-        session.templates = {
-            name: Template.from_json(from_json(text), version) for name, (text, version) in saved.items()
-        }
-        others = saved.keys() - (
-            self.handlers.keys() & self._versions.keys()
-        )  # ours keep the number they were saved as
-        self._versions.update((name, saved[name][1]) for name in others)
-        session.templates_at = time.monotonic()
+    def _forget_templates(self) -> None:
+        """Read them again before they are used next."""
+        templates.forget(self._sessions.current())
 
     async def _made(
         self,
@@ -531,45 +532,16 @@ class Queue:
     async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result; JobFailed if it did not complete."""
         limit = None if timeout is None else duration_ms(timeout, "timeout") / 1000
-        job = await self.get(job_id)
-        if not job.ended:
-            job = await self._wait_ended(job_id, limit)
-        if job.status is not Status.COMPLETED:
-            raise JobFailed(
-                f"job {job_id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""),
-                status=str(job.status),
-                id=job_id,
-            )
+        job = await results.ended(self, job_id, limit)
         handler = self.handlers.get(job.topic)
-        return handler.result(job.result_value) if handler else job.result_value
-
-    async def _wait_ended(self, job_id: str, limit: float | None) -> Job:
-        news = asyncio.Event()
-        store = (await self._session()).store
-        unsubscribe = store.subscribe(lambda hint: news.set() if hint == ENDED else None)
-        try:
-            async with asyncio.timeout(limit):
-                return await self._poll_ended(job_id, news)
-        except TimeoutError:
-            raise ResultTimeout(f"job {job_id} has not ended within {limit:g} s", id=job_id) from None
-        finally:
-            unsubscribe()
-
-    async def _poll_ended(self, job_id: str, news: asyncio.Event) -> Job:
-        """Wait for hints from this process, and poll for changes by other processes."""
-        pause = 0.02
-        while not (job := await self.get(job_id)).ended:
-            try:
-                async with asyncio.timeout(pause):
-                    await news.wait()
-            except TimeoutError:
-                pause = min(pause * 1.5, 0.5)
-            news.clear()
-        return job
+        value = results.completed(job).result_value
+        return handler.result(value) if handler else value
 
     async def template(self, topic: str) -> Template:
-        """The template of this topic, from this process or from the last one that served it."""
-        return await self._template(await self._session(), topic)
+        """The template that a job of this topic gets now, from this process or from the last one that served it."""
+        session = await self._session()
+        await self._read_templates(session)
+        return self._chosen(session, checked_topic(topic)).template
 
     async def topics(self) -> Sequence[Topic]:
         return await (await self._session()).store.topics()
@@ -580,12 +552,16 @@ class Queue:
         """Cancel a job: immediately if it is pending, at its next checkpoint if it is running."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return self._answer((await steering.cancel(session.store, [job_id], _checked_reason(reason), fixed))[0])
+        return self._answer((await steering.cancel(session.store, [job_id], steering.checked_reason(reason), fixed))[0])
 
     async def _topics_where(self, session: Session, holds: Callable[[Template], bool]) -> Sequence[str]:
-        await self._read_templates(session)
-        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        known = await self._known_templates(session)
         return [topic for topic, template in known.items() if holds(template)]
+
+    async def _known_templates(self, session: Session) -> dict[str, Template]:
+        await self._read_templates(session)
+        topics = session.templates.keys() | self.handlers.keys()
+        return {topic: self._chosen(session, topic).template for topic in topics}
 
     async def requeue(
         self,
@@ -631,7 +607,7 @@ class Queue:
         if mode not in (None, "all"):
             raise InvalidInput("mode: a new payload runs everything again; use mode all", field="mode")
         topic = (await self.get(job_id)).topic
-        order = Order(await self.template(topic), self.handlers.get(topic), None)
+        order = Order(*self._chosen(await self._session(), topic))
         return Again(force, "all", step, order.text(payload))
 
     async def signal(
@@ -675,22 +651,22 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Job:
         """Change a pending job."""
-        changes = _new_values(run_at, priority, max_attempts)
+        changes = steering.new_values(run_at, priority, max_attempts)
         return self._answer((await steering.reschedule((await self._session()).store, [job_id], **changes))[0])
 
     async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
         """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
         session = await self._session()
         fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
-        return _refusals(await steering.cancel(session.store, job_ids, _checked_reason(reason), fixed))
+        return steering.refusals(await steering.cancel(session.store, job_ids, steering.checked_reason(reason), fixed))
 
     async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
         session = await self._session()
         disabled = await self._topics_where(session, _is_disabled)
-        return _refusals(await steering.requeue(session.store, job_ids, force, disabled))
+        return steering.refusals(await steering.requeue(session.store, job_ids, force, disabled))
 
     async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
-        return _refusals(await steering.release((await self._session()).store, job_ids))
+        return steering.refusals(await steering.release((await self._session()).store, job_ids))
 
     async def reschedule_many(
         self,
@@ -701,11 +677,11 @@ class Queue:
         max_attempts: int | None = None,
     ) -> Sequence[Exception | None]:
         """Change many pending jobs; the result has None for each success, or the reason for the refusal."""
-        changes = _new_values(run_at, priority, max_attempts)
-        return _refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
+        changes = steering.new_values(run_at, priority, max_attempts)
+        return steering.refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
 
     async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
-        return _refusals(await steering.delete((await self._session()).store, job_ids, force))
+        return steering.refusals(await steering.delete((await self._session()).store, job_ids, force))
 
     async def delete(self, job_id: str, *, force: bool = False) -> None:
         """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
@@ -720,6 +696,13 @@ class Queue:
 
     async def resume(self, topic: str) -> None:
         await (await self._session()).store.pause(checked_topic(topic), 0)
+
+    async def drain(self, worker: str) -> bool:
+        """Ask a worker to claim nothing more, finish its jobs and stop; it learns this from its next heartbeat.
+
+        False if no live worker has this name.
+        """
+        return await (await self._session()).store.drain(worker)
 
     def _answer(self, answer: Job | Refusal | None) -> Job:
         if isinstance(answer, Refusal):
@@ -753,8 +736,7 @@ class Queue:
     async def reclaim(self) -> int:
         """Reclaim jobs of expired leases without waiting for the reaper; returns how many."""
         session = await self._session()
-        await self._read_templates(session)
-        known = session.templates | {topic: one.template for topic, one in self.handlers.items()}
+        known = await self._known_templates(session)
         graces = {topic: duration_ms(template.cancel.grace) for topic, template in known.items()}
         count, more = 0, True
         while more:
@@ -783,27 +765,8 @@ def _is_disabled(template: Template) -> bool:
     return not template.enabled
 
 
-def _new_values(run_at: datetime | None, priority: Priority | None, max_attempts: int | None) -> dict[str, int | None]:
-    return {
-        "run_at": None if run_at is None else to_ms(run_at),
-        "priority": None if priority is None else priority_value(priority),
-        "max_attempts": None if max_attempts is None else checked_attempts(max_attempts),
-    }
-
-
-def _refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:
-    return [answer.error if isinstance(answer, Refusal) else None for answer in answers]
-
-
 def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
     return jobs if traceparent is None else [job._replace(trace=traceparent) for job in jobs]
-
-
-def _checked_reason(reason: str) -> str:
-    if not isinstance(reason, str) or len(reason) > 1000:
-        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
-    dumps(reason, "reason")  # raises for values that databases can't store
-    return reason
 
 
 __all__ = ["JobRequest", "Queue", "is_job_id"]

@@ -27,6 +27,7 @@ from treadle.model.errors import (
     NotSchedulable,
     ScheduleNotFound,
     StoreUnavailable,
+    TemplateDisabled,
     VersionConflict,
 )
 from treadle.model.job import Job, checked_topic, to_ms
@@ -35,7 +36,7 @@ from treadle.policy.schedule import (
     Overlap,
     Schedule,
     ScheduleEvent,
-    Slot,
+    ScheduleSlot,
     checked_id,
     rendered_payload,
     slot,
@@ -45,6 +46,7 @@ from treadle.store.protocol import Store
 from treadle.store.values import NewJob, Record, RecordWrite
 
 if TYPE_CHECKING:
+    from treadle.model.handler import Handler
     from treadle.queue.queue import Queue
 
 KIND = "schedule"
@@ -98,6 +100,16 @@ class Stored(NamedTuple):
         return RecordWrite(KIND, changed.id, changed.id, body_of(changed), due, self.version)
 
 
+class SchedulePage(NamedTuple):
+    schedules: Sequence[Schedule]
+    total: int
+    """How many match the search."""
+    on: int
+    """Of all schedules, those with a next run."""
+    off: int
+    next_ms: int | None
+
+
 class Schedules:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -116,7 +128,7 @@ class Schedules:
             updated_ms=now,
             **_definition(given),
         )
-        await self._check_template(schedule, now)
+        await self.check(schedule, now)
         schedule = _planned(schedule, now)
         if not (await store.write_records([_write(schedule)]))[0]:
             raise VersionConflict(f"there is a schedule {schedule.id} already", id=schedule.id)
@@ -126,6 +138,20 @@ class Schedules:
         """All schedules, or a topic's, oldest first."""
         found = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
         return [one for one in map(schedule_from, found) if topic in (None, one.topic)]
+
+    async def page(self, offset: int, limit: int, search: str = "") -> SchedulePage:
+        """A page of the list, with what its head says; only the shown ones are parsed."""
+        records = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
+        found = [one for one in records if search in one.id or search in one.body] if search else records
+        due = [one.due for one in records if one.due is not None]
+        shown = [schedule_from(one) for one in found[offset : offset + limit]]
+        return SchedulePage(shown, len(found), len(due), len(records) - len(due), min(due, default=None))
+
+    async def recent_jobs(self, schedules: Sequence[Schedule], each: int) -> dict[str, Job]:
+        """The newest jobs of all these schedules by id, in one read."""
+        ids = [id_ for one in schedules for id_ in one.recent[-each:]]
+        jobs = await (await self._store()).get(ids) if ids else []
+        return {job.id: job for job in jobs if job is not None}
 
     async def get(self, schedule_id: str) -> Schedule:
         """The schedule with this id; ScheduleNotFound if there is none."""
@@ -146,7 +172,7 @@ class Schedules:
                 raise VersionConflict(message, version=schedule.version)
             edited = _edited(schedule, given, now)
             if edited is not schedule:
-                await self._check_template(edited, now)
+                await self.check(edited, now)
             return edited
 
         return await self._change(schedule_id, changed)
@@ -204,8 +230,10 @@ class Schedules:
 
     # -- for the scheduler -------------------------------------------------------------------------
 
-    async def new_job(self, schedule: Schedule, one: Slot) -> NewJob:
-        """The job of a slot. Refused if the topic's template is disabled or does not accept the payload."""
+    async def new_job(self, schedule: Schedule, one: ScheduleSlot) -> NewJob:
+        """The job of a slot. Refused if the topic's template is disabled, can't be scheduled or refuses the payload."""
+        if not (await self._queue.template(schedule.topic)).schedulable:
+            raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)
         job = await self._queue._new_job(
             schedule.topic,
             rendered_payload(schedule, one),
@@ -265,6 +293,26 @@ class Schedules:
 
     # -- storage -----------------------------------------------------------------------------------
 
+    # -- before it is saved ------------------------------------------------------------------------
+
+    @staticmethod
+    def draft(topic: str, options: Mapping[str, Any], now: int, of: Schedule | None = None) -> Schedule:
+        """A schedule, or a change of one, that is not stored: to see what its options mean."""
+        if of is not None:
+            return _edited(of, {**options, "topic": topic}, now)
+        made = Schedule(id="draft", topic=checked_topic(topic), created_ms=now, updated_ms=now, **_definition(options))
+        return _planned(made, now)
+
+    async def check(self, schedule: Schedule, now: int) -> NewJob | None:
+        """The job of its next slot: NotSchedulable if the template says so, InvalidPayload if it refuses the payload.
+
+        None if the template is disabled, because it may be enabled again before that slot.
+        """
+        try:
+            return await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
+        except TemplateDisabled:
+            return None
+
     async def _store(self) -> Store:
         await self._queue.open()
         return self._queue.store
@@ -288,14 +336,6 @@ class Schedules:
             if (await store.write_records([_write(new, version)]))[0]:
                 return new
         raise _busy(schedule_id)
-
-    async def _check_template(self, schedule: Schedule, now: int) -> None:
-        """NotSchedulable if the template says so; InvalidPayload if it does not accept the payload."""
-        template = await self._queue.template(schedule.topic)
-        if not template.schedulable:
-            raise NotSchedulable(f"the template of {schedule.topic} can't be scheduled", topic=schedule.topic)
-        if template.enabled:
-            await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
 
 
 # Results of runs and the origin of the schedule, which an edit keeps.
@@ -407,6 +447,15 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     Schedule(id=checked_id(options.get("id", "code")), topic="code", **definition)  # raises if the options are invalid
     found: CodeSchedule = options  # type: ignore[assignment]
     return found
+
+
+def check_code(handler: Handler, schedules: Sequence[CodeSchedule]) -> None:
+    """Refuse schedules in code that could never make a job."""
+    if schedules and not handler.template.schedulable:
+        raise InvalidInput(f"{handler.topic}: give schedule= or schedulable=False, not both", field="schedule")
+    for one in schedules:
+        schedule = Schedule(id="code", topic=handler.topic, cron="@daily", payload=_payload(one.get("payload")))
+        handler.payload_text(rendered_payload(schedule, slot(schedule, 0, 0)))
 
 
 def _numbered(topic: str, schedules: Iterable[CodeSchedule]) -> list[CodeSchedule]:

@@ -12,13 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput
-from treadle.model.template import Template
+from treadle.policy.saved_template import SavedTemplate
 from treadle.queue.intake import Intake
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.store.protocol import Store
 
 if TYPE_CHECKING:
     from treadle.insights.feed import Feed
+    from treadle.queue.new_jobs import ReadyOrder
 
 Loop = asyncio.AbstractEventLoop
 
@@ -30,7 +31,9 @@ class Session:
         self.store = store
         self.site = site
         self.intake = Intake(store)
-        self.templates: dict[str, Template] = {}
+        self.templates: dict[str, SavedTemplate] = {}
+        self.template_revisions: dict[str, int] = {}
+        self.orders: dict[str, ReadyOrder] = {}
         self.templates_at = float("-inf")
         self.reading_templates: asyncio.Task[None] | None = None
         self.saving: asyncio.Task[None] | None = None

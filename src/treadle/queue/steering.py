@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
-from treadle.model.errors import NotCancelable, TemplateDisabled
-from treadle.model.job import Job
+from treadle.model.durations import Priority, priority_value
+from treadle.model.errors import InvalidInput, NotCancelable, TemplateDisabled
+from treadle.model.job import Job, to_ms
+from treadle.model.payload import dumps
 from treadle.model.status import Status
 from treadle.model.steps import DONE
 from treadle.policy.flow import Ran, rerun
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
+from treadle.queue.new_jobs import checked_attempts
 from treadle.store.protocol import Store
 from treadle.store.values import Refusal, SteeredJob
 
@@ -83,3 +87,22 @@ async def reschedule(
 async def delete(store: Store, ids: Sequence[str], force: bool = False) -> Answers:
     """Delete jobs; the answer is None for a deleted job."""
     return await store.steer(ids, lambda _: Deleted(force))
+
+
+def new_values(run_at: datetime | None, priority: Priority | None, max_attempts: int | None) -> dict[str, int | None]:
+    return {
+        "run_at": None if run_at is None else to_ms(run_at),
+        "priority": None if priority is None else priority_value(priority),
+        "max_attempts": None if max_attempts is None else checked_attempts(max_attempts),
+    }
+
+
+def refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:
+    return [answer.error if isinstance(answer, Refusal) else None for answer in answers]
+
+
+def checked_reason(reason: str) -> str:
+    if not isinstance(reason, str) or len(reason) > 1000:
+        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
+    dumps(reason, "reason")  # raises for values that databases can't store
+    return reason

@@ -21,7 +21,7 @@ from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
 from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.queue import Queue
-from treadle.queue.sync_schedules import SyncSchedules
+from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
 from treadle.queue.tasks import Args, ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, bound, payloads_of
 from treadle.store.values import Inserted, NewJob
 
@@ -118,6 +118,7 @@ class SyncQueue:
         self._lock = threading.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self.schedules = SyncSchedules(self, queue.schedules)
+        self.templates = SyncTemplates(self, queue.templates)
         self._loop_only = False
         self._direct: _Direct | Literal[False] | None = None
         """The fast path for enqueues in the caller's thread; False if the store has none."""
@@ -175,6 +176,7 @@ class SyncQueue:
     reschedule_many = blocking(Queue.reschedule_many)
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
+    drain = blocking(Queue.drain)
     pause = blocking(Queue.pause)
     resume = blocking(Queue.resume)
     work = blocking(Queue.work)
@@ -369,6 +371,9 @@ class _Direct(_Joined):
     async def _read_templates(self, session: Any) -> None:
         if self._templates_are_old(session):
             raise _NotHere
+
+    async def _save_templates(self, session: Any) -> None:
+        raise _NotHere
 
     async def _add(self, session: Any, job: NewJob) -> Inserted:
         answers = session.store.insert_here([job])

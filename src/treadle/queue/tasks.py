@@ -22,7 +22,7 @@ from treadle.model.handler import Handler
 from treadle.model.job import Job
 from treadle.model.retry import Retry
 from treadle.model.template import WHOLE_PAYLOAD, CancelPolicy, Concurrency, Rate, Template
-from treadle.queue.new_jobs import EnqueueOptions, UnknownOption, merged
+from treadle.queue.new_jobs import EnqueueOptions, UnknownOption, merged, option_named
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -65,6 +65,7 @@ class JobOptions(TypedDict, total=False):
     description: str
     version: int | None
     schedulable: bool
+    secret: Sequence[str]
     schedule: str | CodeSchedule | Sequence[str | CodeSchedule] | None
     timezone: str | None
     on_start: Hook | None
@@ -86,12 +87,39 @@ _OTHER_NAMES = {
     "retries": "use max_attempts=, which counts the first run too, or retry=Retry(…)",
     "max_retries": "use max_attempts=, which counts the first run too, or retry=Retry(…)",
     "default_retry_delay": "use retry=Retry(…, delay=…)",
+    "retry_delay": "use retry=Retry(…, delay=…)",
+    "retry_backoff": "use retry=Retry(…, backoff='exponential')",
+    "retry_backoff_max": "use retry=Retry(…, max_delay=…)",
+    "retry_jitter": "use retry=Retry(…, jitter=0.2)",
+    "retry_kwargs": "use retry=Retry(…)",
+    "acks_late": "leave it out: a job whose worker dies always runs again",
+    "ignore_result": "leave it out: return None to store no result",
+    "result_ttl": "use the setting delete_after",
+    "job_timeout": "use timeout=",
+    "cron": "use schedule=",
+    "crontab": "use schedule='0 3 * * *'",
+    "serializer": "leave it out: payloads and results are JSON",
     "autoretry_for": "every exception is retried; use retry=Retry(…, on={Error: False}) for exceptions",
     "bind": "take ctx as the first parameter",
     "time_limit": "use timeout=",
     "soft_time_limit": "use timeout=",
     "rate_limit": "use rate=(10, '1m')",
     "queue": "use topic=, or capability= to choose workers",
+}
+
+
+# Methods of other queues' tasks.
+_OTHER_METHODS = {
+    "delay": "{task}.sync.enqueue(…), or await {task}.enqueue(…)",
+    "apply_async": "{task}.options(delay='15m').sync.enqueue(…)",
+    "apply": "{task}(…) to call it here, or treadle.testing.inline(queue)",
+    "send": "{task}.sync.enqueue(…), or await {task}.enqueue(…)",
+    "send_with_options": "{task}.options(delay='15m').sync.enqueue(…)",
+    "schedule": "{task}.options(delay='15m').sync.enqueue(…)",
+    "call_local": "{task}(…)",
+    "retry": "raise RetryAfter('1m') in the handler",
+    "s": "ctx.enqueue(…) in the handler that comes first",
+    "si": "ctx.enqueue(…) in the handler that comes first",
 }
 
 
@@ -111,6 +139,13 @@ class Task(Generic[Call, ReturnT, ResultT]):
 
     def __call__(self, *args: Call.args, **kwargs: Call.kwargs) -> ReturnT:
         return cast(ReturnT, self.__wrapped__(*args, **kwargs))
+
+    if not TYPE_CHECKING:  # type checkers would believe that a task has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            instead = _OTHER_METHODS.get(name)
+            hint = f"; use {instead.format(task=self.__name__)}" if instead else ""
+            raise AttributeError(f"a task has no {name}{hint}", name=name, obj=self)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Self:
         """The same task with options of `Queue.enqueue`: `task.options(delay="15m").enqueue(…)`."""
@@ -175,7 +210,7 @@ def bound(handler: Handler, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     try:
         return handler.bind(args, kwargs)
     except InvalidPayload as error:
-        options = [name for name in kwargs if name in EnqueueOptions.__annotations__ and not handler.takes(name)]
+        options = [option for name in kwargs if not handler.takes(name) and (option := option_named(name))]
         if not options:
             raise
         given = ", ".join(f"{name}=…" for name in options)
@@ -238,6 +273,8 @@ class JobDecorator:
     def __call__(self, /, **options: Unpack[DecoratorOptions]) -> JobDecorator: ...
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         chosen = {**self._options, **options}
+        if isinstance(function, str):
+            raise InvalidInput(f"@queue.job: name the topic with @queue.job(topic={function!r})", field="topic")
         if function is None:
             return JobDecorator(self._queue, cast(DecoratorOptions, chosen))
         return self._queue.register(chosen.pop("topic", None) or function.__name__, function, **chosen)
@@ -246,7 +283,7 @@ class JobDecorator:
 def make_handler(topic: str, function: Callable[..., Any], options: JobOptions) -> Handler:
     template = make_template(topic, options)
     handler = Handler(function, template, options.get("process", False))
-    handler.template = replace(template, payload_schema=handler.schema())
+    handler.template = replace(template, payload_schema=handler.schema(), result_schema=handler.result_schema())
     return handler
 
 

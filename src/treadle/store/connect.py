@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.model.errors import InvalidInput
 from treadle.store.protocol import Store
+from treadle.store.values import UserDatabase
 
 _SCHEMES = "sqlite:///jobs.db, postgresql://user@host/database"
 
@@ -28,6 +30,12 @@ def make_store(url: str, *, stale_after_ms: int) -> Store:
 def _sqlite(url: str, stale_after_ms: int) -> Store:
     from treadle.store.sqlite.store import SqliteStore
 
+    path, synchronous = _sqlite_file(url)
+    return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+
+
+def _sqlite_file(url: str) -> tuple[Path, str]:
+    """The file, and its `synchronous` setting."""
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
         raise InvalidInput(
@@ -47,7 +55,7 @@ def _sqlite(url: str, stale_after_ms: int) -> Store:
         )
     if path.is_dir():
         raise InvalidInput(f"{path} is a directory, not a database file", field="url")
-    return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+    return path, synchronous
 
 
 def _postgres(url: str, stale_after_ms: int) -> Store:
@@ -58,6 +66,22 @@ def _postgres(url: str, stale_after_ms: int) -> Store:
             raise
         raise InvalidInput("PostgreSQL needs asyncpg: pip install 'treadle[postgres]'", field="url") from None
     return PostgresStore(url, stale_after_ms=stale_after_ms)
+
+
+def user_connection(database: UserDatabase, size: int) -> Any:
+    """A new sqlite3 connection, or asyncpg's pool of at most `size` connections on the running loop."""
+    if not database.url.startswith("sqlite:"):
+        from treadle.store.postgres.user_pool import make_pool
+
+        return make_pool(database.url, size, pooled=database.pooled)
+    from treadle.store.sqlite.user_connection import connect
+
+    return connect(*_sqlite_file(database.url))
+
+
+def is_pool(database: UserDatabase) -> bool:
+    """Whether all handlers share what `user_connection` returns."""
+    return not database.url.startswith("sqlite:")
 
 
 _PASSWORD = re.compile(r"(?i)(password=)[^&]*")

@@ -25,14 +25,16 @@ from treadle.store.values import (
     Changes,
     Checkpoint,
     Claim,
+    Claimed,
     ClaimedSteps,
-    Ended,
+    EndedCount,
+    FailedGroup,
     Finding,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
     Listing,
     LiveWorker,
     NewJob,
@@ -46,8 +48,11 @@ from treadle.store.values import (
     Stats,
     StepKey,
     StepPage,
+    Times,
     Topic,
+    TopicRate,
     Touch,
+    UserDatabase,
     Wants,
 )
 from treadle.telemetry.outages import OutageLog
@@ -74,6 +79,9 @@ class Store(Protocol):
 
     async def examine(self) -> list[Finding]:
         """The store's own part of `doctor`."""
+
+    def user_database(self) -> UserDatabase:
+        """The same database for a handler's own statements, opened by `connect.user_connection`."""
 
     def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         """Call `wake(hint)` on this loop when there may be work ("ready"), a delayed job ("later"), a cancel ("cancel")
@@ -115,9 +123,12 @@ class Store(Protocol):
         """Highest priority first, then oldest over all topics. Jobs on their last attempt only go into free slots.
         LeaseLost if the lease is not live."""
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
+    ) -> list[Settlement]:
         """Apply the endings, each with its effects. Returns the lost ones (wrong lease or token), which changed
-        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`)."""
+        nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`), which is added to
+        `refused`."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
@@ -134,6 +145,10 @@ class Store(Protocol):
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
+
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        """Move these jobs, claimed under this lease, to one new lease each; for external workers, which report on every
+        job alone. LeaseLost if the lease was taken back."""
 
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         """Release jobs under this lease with any other token: claims that the worker never got an answer to."""
@@ -188,8 +203,15 @@ class Store(Protocol):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats: ...
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        """The newest so many failed jobs, by error group."""
+
+    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
+        """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have
+        minutes for two hours, half hours for a day and hours before that."""
 
     async def backlog(self) -> Sequence[Backlog]:
         """Pending jobs by topic and capability."""
@@ -199,21 +221,20 @@ class Store(Protocol):
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    async def drain(self, worker: str) -> bool:
+        """Ask a worker to drain; its next heartbeat tells it. False: no worker with slots has this name and a live
+        lease."""
+
+    # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         """Start no jobs of this topic until then; 0 resumes it."""
 
     async def topics(self) -> Sequence[Topic]: ...
 
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        """topic -> (JSON, fixed version or None); the version that each now has."""
-
-    async def templates(self) -> dict[str, tuple[str, int]]: ...
-
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
 
-    async def leaders(self) -> Sequence[Leader]:
+    async def leaders(self) -> Sequence[Leadership]:
         """The current leaders."""
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
@@ -238,9 +259,12 @@ class Store(Protocol):
         """The records of a kind, oldest or `newest` first. `key`: the one with that key. `due_before`: the ones that
         are due before that time, earliest first."""
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
-        """Create or change records in one transaction. None: this one was not written, because its id or key is
-        taken, its version is a different one, or it is gone; the others are written."""
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
+        """Create or change records in one transaction, together with the rate limits of topics. None: this one was not
+        written, because its id or key is taken, its version is a different one, or it is gone; the others are written.
+        `atomic`: then VersionConflict instead, and nothing is written."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

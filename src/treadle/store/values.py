@@ -301,6 +301,14 @@ class Effects(NamedTuple):
     """Early answers that were used."""
 
 
+class UserDatabase(NamedTuple):
+    """Where a handler's own statements go. Plain data, because a child process opens its own connection."""
+
+    url: str
+    pooled: bool = False
+    """Behind a pooler in transaction mode, which keeps no prepared statements."""
+
+
 class Settlement(NamedTuple):
     """The end of an attempt, as its owner reports it."""
 
@@ -310,6 +318,9 @@ class Settlement(NamedTuple):
     """How long the handler has run; None: it never started."""
     effects: Effects | None = None
     """Not applied if a cancel, unknown to the owner, ends the attempt in another way."""
+    waited_ms: int | None = None
+    """From when it could have been claimed until its handler started, by two clocks, so it may be below 0; None: not
+    known."""
 
 
 class Touch(NamedTuple):
@@ -341,6 +352,8 @@ class Renewed(NamedTuple):
 
     until: int
     cancels: list[CancelRequest]
+    draining: bool = False
+    """The worker is asked to claim nothing more, to finish what it runs, and to stop."""
 
 
 class Graces(NamedTuple):
@@ -474,6 +487,7 @@ class LiveWorker:
     running: int
     renewed_at: int
     """Its last heartbeat."""
+    draining: bool = False
 
 
 class LimitReached(NamedTuple):
@@ -515,7 +529,7 @@ class Stats:
     topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-class Ended(NamedTuple):
+class EndedCount(NamedTuple):
     """How many jobs of a topic ended in one way within one span of time."""
 
     at: int
@@ -524,6 +538,31 @@ class Ended(NamedTuple):
     status: str
     jobs: int
     run_ms: int
+
+
+class FailedGroup(NamedTuple):
+    """Failed jobs with one error group, of the newest that were looked at."""
+
+    group: str
+    """Empty: failures without one."""
+    newest_id: str
+    ended: Sequence[int]
+    """When they failed, in any order."""
+
+
+TIME_BUCKETS = 24
+
+
+class Times(NamedTuple):
+    """How many jobs of a topic waited or ran for a time between 2**(bucket-1) and 2**bucket ms, within one span."""
+
+    at: int
+    """Where the span begins."""
+    topic: str
+    kind: str
+    """`wait` or `run`."""
+    bucket: int
+    jobs: int
 
 
 class Backlog(NamedTuple):
@@ -538,7 +577,7 @@ class Backlog(NamedTuple):
     """The earliest `run_at` among them."""
 
 
-class Leader(NamedTuple):
+class Leadership(NamedTuple):
     name: str
     holder: str
     """The worker's name and a unique suffix, because two workers may have the same name."""
@@ -574,3 +613,11 @@ class RecordWrite(NamedTuple):
     body: str
     due: int | None = None
     version: int | None = None
+
+
+class TopicRate(NamedTuple):
+    """At most `n` starts in any window of this length; None lifts the limit."""
+
+    topic: str
+    n: int | None
+    ms: int | None

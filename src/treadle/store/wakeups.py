@@ -53,7 +53,8 @@ class Wakeups:
     """The subscribers of one database, in this process."""
 
     def __init__(self) -> None:
-        self._waiting: dict[object, _Waiting] = {}
+        self._waiting: tuple[_Waiting, ...] = ()
+        """Replaced as a whole under the lock, so readers in other threads need none."""
         self._lock = threading.Lock()
 
     @staticmethod
@@ -70,19 +71,19 @@ class Wakeups:
             hub.publish(hints)
 
     def subscribe(self, wake: Wake, claims_through: object = None) -> Callable[[], None]:
-        ticket = object()
+        mine = _Waiting(asyncio.get_running_loop(), wake, claims_through)
         with self._lock:
-            self._waiting[ticket] = _Waiting(asyncio.get_running_loop(), wake, claims_through)
+            self._waiting += (mine,)
 
         def unsubscribe() -> None:
             with self._lock:
-                self._waiting.pop(ticket, None)
+                self._waiting = tuple(one for one in self._waiting if one is not mine)
 
         return unsubscribe
 
     def publish(self, hints: Sequence[str], told: object = None) -> None:
         """From any thread. Claim loops on `told` already know about "ready" (`tell_claimants`)."""
-        for one in self._all():
+        for one in self._waiting:
             if not one.loop.is_closed():
                 mine = tuple(hint for hint in hints if told is None or hint != READY or one.claims_through is not told)
                 if mine:
@@ -90,15 +91,9 @@ class Wakeups:
 
     def tell_claimants(self, through: object) -> None:
         """Called on their loop. New jobs are on their way `through` this store; a claim can only come after them."""
-        for one in self._all():
+        for one in self._waiting:
             if one.claims_through is through:
                 one.wake(READY)
-
-    def _all(self) -> Sequence[_Waiting]:
-        if not self._waiting:
-            return ()
-        with self._lock:
-            return list(self._waiting.values())
 
 
 def _tell(wake: Wake, hints: tuple[str, ...]) -> None:

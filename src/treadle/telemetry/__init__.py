@@ -2,13 +2,13 @@
 
 from treadle.telemetry.histogram import Histogram
 from treadle.telemetry.http_requests import HttpMetrics, Observed
-from treadle.telemetry.log_context import RunningJob, facts_of, request_id, running_job
+from treadle.telemetry.log_context import LoggedJob, facts_of, request_id, running_job
 
 __all__ = [
     "Histogram",
     "HttpMetrics",
+    "LoggedJob",
     "Observed",
-    "RunningJob",
     "facts_of",
     "request_id",
     "running_job",

@@ -9,7 +9,7 @@ from typing import Protocol
 from uuid_utils import uuid7
 
 
-class RunningJob(Protocol):
+class LoggedJob(Protocol):
     """The fields of a job that a log line shows."""
 
     @property
@@ -21,13 +21,13 @@ class RunningJob(Protocol):
 
 
 request_id: ContextVar[str | None] = ContextVar("treadle_request_id", default=None)
-running_job: ContextVar[RunningJob | None] = ContextVar("treadle_running_job", default=None)
+running_job: ContextVar[LoggedJob | None] = ContextVar("treadle_running_job", default=None)
 
 # Characters that are safe in a header, a log line and a file name.
 _ACCEPTED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-def facts_of(job: RunningJob) -> dict[str, object]:
+def facts_of(job: LoggedJob) -> dict[str, object]:
     """For a log call's `extra`: the job that it is about."""
     return {"job_id": job.id, "topic": job.topic, "attempt": job.attempt}
 

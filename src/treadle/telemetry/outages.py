@@ -22,7 +22,7 @@ class OutageLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failing: dict[Caller, float] = {}
+        self._failing: dict[OutageReporter, float] = {}
         """When each part last failed."""
         self._began = 0.0
         self._told = 0.0
@@ -33,10 +33,10 @@ class OutageLog:
         with _logs_lock:
             return _logs.setdefault(database, OutageLog())
 
-    def caller(self, doing: str) -> Caller:
-        return Caller(self, doing)
+    def caller(self, doing: str) -> OutageReporter:
+        return OutageReporter(self, doing)
 
-    def failed(self, caller: Caller, error: Exception) -> None:
+    def failed(self, caller: OutageReporter, error: Exception) -> None:
         now, reason = time.monotonic(), str(error) or "the store does not answer"
         with self._lock:
             self._forget_silent(now)
@@ -51,7 +51,7 @@ class OutageLog:
                 waiting = ", ".join(sorted({one.doing for one in self._failing}))
                 log.warning("%s, for %.0f s now; waiting: %s", reason, now - self._began, waiting)
 
-    def worked(self, caller: Caller) -> None:
+    def worked(self, caller: OutageReporter) -> None:
         now = time.monotonic()
         with self._lock:
             if self._failing.pop(caller, None) is None:
@@ -65,7 +65,7 @@ class OutageLog:
         self._failing = {one: at for one, at in self._failing.items() if now - at < SILENT_S}
 
 
-class Caller:
+class OutageReporter:
     """One part of the process that calls the store repeatedly."""
 
     def __init__(self, outages: OutageLog, doing: str) -> None:

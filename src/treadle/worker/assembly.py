@@ -15,9 +15,9 @@ from treadle.queue.background import forever
 from treadle.queue.backoff import Backoff, jittered
 from treadle.queue.flows import FlowHandler
 from treadle.queue.hooks import Middleware, fitting
-from treadle.store.values import CancelRequest, Settlement
+from treadle.store.values import Renewed, Settlement
 from treadle.worker.attempt import Attempt
-from treadle.worker.call import Caller, Function
+from treadle.worker.call import Function, HandlerCaller
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.worker")
 
 FOLLOW_SETTINGS_S = 5.0
+# Of the pool behind `ctx.db`.
+MOST_CONNECTIONS = 10
 
 
 class Assembly:
@@ -57,6 +59,7 @@ class Assembly:
         self._lost_lease: Lease | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.unsubscribe: Callable[[], None] = lambda: None
+        self.on_drain: Callable[[], None] = lambda: None
 
     # -- starting ----------------------------------------------------------------------------------
 
@@ -100,13 +103,15 @@ class Assembly:
         options, store = self.options, self.queue.store
         self.store = store
         self.site = self.queue.site
-        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._renewed)
+        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._heartbeat)
         self.progress = ProgressWriter(store, self.job_lost)
         self.step_writer = StepWriter(store, self.metrics, self.job_lost)
         self.progress.post_steps = self.step_writer.post
         self.step_services = StepServices(store, self.step_writer)
-        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services)
+        connections = min(options.slots, MOST_CONNECTIONS)
+        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, connections)
         self.services = services
+        self.resources = services.resources
         thread_services = ThreadServices(services)
         self.loop_caller = LoopCaller(services)
         self.threads = ThreadCaller(thread_services)
@@ -125,6 +130,7 @@ class Assembly:
         self.slots = self.progress.slots = Slots(options.slots, lease, self.settler, job_log)
         self.metrics.slots, self.metrics.free_slots = options.slots, self._free_slots
         self.interrupts = Interrupts(store, self.slots, self.metrics, options.lease_ms)
+        self.interrupts.on_renewed = self._hear_renewed
         self.claims = ClaimLoop(
             store,
             self.slots,
@@ -148,7 +154,7 @@ class Assembly:
 
     def _recipe(self, topic: str) -> Recipe:
         handler: Handler = self.queue.handlers[topic]
-        callers: dict[str, Caller] = {
+        callers: dict[str, HandlerCaller] = {
             "async": self.loop_caller,
             "thread": self.threads,
             "process": self.processes,
@@ -160,7 +166,9 @@ class Assembly:
         single = SingleCall(function, callers[handler.kind].begin, hooks)
         return Recipe(traced(single.run), self.metrics.times(topic))
 
-    def _flow_runner(self, handler: FlowHandler, callers: Mapping[str, Caller], hooks: TopicHooks | None) -> FlowRunner:
+    def _flow_runner(
+        self, handler: FlowHandler, callers: Mapping[str, HandlerCaller], hooks: TopicHooks | None
+    ) -> FlowRunner:
         keeps_errors = hooks is not None and hooks.wants_errors
         functions = {
             step.name: Function(step.handler, fitting(step.handler, self.queue.hooks.middleware), keeps_errors)
@@ -201,13 +209,25 @@ class Assembly:
         else:
             self.claims.hint(hint)
 
-    def _renewed(self, cancels: Sequence[CancelRequest]) -> None:
-        self.interrupts.apply(cancels)
+    def _heartbeat(self, renewed: Renewed) -> None:
+        self._hear_renewed(renewed)
         self.progress.renew_all()
 
+    def _hear_renewed(self, renewed: Renewed) -> None:
+        self.interrupts.apply(renewed.cancels)
+        if renewed.draining:
+            self.on_drain()
+
     async def _follow_settings(self) -> None:
+        """And, because an idle worker's next heartbeat may be minutes away, whether it was asked to drain."""
         await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
         await self.site.read()
+        lease = self.slots.lease
+        if not self.slots.active.is_set() and not lease.lost and await self._is_draining():
+            await self.keeper.renew_now(lease)
+
+    async def _is_draining(self) -> bool:
+        return any(worker.draining and worker.name == self.name for worker in await self.store.workers())
 
     def _put_back(self, delay_ms: int) -> None:
         self.claims.retry_due_in(delay_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle.policy.judgement import Cause, Interrupt
-from treadle.store.values import Claimed, Touch
+from treadle.store.values import Claimed, NewJob, Touch
 from treadle.worker.call import Call
 from treadle.worker.lease_keeper import Lease
 
@@ -35,6 +35,10 @@ class Attempt:
     beaten_at = 0.0
     steps: JobSteps | None = None
     """What its steps have done; None: it has none, or nobody has asked."""
+    follow_ups: tuple[NewJob, ...] = ()
+    """Jobs to store together with its completion."""
+    ended = False
+    """Its outcome is on its way to the store; nothing can be added to it."""
 
     def __init__(self, job: Claimed, lease: Lease, started: float) -> None:
         self.job = job

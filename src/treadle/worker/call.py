@@ -31,7 +31,7 @@ async def result_of(begun: Begun) -> CallResult:
     return begun if isinstance(begun, tuple) else await begun
 
 
-class Caller(Protocol):
+class HandlerCaller(Protocol):
     def begin(self, call: Call) -> Begun: ...
 
 
@@ -101,10 +101,13 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
         payload = function.payload(call.payload)
     except Exception as error:  # the payload's type may raise anything
         return function.refused(call, error)
+    context = Context(call, services, payload)
     try:
-        value = function.invoke(Context(call, services, payload), payload)
+        value = function.invoke(context, payload)
     except BaseException as error:  # an exit in a handler ends the job, not the worker
         return function.raised(call, error)
+    finally:
+        context._close()
     return function.returned(call, value)
 
 

@@ -34,10 +34,6 @@ class ClaimBudget:
             return 0
         return max(0, min(self._slots.free + ahead - waiting, MOST_AT_ONCE, MOST_UNWRITTEN - unwritten))
 
-    def free(self) -> int:
-        """How many of them would start now."""
-        return self._slots.free
-
     def _measure(self) -> None:
         now = time.monotonic()
         elapsed = now - self._measured_at

@@ -88,7 +88,7 @@ class ClaimLoop:
 
     def room(self) -> None:
         """A slot is free or the inbox runs low. Called often, so it does nothing unless something changes."""
-        if self._left_last_attempts and self._budget.free():
+        if self._left_last_attempts and self._slots.free:
             self._left_last_attempts = False
             self._may_have_work = True
         if self._may_have_work or self.watch_for_the_end:
@@ -132,7 +132,7 @@ class ClaimLoop:
             self._may_have_work = True
         limit = self._budget.limit(len(self._settler) + len(self._hooks)) if self._may_have_work else 0
         if limit and not self._slots.lease.lost:
-            await self._claim(limit, self._budget.free())
+            await self._claim(limit, self._slots.free)
         else:
             if self.watch_for_the_end and self._is_at_the_end():
                 self.nothing_due.set()
@@ -232,7 +232,7 @@ class ClaimLoop:
         self._metrics.claims.observe(answered - asked)
         if claim.at is not None:
             # The database read its clock at some point during the call; assuming the middle gives the smallest error.
-            self._metrics.clock_gap_s = (asked + answered) / 2 - claim.at / 1000
+            self._slots.clock_gap_s = self._metrics.clock_gap_s = (asked + answered) / 2 - claim.at / 1000
 
     def _deliver(self, jobs: list[Claimed], asked: float) -> None:
         if not jobs:

@@ -26,7 +26,7 @@ from treadle.worker.call import Begun, Call, Function, result_of
 from treadle.worker.errors import describe
 from treadle.worker.hook_runner import TopicHooks
 from treadle.worker.job_steps import JobSteps
-from treadle.worker.recipe import Running
+from treadle.worker.recipe import AttemptEnd
 from treadle.worker.step_writer import StepWriter
 
 # How often a step that waits for its next try looks whether it should stop.
@@ -72,7 +72,7 @@ class FlowRunner:
         self.services = services
         self.hooks = hooks
 
-    def run(self, attempt: Attempt) -> Running:
+    def run(self, attempt: Attempt) -> AttemptEnd:
         return FlowAttempt(self, attempt).run()
 
 

@@ -75,12 +75,15 @@ class HookRunner:
         running_job.set(call.job)
         for hook in hooks:
             services = self._services if is_async(hook) else self._thread_services
+            context = Context(call, services, _payload(call))
             try:
-                await _called(hook, Context(call, services, _payload(call)), *values)
+                await _called(hook, context, *values)
             except (asyncio.CancelledError, KeyboardInterrupt):
                 raise
             except BaseException:  # even an exit: a hook must not harm the worker
                 log.exception("the hook %s of job %s failed", _name(hook), call.job.id, extra=facts_of(call.job))
+            finally:
+                context._close()
 
 
 class TopicHooks:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from treadle.policy.judgement import Cause
 from treadle.queue.backoff import jittered
 from treadle.store.protocol import Store
-from treadle.store.values import CancelRequest
+from treadle.store.values import CancelRequest, Renewed
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call
 from treadle.worker.metrics import Metrics
@@ -38,6 +38,7 @@ class Interrupts:
         self._metrics = metrics
         self._lease_ms = lease_ms
         self._asked = asyncio.Event()
+        self.on_renewed: Callable[[Renewed], None] = lambda renewed: None
 
     # -- cancels ---------------------------------------------------------------------------------
 
@@ -52,7 +53,8 @@ class Interrupts:
         lease = self._slots.lease
         if self._slots.active.is_set() and not lease.lost:
             renewed = await self._store.renew(lease.id, self._lease_ms)
-            self.apply(renewed.cancels if renewed else ())  # the keeper reports a lost lease
+            if renewed:  # the keeper reports a lost lease
+                self.on_renewed(renewed)
 
     async def _until_asked(self) -> None:
         timer = asyncio.get_running_loop().call_later(jittered(LOOK_EVERY_S), self._asked.set)

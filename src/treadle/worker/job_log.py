@@ -15,7 +15,7 @@ log = logging.getLogger("treadle.worker")
 LINES_PER_S = 20
 
 
-class Allowance:
+class LineQuota:
     """A number of lines per second."""
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Allowance:
 
 class JobLog:
     def __init__(self) -> None:
-        self._starts = Allowance()
-        self._ends = Allowance()
+        self._starts = LineQuota()
+        self._ends = LineQuota()
         self._untold = 0
 
     def starts(self, wanted: int) -> int:

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from treadle.queue.backoff import Backoff
 from treadle.store.protocol import Store
-from treadle.store.values import CancelRequest
+from treadle.store.values import Renewed
 
 log = logging.getLogger("treadle.worker")
 
@@ -43,7 +43,7 @@ class LeaseKeeper:
         new_store: Callable[[], Store],
         lease_ms: int,
         on_lost: Callable[[Lease], None],
-        on_renewed: Callable[[Sequence[CancelRequest]], None],
+        on_renewed: Callable[[Renewed], None],
     ) -> None:
         self.lease_ms = lease_ms
         self.lease_s = lease_ms / 1000
@@ -154,7 +154,7 @@ class LeaseKeeper:
         if renewed is None:
             return self._lose(lease)
         lease.until = asked + self.lease_s
-        self._report(lambda: self._on_renewed(renewed.cancels))
+        self._report(lambda: self._on_renewed(renewed))
 
     def _lose(self, lease: Lease) -> None:
         if not lease.lost:

@@ -13,9 +13,9 @@ from treadle.worker.call import Begun, Call, Function, result_of
 from treadle.worker.hook_runner import TopicHooks
 from treadle.worker.metrics import Times
 
-Running = Outcome | None | Coroutine[Any, Any, Outcome | None]
+AttemptEnd = Outcome | None | Coroutine[Any, Any, Outcome | None]
 """The outcome of an attempt that ended without waiting, or a coroutine that returns it. None if the lease is lost."""
-Run = Callable[[Attempt], Running]
+Run = Callable[[Attempt], AttemptEnd]
 
 
 class Recipe:
@@ -40,7 +40,7 @@ class SingleCall:
         self._retry = function.handler.template.retry
         self._hooks = hooks
 
-    def run(self, attempt: Attempt) -> Running:
+    def run(self, attempt: Attempt) -> AttemptEnd:
         function = self._function
         call = Call(attempt, function, attempt.job.payload, attempt.started + function.timeout_s)
         attempt.calls = (call,)
@@ -65,5 +65,5 @@ class SingleCall:
         return outcome
 
 
-async def outcome_of(running: Running) -> Outcome | None:
+async def outcome_of(running: AttemptEnd) -> Outcome | None:
     return await running if isinstance(running, CoroutineType) else running  # type: ignore[return-value]

@@ -7,11 +7,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle.model.errors import StoreUnavailable
+from treadle.model.errors import InvalidInput, StoreUnavailable
+from treadle.worker.blocking import BlockingConnection, BlockingHttp, BlockingPool, found, on_loop
 from treadle.worker.errors import describe
+from treadle.worker.resources import Resources, close_connection
 
 if TYPE_CHECKING:
+    from treadle.model.job import Job
     from treadle.queue import Queue
+    from treadle.queue.context import Context
     from treadle.queue.steps import StepRecord, Wait
     from treadle.worker.attempt import Attempt
     from treadle.worker.call import Call
@@ -29,11 +33,14 @@ class LoopServices:
     blocking = False
     describe = staticmethod(describe)
 
-    def __init__(self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, steps: StepServices) -> None:
+    def __init__(
+        self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, steps: StepServices, connections: int
+    ) -> None:
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
+        self.resources = Resources(queue.store.user_database, connections)
 
     async def heartbeat(self, call: Call) -> None:
         now, attempt = time.monotonic(), call.attempt
@@ -52,6 +59,22 @@ class LoopServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
 
+    async def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Job:
+        new, job = await self._queue._prepare(topic, payload, **options)
+        if call.attempt.ended:
+            raise InvalidInput(f"job {call.job.id} has ended: enqueue without with_outcome", field="with_outcome")
+        call.attempt.follow_ups += (new,)
+        return job
+
+    def database(self) -> Any:
+        return self.resources.connection() or self.resources.pool()
+
+    def close_database(self, database: Any, context: Context) -> None:
+        close_connection(database, context)
+
+    def http(self) -> Any:
+        return self.resources.http()
+
 
 class ThreadServices:
     """For plain functions in threads: the loop does the work while the thread waits."""
@@ -61,13 +84,19 @@ class ThreadServices:
 
     def __init__(self, services: LoopServices) -> None:
         self._services = services
-        self._loop = asyncio.get_running_loop()
+        self._ask_loop = on_loop(asyncio.get_running_loop())
 
     def heartbeat(self, call: Call) -> None:
         self._ask(self._services.heartbeat, call)
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        connection = options.get("connection")
+        if isinstance(connection, BlockingConnection):
+            options["connection"] = connection.source
         return self._ask(self._services.enqueue, topic, payload, options)
+
+    def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options)
 
     def recall_step(self, call: Call, name: str, key: str, cancelable: bool) -> Any:
         return self._ask(self._services.recall_step, call, name, key, cancelable)
@@ -78,8 +107,15 @@ class ThreadServices:
     def wait_step(self, call: Call, wait: Wait) -> Any:
         return self._ask(self._services.wait_step, call, wait)
 
-    def _ask(self, request: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        async def answer() -> Any:
-            return await request(*arguments)
+    def database(self) -> Any:
+        resources = self._services.resources
+        return resources.connection() or BlockingPool(found(self._ask_loop, resources.pool), self._ask_loop)
 
-        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result()
+    def close_database(self, database: Any, context: Context) -> None:
+        close_connection(database, context)
+
+    def http(self) -> Any:
+        return BlockingHttp(found(self._ask_loop, self._services.resources.http), self._ask_loop)
+
+    def _ask(self, request: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        return self._ask_loop(lambda: request(*arguments))

@@ -111,18 +111,21 @@ class Settler:
 
     async def _write(self, batch: list[Settlement]) -> None:
         try:
-            self._note(batch, await self._when_available(batch))
+            self._note(*await self._when_available(batch))
         except Exception as error:  # drivers have many errors for "this value can't be stored"
             log.warning("settling %d jobs together failed (%s); trying them one by one", len(batch), error)
             for settlement in batch:
                 await self._write_alone(settlement)
 
-    async def _when_available(self, batch: list[Settlement]) -> list[Settlement]:
-        """The lost ones. Waits for the store as long as necessary."""
+    async def _when_available(self, batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+        """The batch as stored, and the lost ones. Waits for the store as long as necessary."""
         while True:
             asked = time.monotonic()
             try:
-                lost = await self._store.settle(batch)
+                if any(one.effects for one in batch):
+                    stored, lost = await self._settle_with_effects(batch)
+                else:
+                    stored, lost = batch, await self._store.settle(batch)
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
                 self._outage.failed(error)
@@ -131,13 +134,19 @@ class Settler:
                 self._metrics.settles.observe(time.monotonic() - asked)
                 self._backoff.reset()
                 self._outage.worked()
-                return lost
+                return stored, lost
+
+    async def _settle_with_effects(self, batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+        refused: list[Settlement] = []
+        lost = await self._store.settle(batch, refused=refused)
+        instead = {(one.job.n, one.job.token): one for one in refused}
+        return [instead.get((one.job.n, one.job.token), one) for one in batch], lost
 
     async def _write_alone(self, settlement: Settlement) -> None:
         tries = 0
         while True:
             try:
-                return self._note([settlement], await self._when_available([settlement]))
+                return self._note(*await self._when_available([settlement]))
             except Exception as error:
                 tries += 1
                 job = settlement.job

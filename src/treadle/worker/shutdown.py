@@ -79,6 +79,7 @@ async def _say_goodbye(engine: Assembly, leave_by: float) -> None:
     # A handler that swallows its cancel must not keep the worker from stopping.
     await asyncio.wait(engine.slots.close(), timeout=0.1)
     await engine.processes.close()
+    await _try("close what handlers share", engine.resources.close(), leave_by)
     await engine.keeper.stop(_left(leave_by))
     await _try("close the lease", engine.store.close_lease(engine.slots.lease.id), leave_by)
     if engine.maintenance:
@@ -134,6 +135,7 @@ def abandon(engine: Assembly) -> None:
     engine.unsubscribe()
     engine.keeper.abandon()
     engine.processes.abandon()
+    engine.resources.abandon()
     engine.threads.close()
     engine.slots.close()
     for task in engine.tasks:

@@ -26,7 +26,7 @@ from treadle.policy.lifecycle import (
     Transition,
     decide,
 )
-from treadle.store.values import Claimed, Settlement
+from treadle.store.values import Claimed, Effects, Settlement
 from treadle.telemetry.log_context import facts_of, running_job
 from treadle.worker.attempt import Attempt
 from treadle.worker.errors import error_text, type_name
@@ -67,6 +67,8 @@ class Slots:
         """`on_room` is called when at most this many jobs wait."""
         self.on_room: Callable[[], None] = lambda: None
         self.finished = 0
+        self.clock_gap_s = 0.0
+        """Our monotonic clock minus the database's, at the last claim; 0: unknown."""
         self.active = asyncio.Event()
         self.idle = asyncio.Event()
         self._settler = settler
@@ -207,6 +209,7 @@ class Slots:
 
     def _report(self, attempt: Attempt, recipe: Recipe, outcome: Outcome | None, now: float) -> None:
         self.finished += 1
+        attempt.ended = True
         job, started = attempt.job, attempt.started
         recipe.note_start(started - job.due / 1000)
         recipe.note_run(now - started)
@@ -221,8 +224,10 @@ class Slots:
         # Completing sets progress to 100: only a message is worth keeping.
         if attempt.news and (attempt.message or transition.to is not Status.COMPLETED):
             self._settler.add_touch(job.lease, attempt.touch(now))
-        effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
-        self._settler.add(Settlement(job, transition, int((now - started) * 1000), effects))
+        gap = self.clock_gap_s
+        waited_ms = int((started - gap) * 1000) - job.due if gap else None
+        effects = _effects(attempt, outcome) if attempt.steps is not None or attempt.follow_ups else None
+        self._settler.add(Settlement(job, transition, int((now - started) * 1000), effects, waited_ms))
         if transition.pauses_topic:
             self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
 
@@ -286,6 +291,13 @@ def _completed(job: Claimed, result: str | None) -> Transition:
 
 
 _DONE = [decide(RowState(Status.PROCESSING, attempt, attempt), Completed()) for attempt in range(64)]
+
+
+def _effects(attempt: Attempt, outcome: Outcome) -> Effects | None:
+    effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
+    if attempt.follow_ups and isinstance(outcome, Completed):
+        return (effects or Effects())._replace(jobs=attempt.follow_ups)
+    return effects
 
 
 def _cancelled(job: Claimed, reason: str) -> Transition:

@@ -22,13 +22,15 @@ HEALTHY_AFTER_S = 30.0
 BAD_USAGE = 2
 # The exit code of a worker that reached a limit and wants to be replaced.
 REPLACE_ME = 75
+# The exit code of a worker that an operator drained, which is not replaced.
+DRAINED = 76
 
 
 def supervise(argv: Sequence[str], processes: int, *, until_done: bool = False) -> int:
     """Run `processes` of this command until SIGTERM or SIGINT; returns the exit code for the command line.
 
-    A process that ends is replaced. With `until_done`, one that ended successfully is not, and this returns when all
-    have.
+    A process that ends is replaced, unless an operator drained it. With `until_done`, one that ended successfully is
+    not, and this returns when all have.
     """
     return Supervisor(argv, processes, until_done).run()
 
@@ -68,9 +70,9 @@ class Supervisor:
             if code == BAD_USAGE and not self._signals:
                 self._failed = BAD_USAGE
                 self._hear(signal.SIGTERM, None)  # the others would fail as well
-            elif code not in (None, 0, REPLACE_ME) and self._signals:
+            elif code not in (None, 0, REPLACE_ME, DRAINED) and self._signals:
                 self._failed = self._failed or 1
-            elif code == 0 and self._until_done:
+            elif code == DRAINED or (code == 0 and self._until_done):
                 member.done = True
             if not self._signals:
                 member.start_when_due()
@@ -113,7 +115,7 @@ class Member:
         if time.monotonic() - self._started_at > HEALTHY_AFTER_S:
             self._backoff.reset()
         delay = 0.0 if code == REPLACE_ME else self._backoff.delay_s()
-        level = logging.WARNING if code not in (0, REPLACE_ME) else logging.INFO
+        level = logging.WARNING if code not in (0, REPLACE_ME, DRAINED) else logging.INFO
         log.log(level, "worker process %d ended with code %d", self._process.pid if self._process else 0, code)
         self._start_at = time.monotonic() + delay
         self._process = None

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.worker")
 
+# Running jobs end by their own time limits long before.
+LONGEST_DRAIN_S = 30 * 24 * 3600.0
+
 
 class Worker:
     """Runs jobs of a queue in this process.
@@ -82,8 +85,11 @@ class Worker:
         """Called with the outcomes of attempts once they are stored."""
         self._pid: int | None = None
         self._engine: Assembly | None = None
+        self.drained = False
+        """It was asked to drain: it stops when its running jobs have ended, and should not be started again."""
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._last_call = False
 
     def __repr__(self) -> str:
         return f"<Worker {self.name}>"
@@ -98,6 +104,7 @@ class Worker:
         self._pid = os.getpid()
         with on_signals(self.stop) if signals else contextlib.nullcontext():
             engine = self._engine = Assembly(self.queue, self.name, self.options, self.metrics)
+            engine.on_drain = self.drain
             try:
                 await run_worker_hooks(self.queue.hooks.worker_start, self)
                 await self._work(engine)
@@ -142,12 +149,25 @@ class Worker:
     def stop(self) -> None:
         """Stop working: the first call drains, the second leaves without waiting. Call it on the worker's loop."""
         self._refuse_after_fork()
-        if self._stop.is_set():
+        if self.drained and not self._last_call:
+            self._last_call = True
+            asyncio.get_running_loop().call_later(self.options.drain_ms / 1000, self._hurry.set)
+        elif self._stop.is_set():
             self._hurry.set()
         elif self._engine:
-            running = self._engine.still_running()
-            log.info("draining %d %s, Ctrl-C again to quit", running, "job" if running == 1 else "jobs")
+            log.info("draining %s, Ctrl-C again to quit", _jobs(self._engine.still_running()))
         self._stop.set()
+
+    def drain(self) -> None:
+        """Claim nothing more, let running jobs finish, however long they take, then stop. Call it on the worker's loop.
+
+        A `stop()` that follows limits the time to the usual drain.
+        """
+        if not self._stop.is_set():
+            self.drained = True
+            running = self._engine.still_running() if self._engine else 0
+            log.info("%s was asked to drain: it finishes %s and stops", self.name, _jobs(running))
+            self._stop.set()
 
     @property
     def stopping(self) -> bool:
@@ -156,6 +176,8 @@ class Worker:
     async def _leave(self, engine: Assembly) -> None:
         """Wind down, or leave now if a second stop comes."""
         drain_s = self.options.drain_ms / 1000 if self._stop.is_set() else 0.0
+        if self.drained:
+            drain_s = LONGEST_DRAIN_S
         winding_down = asyncio.create_task(shutdown.wind_down(engine, drain_s))
         hurrying = asyncio.create_task(self._hurry.wait())
         try:
@@ -182,6 +204,10 @@ class Worker:
                 f"worker {self.name} runs in process {self._pid}, and this is a fork of it ({os.getpid()}); "
                 "make a queue and a worker after the fork"
             )
+
+
+def _jobs(count: int) -> str:
+    return f"{count} {'job' if count == 1 else 'jobs'}"
 
 
 def _default_name() -> str:

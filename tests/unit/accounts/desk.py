@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argon2 import PasswordHasher
 
-from treadle.accounts import Accounts, Attempts, Passwords
+from treadle.accounts import Accounts, Passwords, SignInThrottle
 from treadle.store.protocol import Store
 
 EMAIL = "Ann@Example.com"
@@ -44,4 +44,4 @@ class CountingPasswords(Passwords):
 
 def desk(store: Store, clock: Clock, passwords: Passwords | None = None) -> Accounts:
     """Accounts with a clock of the test's own, for tokens as for attempts."""
-    return Accounts(store, passwords=passwords or CountingPasswords(), attempts=Attempts(clock), clock=clock)
+    return Accounts(store, passwords=passwords or CountingPasswords(), attempts=SignInThrottle(clock), clock=clock)

@@ -10,10 +10,10 @@ from tests.servers import needed
 from tests.unit.rules.pocketbase import PocketBase, find_pocketbase
 from tests.unit.rules.test_grammar import REFUSED
 from treadle.policy import rules
-from treadle.policy.rules import FIELDS, Kind, RequestFacts, matches
+from treadle.policy.rules import FIELDS, FieldKind, RequestFacts, matches
 
 RECORDS = "/api/collections/jobs/records"
-TYPES = {Kind.TEXT: "text", Kind.NUMBER: "number", Kind.DATE: "date"}
+TYPES = {FieldKind.TEXT: "text", FieldKind.NUMBER: "number", FieldKind.DATE: "date"}
 USER: dict[str, Any] = {
     "name": "Ann",
     "role": "editor",
@@ -101,7 +101,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def as_job(record: dict[str, Any]) -> dict[str, Any]:
     """A record with its dates written as ours are."""
-    dates = {name: record[name].replace(" ", "T") for name, kind in FIELDS.items() if kind is Kind.DATE}
+    dates = {name: record[name].replace(" ", "T") for name, kind in FIELDS.items() if kind is FieldKind.DATE}
     return {**record, **dates}
 
 

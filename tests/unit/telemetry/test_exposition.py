@@ -13,6 +13,7 @@ from treadle.http.exposition import CONTENT_TYPE, exposition
 from treadle.http.prometheus import render
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, decide
+from treadle.queue import results
 from treadle.store.values import Claimed, Moved, Settlement, Stats
 from treadle.telemetry import HttpMetrics
 from treadle.telemetry.labels import MOST_TOPICS
@@ -166,7 +167,7 @@ async def _work_off(queue: Queue, worker: Worker, ids: list[str]) -> Samples:
     running = asyncio.create_task(worker.run())
     try:
         for id in ids:
-            await queue._wait_ended(id, 15)
+            await results.ended(queue, id, 15)
         while (
             worker.metrics.completed + worker.metrics.failed < len(ids)
             or worker.metrics.free_slots() < worker.metrics.slots

@@ -15,14 +15,13 @@ from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.forms import count_of, priority_of, problem_of, time_of
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages.jobs import search_of, search_query
-from treadle.dashboard.ranges import RANGES
 from treadle.insights.search import JobSearch
 from treadle.model.errors import InvalidInput
 from treadle.model.job import from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.policy.rules import InvalidRule
 from treadle.queue import bulk
-from treadle.queue.operations import RUNNING, STOPPED, Operation, Outcome, change_selected, dry_run
+from treadle.queue.operations import RUNNING, STOPPED, DryRunCount, Operation, change_selected, dry_run
 
 # Above this many jobs, and before a deletion, the user has to type the number.
 TYPED_ABOVE = 1000
@@ -70,8 +69,6 @@ def _asked(page: Page, values: Mapping[str, Sequence[str]]) -> Asked:
 async def ask(page: Page) -> Response:
     params = page.request.query_params
     values = {name: params.getlist(name) for name in params}
-    if group := page.query("group"):
-        values["id"] = await _ids_of_group(page, group)
     asked = _asked(page, values)
     # By the database's clock, because the jobs' times are compared with it.
     return await ask_page(page, await _question(page, asked, await database_time(page)))
@@ -81,14 +78,6 @@ async def database_time(page: Page) -> datetime:
     now = from_ms(await page.state.queue.store.now())
     assert now
     return now
-
-
-async def _ids_of_group(page: Page, key: str) -> list[str]:
-    """The newest failures of one group, up to the limit for individual selection."""
-    since = page.now - RANGES.get(page.query("since"), RANGES["7d"]).length
-    found = next((one for one in await page.state.failures.get() if one.key == key), None)
-    pairs = zip(found.ids, found.times, strict=True) if found else ()
-    return [id for id, at in pairs if at >= since][:MAX_SELECTED]
 
 
 async def _question(
@@ -115,8 +104,8 @@ async def _question(
     )
 
 
-async def _outcomes(page: Page, asked: Asked, as_of: datetime) -> list[Outcome]:
-    change = bulk.Change(asked.action, force=_force(asked), priority=0 if asked.action == "patch" else None)
+async def _outcomes(page: Page, asked: Asked, as_of: datetime) -> list[DryRunCount]:
+    change = bulk.BulkChange(asked.action, force=_force(asked), priority=0 if asked.action == "patch" else None)
     if asked.everything:
         try:
             return await dry_run(page.state.queue, change, asked.search, as_of)
@@ -124,9 +113,9 @@ async def _outcomes(page: Page, asked: Asked, as_of: datetime) -> list[Outcome]:
             raise InvalidInput(error.message, field="q") from None
     found = [job for job in await page.state.queue.store.get(asked.ids) if job is not None]
     by_status = {status: sum(job.status is status for job in found) for status in Status}
-    outcomes = [Outcome(n, status.value, status not in change.applies_to) for status, n in by_status.items() if n]
+    outcomes = [DryRunCount(n, status.value, status not in change.applies_to) for status, n in by_status.items() if n]
     missing = len(asked.ids) - len(found)
-    return [*outcomes, *([Outcome(missing, "deleted since", True)] if missing else [])]
+    return [*outcomes, *([DryRunCount(missing, "deleted since", True)] if missing else [])]
 
 
 def _force(asked: Asked) -> bool:
@@ -134,7 +123,7 @@ def _force(asked: Asked) -> bool:
     return asked.force or not asked.everything or asked.search.narrowed.status == Status.COMPLETED
 
 
-def _lines(outcomes: Sequence[Outcome], effect: str) -> list[DryLine]:
+def _lines(outcomes: Sequence[DryRunCount], effect: str) -> list[DryLine]:
     changed = sum(one.count for one in outcomes if not one.skipped)
     skipped = [DryLine(one.count, f"skipped: {one.status}", True) for one in outcomes if one.skipped]
     return [DryLine(changed, effect), *skipped]
@@ -190,13 +179,13 @@ async def act(page: Page) -> Response:
     return page.redirect(asked.back, _told(asked.action, changed, skipped))
 
 
-async def _change(page: Page, asked: Asked) -> bulk.Change:
+async def _change(page: Page, asked: Asked) -> bulk.BulkChange:
     if asked.action == "cancel":
-        return bulk.Change("cancel", reason=await page.field("reason"))
+        return bulk.BulkChange("cancel", reason=await page.field("reason"))
     if asked.action != "patch":
-        return bulk.Change(asked.action, force=asked.action != "release" and _force(asked))
+        return bulk.BulkChange(asked.action, force=asked.action != "release" and _force(asked))
     when = await page.field("runAt")
-    return bulk.Change(
+    return bulk.BulkChange(
         "patch",
         run_at=time_of(when, page.now) if when else None,
         priority=priority_of(await page.field("priority")),
@@ -204,7 +193,7 @@ async def _change(page: Page, asked: Asked) -> bulk.Change:
     )
 
 
-async def _run(page: Page, asked: Asked, change: bulk.Change, as_of: datetime, expected: int) -> Response:
+async def _run(page: Page, asked: Asked, change: bulk.BulkChange, as_of: datetime, expected: int) -> Response:
     operations = page.state.operations
     started = await operations.start(change, asked.search, as_of, page.actor, expected)
     await operations.wait(started.id, PATIENCE_S)

@@ -17,7 +17,6 @@ from treadle.insights.failures import NEWEST, FailureGroup
 from treadle.insights.overview import stats_since
 
 HOURS = 24
-MAX_REQUEUED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,8 @@ async def errors_regions(page: Page) -> dict[str, str]:
     context = await _context(page, range_of(page, "24h"))
     if not context["groups"]:
         return {}
-    return {"error-groups": str(macros("tables").errors_table(context["groups"], page.base, page.read_only))}
+    table = macros("tables").errors_table(context["groups"], page.base, page.read_only, context["looked_at"])
+    return {"error-groups": str(table)}
 
 
 async def _context(page: Page, range_: Range) -> dict[str, Any]:
@@ -70,7 +70,14 @@ async def _context(page: Page, range_: Range) -> dict[str, Any]:
         small = q.lower()
         rows = [row for row in rows if small in f"{row.type} {row.message} {row.frame} {row.topic}".lower()]
     stats = await stats_since(page.state.queue.store, page.now - range_.length)
-    return {"groups": rows, "q": q, "in_range": stats.failed, "completed": stats.completed}
+    looked_at = NEWEST if sum(len(group.times) for group in groups) >= NEWEST else 0
+    return {
+        "groups": rows,
+        "q": q,
+        "in_range": stats.failed,
+        "completed": stats.completed,
+        "looked_at": looked_at,
+    }
 
 
 def error_rows(groups: Sequence[FailureGroup], now: datetime, range_: Range, back: str) -> list[ErrorRow]:
@@ -82,7 +89,6 @@ def error_rows(groups: Sequence[FailureGroup], now: datetime, range_: Range, bac
 
 def _row(group: FailureGroup, now: datetime, range_: Range, back: str) -> ErrorRow:
     since = now - range_.length
-    ids = [id for id, at in zip(group.ids, group.times, strict=True) if at >= since][:MAX_REQUEUED]
     return ErrorRow(
         group.type,
         group.message,
@@ -90,14 +96,14 @@ def _row(group: FailureGroup, now: datetime, range_: Range, back: str) -> ErrorR
         group.topic,
         group.newest_id,
         group.first_seen >= now - timedelta(hours=1) and len(group.times) < NEWEST,
-        len(ids),
+        group.since(since),
         group.since(now - timedelta(hours=1)),
         group.since(now - timedelta(hours=24)),
         group.since(now - timedelta(days=7)),
         group.first_seen,
         group.last_seen,
         _spark(group, now),
-        urlencode({"action": "requeue", "group": group.key, "since": range_.name, "back": back}),
+        urlencode({"action": "requeue", "all": "1", "status": "failed", "filter": group.filter(since), "back": back}),
     )
 
 

@@ -19,7 +19,7 @@ PAGES = {
 SHORTCUTS = [
     (["/"], "Search"),
     (["⌘", "K"], "Find a job, topic or page"),
-    (["g", "o"], "Overview; then e errors, j jobs, t topics, w workers, s system"),
+    (["g", "o"], "Overview; then e errors, j jobs, t topics, c schedules, w workers, p templates, s system"),
     (["0"], "to 8: the status tabs"),
     (["j", "k"], "Next and previous row"),
     (["↵"], "Open the row"),

@@ -18,14 +18,12 @@ from treadle.dashboard.page import Page
 from treadle.dashboard.rows import actions
 from treadle.dashboard.snippets import snippets
 from treadle.insights.error_text import ErrorText, read_error
-from treadle.insights.failures import fingerprint
+from treadle.insights.failures import FailureGroup
 from treadle.model.durations import PRIORITIES
 from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.events import Event
 from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
-from treadle.queue import bulk
-from treadle.queue.operations import change_selected
 
 ICONS = {
     "job:enqueued": ("plus", "muted"),
@@ -58,7 +56,7 @@ class TimelineItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptRow:
     number: int
     started: datetime | None
     worker: str
@@ -88,7 +86,7 @@ class JobView:
     like_this: str
     running: bool
     left: str
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptRow]
     attempts_note: str
     payload_size: str
     has_result: bool
@@ -144,10 +142,13 @@ def _error_note(job: Job, now: datetime) -> str:
 
 
 async def _like_this(page: Page, job: Job) -> str:
-    key = fingerprint(job)
-    group = next((one for one in await page.state.failures.get() if one.key == key), None)
+    group = await _failure_group(page, job)
     count = group.since(page.now - timedelta(hours=1)) if group else 0
     return f"{count:,} jobs failed like this in the last hour" if count > 1 else ""
+
+
+async def _failure_group(page: Page, job: Job) -> FailureGroup | None:
+    return next((one for one in await page.state.failures.get() if one.key == job.error_group), None)
 
 
 def _left(job: Job, now: datetime) -> str:
@@ -172,10 +173,10 @@ def _attempts(job: Job, events: Sequence[Event]) -> Any:
             started = None
     if started is not None:
         ran = words.span(started, datetime.now(UTC))
-        yield Attempt(number, started, job.locked_by or worker, ran, job.status.value, "running", "", "")
+        yield AttemptRow(number, started, job.locked_by or worker, ran, job.status.value, "running", "", "")
 
 
-def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attempt:
+def _attempt(number: int, started: datetime, worker: str, event: Event) -> AttemptRow:
     name = event.type.removeprefix("job:")
     status = {"retrying": "failed", "reclaimed": "expired", "snoozed": "pending", "released": "pending"}.get(name, name)
     kind = event.metadata.get("errorType") or event.metadata.get("error_type")
@@ -185,7 +186,7 @@ def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attem
         name, ""
     )
     text = outcome if name in ("failed", "retrying") else name
-    return Attempt(
+    return AttemptRow(
         number, started, worker, words.span(started, from_ms(event.created_at)), status, text, event.message, then
     )
 
@@ -309,14 +310,13 @@ async def _same_way(page: Page, job: Job) -> Sequence[Choice]:
     """Lets the user include other jobs that failed in the same way; empty if there are none."""
     if job.status is not Status.FAILED:
         return ()
-    key = fingerprint(job)
-    group = next((one for one in await page.state.failures.get() if one.key == key), None)
-    if group is None or len(group.ids) < 2:
+    group = await _failure_group(page, job)
+    if group is None or len(group.times) < 2:
         return ()
     return (
         Choice("which", "one", "Only this job", checked=True),
         Choice(
-            "which", "group", f"All {len(group.ids):,} that failed the same way", f"topic:{group.topic} {group.type}"
+            "which", "group", f"All {len(group.times):,} that failed the same way", f"topic:{group.topic} {group.type}"
         ),
     )
 
@@ -406,10 +406,6 @@ async def _edit(page: Page, job: Job) -> None:
 
 
 async def _requeue_group(page: Page, job: Job) -> Response:
-    key = fingerprint(job)
-    group = next((one for one in await page.state.failures.get() if one.key == key), None)
-    ids = group.ids if group else [job.id]
-    changed, skipped = await change_selected(page.state.queue, bulk.Change("requeue"), ids, page.actor)
-    page.state.forget()
-    text = f"{words.plural(changed, 'job')} requeued" + (f", {skipped:,} skipped." if skipped else ".")
-    return page.redirect(page.url("/jobs", topic=job.topic), text)
+    """Ask again, now about all of them: the dry run counts, and many want the number typed."""
+    query = {"action": "requeue", "all": "1", "status": "failed", "back": page.url("/jobs", topic=job.topic)}
+    return page.redirect(page.url("/bulk", **query, filter=f'errorGroup = "{job.error_group}"'))

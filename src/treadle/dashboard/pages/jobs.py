@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from treadle.dashboard import words
+from treadle.dashboard.columns import COLUMNS, Column, as_query, chosen
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import job_row
-from treadle.insights.search import STALE, JobPage, JobSearch, find_jobs
+from treadle.insights.search import STALE, FoundJobs, JobSearch, find_jobs
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import Status
 from treadle.policy.rules import InvalidRule
@@ -56,15 +57,18 @@ def search_query(search: JobSearch, **more: Any) -> dict[str, Any]:
 
 async def jobs(page: Page) -> Response:
     search, number = search_of(page.request.query_params), _page_number(page.query("page"))
-    problem, found = "", JobPage((), {})
+    problem, found = "", FoundJobs((), {})
     try:
         found = await find_jobs(page.state.queue.store, search, PER_PAGE, (number - 1) * PER_PAGE)
     except (InvalidInput, InvalidRule, QueryTooSlow) as error:
         problem = error.message
     now = await page.state.now.get()
+    columns = columns_of(page)
     context = {
         **_list(page, search, number, found),
-        "rows": [job_row(job, now, page.now) for job in found.jobs],
+        "rows": [job_row(job, now, page.now, columns) for job in found.jobs],
+        "columns": columns,
+        "all_columns": [(column, column in columns) for column in COLUMNS],
         "tabs": tabs(page, search, found.counts),
         "counts": await counts_line(page, None if search.words or problem else found.counts),
         "never_used": not search.words and found.counts.get("") == 0 and not now.topics,
@@ -75,26 +79,30 @@ async def jobs(page: Page) -> Response:
         if "@" in page.state.queue.url
         else page.state.queue.url,
     }
-    live_url = page.url("/live", view="jobs", page=number, **search_query(search))
+    live_url = page.url("/live", view="jobs", page=number, **search_query(search, cols=as_query(columns)))
     return await page.render(
         "jobs", 400 if problem else 200, section="Jobs", title="Jobs", live_url=live_url, **context
     )
+
+
+def columns_of(page: Page) -> Sequence[Column]:
+    return chosen(page.request.query_params.getlist("cols"))
 
 
 def _page_number(text: str) -> int:
     return min(max(int(text), 1), MAX_PAGE) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
-def _list(page: Page, search: JobSearch, number: int, found: JobPage) -> dict[str, Any]:
+def _list(page: Page, search: JobSearch, number: int, found: FoundJobs) -> dict[str, Any]:
     narrowed = search.narrowed
     total = found.counts.get(narrowed.status, 0)
     total = found.cap + 1 if total is None else total
     first = (number - 1) * PER_PAGE + 1
     more = total > number * PER_PAGE
     pages = max(-(-min(total, found.cap) // PER_PAGE), 1)
-    query = search_query(search)
+    query = search_query(search, cols=as_query(columns_of(page)))
     return {
-        "search": _Shown(search, list(query.items())),
+        "search": _Shown(search, list(search_query(search).items())),
         "sorts": SORTS,
         "first": words.number(first),
         "last": words.number(first + len(found.jobs) - 1),
@@ -106,7 +114,7 @@ def _list(page: Page, search: JobSearch, number: int, found: JobPage) -> dict[st
         "filtered": bool(search.words),
         "filters_words": search.words,
         "filter_words": search.filter if len(search.filter) <= 60 else search.filter[:59] + "…",
-        "without_filter": page.url("/jobs", **search_query(replace(search, filter=""))),
+        "without_filter": page.url("/jobs", **{**query, "filter": ""}),
     }
 
 
@@ -127,7 +135,7 @@ def tabs(page: Page, search: JobSearch, counts: Mapping[str, int | None]) -> lis
 
     def tab(name: str, status: str) -> Tab:
         url = f"{page.base}/jobs"
-        query = urlencode(search_query(replace(base, status=status)))
+        query = urlencode(search_query(replace(base, status=status), cols=as_query(columns_of(page))))
         return Tab(name, f"{url}?{query}" if query else url, words.capped(counts.get(status, 0)), status == current)
 
     names = [("All", ""), *((status.value.capitalize(), status.value) for status in Status)]

@@ -13,17 +13,17 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from treadle.dashboard.page import Page, macros
-from treadle.dashboard.pages import bulk, errors, job, jobs, overview, topics, workers
+from treadle.dashboard.pages import bulk, errors, job, jobs, overview, schedules, topics, workers
 from treadle.dashboard.rows import job_row
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse, frame
-from treadle.insights.feed import RESYNC, FeedStopped, Listener, StreamEvent
+from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.model.errors import JobNotFound, StoreUnavailable, TreadleError
 from treadle.policy import rules
@@ -69,6 +69,7 @@ PAGES: Mapping[str, Regions] = {
     "errors": errors.errors_regions,
     "topics": topics.topics_regions,
     "workers": workers.workers_regions,
+    "schedules": schedules.schedules_regions,
     "operation": operation_regions,
 }
 
@@ -77,45 +78,55 @@ async def live(page: Page) -> Response:
     view = page.query("view")
     if view != "jobs" and view not in PAGES:
         raise ApiError(404, "not_found", "There is nothing live with this name.")
-    stream = JobsStream(page) if view == "jobs" else RegionsStream(page, PAGES[view])
+    source: Source = JobList(page) if view == "jobs" else WholePage(page, PAGES[view])
     if page.query("once"):
-        patch = await stream.everything()
+        patch = await source.everything()
         return Response(to_json(patch), headers={"Cache-Control": "no-store"}, media_type="application/json")
+    stream = LiveStream(page, source)
     await stream.open()
     return StreamResponse(stream)
 
 
-class LiveStream:
-    """The common part of both streams: a position in the feed, and what was sent."""
+class Source(Protocol):
+    """What a stream sends."""
 
-    def __init__(self, page: Page) -> None:
+    def sees(self, facts: Mapping[str, Any]) -> bool:
+        """Whether an event about this job may change the page."""
+
+    async def everything(self) -> dict[str, Any]:
+        """A patch with every part."""
+
+    def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
+        """Patches with what changed, forever; an empty one lets the stream check that it may go on."""
+
+
+def fresh(page: Page) -> Page:
+    """The page as a new request would get it."""
+    return Page(page.request, page.state, page.caller)
+
+
+class LiveStream:
+    """One reader: its position in the feed, and what was sent to it."""
+
+    def __init__(self, page: Page, source: Source) -> None:
         self.page = page
+        self._source = source
         self._listener: Listener | None = None
         self._sent: dict[str, str] = {}
         self._check_at = time.monotonic() + CHECK_S
 
     async def open(self) -> None:
-        self._listener = await self.page.state.server.feed.listener(None, self._sees)
+        self._listener = await self.page.state.server.feed.listener(None, self._source.sees)
 
     async def close(self) -> None:
         if self._listener:
             await self._listener.close()
 
-    def _sees(self, facts: Mapping[str, Any]) -> bool:
-        raise NotImplementedError
-
-    async def everything(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    async def patches(self) -> AsyncIterator[dict[str, Any]]:
-        raise NotImplementedError
-        yield {}
-
     async def frames(self) -> AsyncIterator[bytes]:
         """Runs until the reader leaves or signs out, or the server stops."""
         yield b"retry: 2000\r\n\r\n"
         try:
-            async for patch in self.patches():
+            async for patch in self._source.patches(self):
                 if patch:
                     yield frame("patch", to_json(patch))
                 if not await self._may_go_on():
@@ -135,10 +146,6 @@ class LiveStream:
             return True  # without the store there are no events either
         return caller.is_superuser
 
-    def fresh(self) -> Page:
-        """The page as a new request would get it."""
-        return Page(self.page.request, self.page.state, self.page.caller)
-
     def changed(self, regions: Mapping[str, str]) -> dict[str, str]:
         """The parts that differ from what was sent. Relative times are left out, because the browser updates them."""
         found = {}
@@ -149,7 +156,7 @@ class LiveStream:
                 found[name] = html
         return found
 
-    async def gather(self, first: float) -> list[StreamEvent]:
+    async def gather(self, first: float) -> list[FeedEvent]:
         """Wait for an event, then for further ones within a moment."""
         assert self._listener
         told = await self._listener.next(first)
@@ -162,33 +169,33 @@ class LiveStream:
         return events
 
 
-class RegionsStream(LiveStream):
+class WholePage:
     """Redraws a whole page and sends the parts that changed."""
 
     def __init__(self, page: Page, regions: Regions) -> None:
-        super().__init__(page)
+        self.page = page
         self._regions = regions
 
-    def _sees(self, facts: Mapping[str, Any]) -> bool:
+    def sees(self, facts: Mapping[str, Any]) -> bool:
         wanted = self.page.query("id") if self.page.query("view") == "job" else ""
         return not wanted or facts["id"] == wanted
 
     async def everything(self) -> dict[str, Any]:
         try:
-            return {"regions": await self._regions(self.fresh())}
+            return {"regions": await self._regions(fresh(self.page))}
         except JobNotFound:
             return {}
 
-    async def patches(self) -> AsyncIterator[dict[str, Any]]:
-        self.changed((await self.everything()).get("regions", {}))  # the page already has these
+    async def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
+        stream.changed((await self.everything()).get("regions", {}))  # the page already has these
         alone = self.page.query("view") == "job"
         operation = self.page.query("view") == "operation"
         while True:
             wait = BATCH_S * 2 if operation else QUIET_S
-            events = await self.gather(min(wait, CHECK_S))
+            events = await stream.gather(min(wait, CHECK_S))
             if events and not alone and not operation:
                 await asyncio.sleep(BUSY_S)
-            regions = self.changed((await self.everything()).get("regions", {}))
+            regions = stream.changed((await self.everything()).get("regions", {}))
             yield {"regions": regions} if regions else {}
 
 
@@ -198,11 +205,11 @@ class _News:
     newcomers: set[str] = field(default_factory=set)
 
 
-class JobsStream(LiveStream):
+class JobList:
     """The list of jobs: its rows by id, its counts, and the number of new jobs that would be on it."""
 
     def __init__(self, page: Page) -> None:
-        super().__init__(page)
+        self.page = page
         params = page.request.query_params
         self._ids = [id for id in params.get("ids", "").split(",") if id][:MAX_IDS]
         self._search: JobSearch = jobs.search_of(params)
@@ -215,7 +222,7 @@ class JobsStream(LiveStream):
         self._moving: set[str] = set(self._ids)
         """Rows of live jobs, because claims, heartbeats and some progress cause no events."""
 
-    def _sees(self, facts: Mapping[str, Any]) -> bool:
+    def sees(self, facts: Mapping[str, Any]) -> bool:
         return True
 
     def _matches(self, document: Mapping[str, Any]) -> bool:
@@ -229,11 +236,11 @@ class JobsStream(LiveStream):
     async def everything(self) -> dict[str, Any]:
         return {"regions": {**await self._rows(self._ids), **await self._counts()}}
 
-    async def patches(self) -> AsyncIterator[dict[str, Any]]:
-        self.changed(await self._rows(self._ids))
+    async def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
+        stream.changed(await self._rows(self._ids))
         late: set[str] = set()
         while True:
-            events = await self.gather(min(COUNTS_EVERY_S, CHECK_S))
+            events = await stream.gather(min(COUNTS_EVERY_S, CHECK_S))
             news = self._news(events)
             busy = len(events) > CALM_EVENTS_PER_S * BATCH_S
             late |= news.rows
@@ -252,11 +259,11 @@ class JobsStream(LiveStream):
             if events and time.monotonic() - self._counts_at > COUNTS_EVERY_S:
                 self._counts_at = time.monotonic()
                 regions |= await self._counts()
-            if changed := self.changed(regions):
+            if changed := stream.changed(regions):
                 patch["regions"] = changed
             yield patch
 
-    def _news(self, events: list[StreamEvent]) -> _News:
+    def _news(self, events: list[FeedEvent]) -> _News:
         news = _News()
         shown = set(self._ids)
         for told in events:
@@ -284,9 +291,10 @@ class JobsStream(LiveStream):
         found = [one for one in await self.page.state.queue.store.get(ids) if one is not None] if ids else []
         self._moving -= {one.id for one in found if one.ended}
         self._moving |= {one.id for one in found if not one.ended}
-        page, part = self.fresh(), macros("jobs")
+        page, part = fresh(self.page), macros("jobs")
         now = await page.state.now.get()
-        return {f"job-{one.id}": str(part.job_row(job_row(one, now, page.now), page.base)) for one in found}
+        columns = jobs.columns_of(page)
+        return {f"job-{one.id}": str(part.job_row(job_row(one, now, page.now, columns), page.base)) for one in found}
 
     def _pill(self) -> str:
         return str(
@@ -294,7 +302,7 @@ class JobsStream(LiveStream):
         )
 
     async def _counts(self) -> dict[str, str]:
-        page, part = self.fresh(), macros("jobs")
+        page, part = fresh(self.page), macros("jobs")
         try:
             counts = await count_jobs(page.state.queue.store, replace(self._search.narrowed, sort=""))
         except TreadleError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,11 +16,12 @@ from treadle.dashboard.pages.errors import error_rows
 from treadle.dashboard.ranges import RANGES, Range, range_of, segments
 from treadle.dashboard.topic_rows import TopicRow, topic_rows
 from treadle.insights import overview as insight
-from treadle.insights.overview import Now, Timing, percentile
+from treadle.insights.overview import Now
 from treadle.insights.stats import QueueStats
-from treadle.model.job import from_ms, rfc3339
+from treadle.insights.times import Distribution, by_span, distribution, times
+from treadle.model.job import from_ms, rfc3339, to_ms
 from treadle.model.status import Status
-from treadle.store.values import Ended, Finding
+from treadle.store.values import EndedCount, Finding
 
 TOPICS, ERRORS, ACTIONS, PROBLEMS = 6, 5, 5, 8
 # A due job that waits longer than this is a problem, if a worker could run it.
@@ -108,14 +109,16 @@ async def _view(page: Page, range_: Range) -> OverviewView:
     state, at = page.state, page.now
     store = state.queue.store
     start = _start(at, range_)
-    now, timings, groups = await state.now.get(), await state.timings.get(), await state.failures.get()
+    now, groups = await state.now.get(), await state.failures.get()
     ended = await insight.history(store, start, range_.step_minutes)
     stats, before = [await insight.stats_since(store, at - range_.length * times) for times in (1, 2)]
-    recent = [one for one in timings if one.ended_at >= start]
+    spans = await times(store, start, range_.step_minutes)
+    runs, waits = distribution(spans, "run"), distribution(spans, "wait")
     rows = await topic_rows(state, RANGES["24h"])
-    problems = _problems(page, now, await state.findings.get())
+    await state.checkup.look()
+    problems = _problems(page, now, state.checkup.findings or ())
     buckets = _buckets(page, ended, start, range_)
-    points = _points(buckets, recent, start, range_)
+    points = _points(buckets, by_span(spans, "run"), start, range_)
     failing = error_rows(groups, at, range_, page.url("/"))
     return OverviewView(
         range_.name,
@@ -127,14 +130,14 @@ async def _view(page: Page, range_: Range) -> OverviewView:
         if problems
         else "Nothing needs attention",
         _checked(now, problems),
-        _tiles(page, now, stats, before.failed - stats.failed, recent),
+        _tiles(page, now, stats, before.failed - stats.failed, runs, waits),
         chart := throughput(buckets),
         f"Jobs ended per {range_.per}: {chart.completed:,} completed, {chart.failed:,} failed",
         range_.per,
         latency(points),
         points,
-        percentile([one.run_ms for one in recent], 0.5),
-        percentile([one.run_ms for one in recent], 0.95),
+        runs.percentile(0.5),
+        runs.percentile(0.95),
         rows[:TOPICS],
         len(rows),
         [TopError(row.type, row.message, row.newest_id, row.count, row.last_seen) for row in failing[:ERRORS]],
@@ -211,11 +214,12 @@ def _checked(now: Now, problems: Sequence[Problem]) -> str:
 # -- figures ---------------------------------------------------------------------------------------
 
 
-def _tiles(page: Page, now: Now, stats: QueueStats, failed_before: int, recent: Sequence[Timing]) -> list[Tile]:
+def _tiles(
+    page: Page, now: Now, stats: QueueStats, failed_before: int, runs: Distribution, waits: Distribution
+) -> list[Tile]:
     later, next_at = now.later()
     due = now.due()
     slots = sum(worker.slots for worker in now.workers)
-    runs, waits = [one.run_ms for one in recent], [one.wait_ms for one in recent]
     soon = from_ms(next_at)
     change = (
         ""
@@ -255,14 +259,19 @@ def _tiles(page: Page, now: Now, stats: QueueStats, failed_before: int, recent: 
         _split(
             "Average run",
             words.duration(stats.avg_execution_time),
-            f"p50 {words.duration(percentile(runs, 0.5))}",
+            f"p50 {words.duration(runs.percentile(0.5))}",
             page.url("/topics"),
         ),
-        _split("p95 run", words.duration(percentile(runs, 0.95)), f"of {len(runs):,} jobs", page.url("/topics")),
+        _split(
+            "p95 run",
+            words.duration(runs.percentile(0.95)),
+            f"p99 {words.duration(runs.percentile(0.99))}",
+            page.url("/topics"),
+        ),
         _split(
             "p95 wait",
-            words.duration(percentile(waits, 0.95)),
-            f"p50 {words.duration(percentile(waits, 0.5))}",
+            words.duration(waits.percentile(0.95)),
+            f"p50 {words.duration(waits.percentile(0.5))}",
             page.url("/topics"),
         ),
     ]
@@ -282,7 +291,7 @@ def _start(at: datetime, range_: Range) -> datetime:
     return last - step * (round(range_.length / step) - 1)
 
 
-def _buckets(page: Page, ended: Sequence[Ended], start: datetime, range_: Range) -> list[Bucket]:
+def _buckets(page: Page, ended: Sequence[EndedCount], start: datetime, range_: Range) -> list[Bucket]:
     step = timedelta(minutes=range_.step_minutes)
     count = round(range_.length / step)
     sums: list[dict[str, int]] = [dict.fromkeys(("completed", "failed", "retrying", "other"), 0) for _ in range(count)]
@@ -316,15 +325,11 @@ def _jobs_of(page: Page, at: datetime, step: timedelta, kinds: dict[str, int]) -
 
 
 def _points(
-    buckets: Sequence[Bucket], timings: Sequence[Timing], start: datetime, range_: Range
+    buckets: Sequence[Bucket], spans: Mapping[int, Distribution], start: datetime, range_: Range
 ) -> list[tuple[str, float | None, float | None]]:
-    step = timedelta(minutes=range_.step_minutes)
-    runs: list[list[float]] = [[] for _ in buckets]
-    for one in timings:
-        place = (one.ended_at - start) // step
-        if 0 <= place < len(runs):
-            runs[place].append(one.run_ms)
+    """Label, p50 and p95 of each bar."""
+    begin, step_ms = to_ms(start), range_.step_minutes * 60_000
+    found = [spans.get(begin + i * step_ms, Distribution(())) for i in range(len(buckets))]
     return [
-        (bucket.label, percentile(found, 0.5), percentile(found, 0.95))
-        for bucket, found in zip(buckets, runs, strict=True)
+        (bucket.label, one.percentile(0.5), one.percentile(0.95)) for bucket, one in zip(buckets, found, strict=True)
     ]

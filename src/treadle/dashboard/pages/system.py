@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from treadle.model.errors import InvalidInput, JobNotFound
 from treadle.model.job import checked_topic, from_ms
 from treadle.policy import rules
 from treadle.policy.rules import InvalidRule, RequestFacts
+from treadle.store.values import Finding
 
 AUDITED = 100
 LISTED_USERS = 1000
@@ -68,17 +70,19 @@ async def _show(
     state = page.state
     accounts = state.server.accounts
     settings = await state.server.site.settings()
-    findings = await state.queue.store.examine()
+    await state.checkup.look(anew=page.query("check") == "1")
+    findings = state.checkup.findings
     users = await accounts.list(USERS, LISTED_USERS)
-    wrong = [one for one in findings if one.level != "ok"]
+    wrong = [one for one in findings or () if one.level != "ok"]
     return await page.render(
         "system",
         status,
         section="System",
         title="System",
-        note=words.plural(len(wrong), "warning") if wrong else "everything is fine",
+        note=_note(findings, wrong),
+        checked_at=state.checkup.at,
         findings=wrong,
-        passed=[one for one in findings if one.level == "ok"],
+        passed=[one for one in findings or () if one.level == "ok"],
         house=await _house(page),
         retention=retention
         or {
@@ -95,6 +99,12 @@ async def _show(
         audit_words=page.query("audit")[:200],
         audit_limit=AUDITED,
     )
+
+
+def _note(findings: Sequence[Finding] | None, wrong: Sequence[Finding]) -> str:
+    if findings is None:
+        return "the doctor is looking"
+    return words.plural(len(wrong), "warning") if wrong else "everything is fine"
 
 
 def _users_words(count: int, verified: int) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 from starlette.responses import Response
 
 from treadle.dashboard import words
+from treadle.dashboard.asking import Field, Question, ask
 from treadle.dashboard.page import Page, macros
+from treadle.http.errors import ApiError
 from treadle.insights.lists import listing
 from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
@@ -48,6 +50,8 @@ class WorkerRow:
     jobs: Sequence[RunningJob]
     more_jobs: int
     jobs_url: str
+    drain_url: str
+    """Empty: it can't be drained from here."""
 
 
 async def workers(page: Page) -> Response:
@@ -87,17 +91,17 @@ def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leader
     lease = max(worker.locked_until - worker.renewed_at, 1)
     quiet = max(at - worker.renewed_at, 0)
     silent = quiet > lease / 2
+    state, note, icon, css = _state(worker, silent, words.duration(worker.locked_until - at))
     jobs = [job for job in running if job.locked_by == worker.name]
     shown = [_running(job, page.now) for job in jobs[:SHOWN]]
     leads = any(holder == worker.name or holder.startswith(worker.name) for holder in leaders)
-    left = words.duration(worker.locked_until - at)
     return WorkerRow(
         worker.name,
         "leader" if leads else "",
-        "silent" if silent else "live",
-        f"its jobs move in {left}" if silent else "works" if worker.running else "waits for jobs",
-        "errors" if silent else "st_completed",
-        "failed" if silent else "completed",
+        state,
+        note,
+        icon,
+        css,
         silent,
         from_ms(worker.renewed_at),
         worker.slots,
@@ -108,7 +112,54 @@ def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leader
         shown,
         max(worker.running - len(shown), 0),
         page.url("/jobs", status="processing", filter=f'lockedBy = "{worker.name}"'),
+        page.url("/workers/drain", worker=worker.name)
+        if worker.slots and not worker.draining and not page.read_only
+        else "",
     )
+
+
+def _state(worker: LiveWorker, silent: bool, left: str) -> tuple[str, str, str, str]:
+    """Word, note, icon and colour."""
+    if silent:
+        return "silent", f"its jobs move in {left}", "errors", "failed"
+    if worker.draining:
+        note = f"finishes {words.plural(worker.running, 'job')}" if worker.running else "stops at its next heartbeat"
+        return "draining", note, "st_cancelling", "cancelling"
+    return "live", "works" if worker.running else "waits for jobs", "st_completed", "completed"
+
+
+async def ask_drain(page: Page) -> Response:
+    worker = await _drainable(page, page.query("worker"))
+    question = Question(
+        f"Drain {worker.name}?",
+        page.url("/workers/drain"),
+        "Drain this worker",
+        page.url("/workers"),
+        "Keep it working",
+        lines=[
+            "It claims no more jobs, finishes the ones that it runs, and stops.",
+            "It learns this from its next heartbeat. Jobs that it has not started go to other workers.",
+            f"It runs {words.plural(worker.running, 'job')} now.",
+        ],
+        hidden=[("worker", worker.name)],
+        fields=[Field("reason", "Reason", optional=True)],
+    )
+    return await ask(page, question, section="Workers")
+
+
+async def drain(page: Page) -> Response:
+    worker = await _drainable(page, await page.field("worker"))
+    await page.state.queue.drain(worker.name)
+    await page.state.audit.add(page.actor, "drain", worker.name, reason=await page.field("reason"))
+    page.state.forget()
+    return page.redirect(page.url("/workers"), f"{worker.name} was asked to drain.")
+
+
+async def _drainable(page: Page, name: str) -> LiveWorker:
+    for worker in await page.state.queue.store.workers():
+        if worker.name == name and worker.slots:
+            return worker
+    raise ApiError(404, "not_found", "No live worker has this name.")
 
 
 def _cells(worker: LiveWorker) -> list[bool]:

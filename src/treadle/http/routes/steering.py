@@ -16,7 +16,7 @@ from treadle.http.bodies import body_of, read_body
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
-from treadle.http.queries import flag
+from treadle.http.query_params import flag
 from treadle.http.routes.jobs import JobId, visible
 from treadle.http.server import Managed, Server, ServerDep, answer
 from treadle.insights.search import JobSearch
@@ -53,7 +53,7 @@ async def change_many(
         wanted = rules.parse_filter(body.filter)
     except rules.InvalidRule as error:
         raise bad_field("filter", error.message, "invalid_filter") from None
-    change = bulk.Change(
+    change = bulk.BulkChange(
         body.action,
         reason=body.reason,
         force=forced,
@@ -90,7 +90,7 @@ async def change_many(
 
 
 async def _in_background(
-    here: Server, caller: Caller, change: bulk.Change, body: doc.BulkBody, as_of: datetime | None
+    here: Server, caller: Caller, change: bulk.BulkChange, body: doc.BulkBody, as_of: datetime | None
 ) -> Response:
     search = JobSearch(filter=body.filter)
     moment = as_of or from_ms(await here.queue.store.now())

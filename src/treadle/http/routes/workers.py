@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from treadle.http import documents as doc
 from treadle.http.bodies import body_of
+from treadle.http.errors import not_found
 from treadle.http.openapi import spec
 from treadle.http.routes.jobs import JobId
 from treadle.http.server import ServerDep, answer, needs
@@ -33,6 +34,7 @@ async def workers(here: ServerDep) -> Response:
             "slots": worker.slots,
             "running": worker.running,
             "lockedUntil": rfc3339(from_ms(worker.locked_until)),
+            "draining": worker.draining,
         }
         for worker in found
     ]
@@ -49,6 +51,17 @@ async def claim(
         body.workerId, body.topics, body.capabilities, body.limit, wait_s, gone=request.is_disconnected
     )
     return answer({"items": [{**job.as_json(), "token": str(token)} for job, token in claimed]})
+
+
+@router.post("/api/workers/{name:path}/drain", **spec(status=204, body=doc.NoBody, errors=(404,)))
+async def drain(
+    request: Request, here: ServerDep, name: str, body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))]
+) -> Response:
+    """Ask a worker to claim nothing more, finish its jobs and stop. It learns this from its next heartbeat."""
+    if not await here.queue.drain(name):
+        raise not_found()
+    await here.note(request, "drain", name)
+    return Response(status_code=204)
 
 
 @router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=doc.TokenBody, errors=(404, 409)))

@@ -21,7 +21,7 @@ from treadle.http.errors import ApiError
 from treadle.http.openapi import spec
 from treadle.http.security_headers import HEADERS_ONLY
 from treadle.http.server import Managed, Server, ServerDep
-from treadle.insights.feed import RESYNC, FeedStopped, Listener, StreamEvent
+from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.model.errors import QueryTooSlow, StoreUnavailable
 from treadle.model.job import Job, rfc3339
 from treadle.policy import rules
@@ -167,7 +167,7 @@ class Stream:
             self._ready.append(frame(told.event, told.data, told.id))
             self._over = self._job_id is not None and told.event in ENDINGS
 
-    async def _resync(self, told: StreamEvent | None = None) -> None:
+    async def _resync(self, told: FeedEvent | None = None) -> None:
         """Some events were lost: tell the reader and send the current state."""
         assert self._listener
         told = told or await self._listener.next()

@@ -4,21 +4,22 @@ A rule is parsed and checked once (`parse_rule`) and bound to a request (`Rule.b
 job fields, evaluated for one job here (`matches`) and for all jobs by the stores in SQL.
 """
 
-from treadle.model.fields import DOCUMENTS, FIELDS, Kind
+from treadle.model.fields import DOCUMENTS, FIELDS, FieldKind
 from treadle.policy.rules.binding import RequestFacts
 from treadle.policy.rules.conditions import (
     All,
     Comparison,
     Condition,
     Constant,
-    Document,
     Either,
     JobField,
     JobPath,
+    WholeDocument,
     Wildcard,
     always,
     both,
     by_cost,
+    documents_in,
     either,
     looks_inside,
     matches,
@@ -26,7 +27,7 @@ from treadle.policy.rules.conditions import (
 )
 from treadle.policy.rules.errors import InvalidRule
 from treadle.policy.rules.rule import Rule, parse_filter, parse_rule
-from treadle.policy.rules.search import SortKey, parse_search, parse_sort
+from treadle.policy.rules.search_text import SortKey, parse_search, parse_sort
 from treadle.policy.rules.words import status_is
 
 __all__ = [
@@ -36,19 +37,20 @@ __all__ = [
     "Comparison",
     "Condition",
     "Constant",
-    "Document",
     "Either",
+    "FieldKind",
     "InvalidRule",
     "JobField",
     "JobPath",
-    "Kind",
     "RequestFacts",
     "Rule",
     "SortKey",
+    "WholeDocument",
     "Wildcard",
     "always",
     "both",
     "by_cost",
+    "documents_in",
     "either",
     "looks_inside",
     "matches",

@@ -9,15 +9,15 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from treadle.model.durations import PRIORITIES
-from treadle.model.fields import DOCUMENTS, FIELDS, Kind
+from treadle.model.fields import DOCUMENTS, FIELDS, FieldKind
 from treadle.model.job import rfc3339
 from treadle.policy.rules.conditions import (
     Condition,
     Constant,
-    Document,
     JobField,
     JobPath,
     Operand,
+    WholeDocument,
     Wildcard,
     below,
     both,
@@ -124,7 +124,7 @@ def _sides(name: Name, request: RequestFacts) -> Sequence[Bound | Changed]:
         case Constant():
             return [Bound(name)]
         case JobField():
-            return [Bound(name, is_date=name.kind is Kind.DATE)]
+            return [Bound(name, is_date=name.kind is FieldKind.DATE)]
         case JobPath():
             return [Bound(name)]
         case Macro():
@@ -160,7 +160,7 @@ def _changed(name: Changed, request: RequestFacts) -> tuple[Condition, Condition
         return False, True
     sent: Operand = Constant(_checked(_typed(key, request.body[key])))
     if isinstance(name.field, JobPath):
-        sent = Document(str(_checked(canonical(request.body[key]))))
+        sent = WholeDocument(str(_checked(canonical(request.body[key]))))
     return compare(name.field, "!=", sent), compare(name.field, "=", sent)
 
 
@@ -212,7 +212,7 @@ def _dated(side: Bound, other: Bound) -> Operand:
 
 def _request_sides(name: RequestValue, request: RequestFacts) -> Iterator[Bound]:
     wild = name.part != "auth" or name.path in (("id",), ("email",))
-    is_date = name.part == "body" and len(name.path) == 1 and FIELDS.get(name.path[0]) is Kind.DATE
+    is_date = name.part == "body" and len(name.path) == 1 and FIELDS.get(name.path[0]) is FieldKind.DATE
     strict = name.part == "auth" and len(name.path) > 1 and bool(request.auth)
     for value in _request_values(name, request):
         yield Bound(
@@ -311,12 +311,12 @@ def _typed(key: str, value: Any) -> Value:
         return canonical(value)
     if kind is None:
         return scalar(value)
-    if kind is Kind.NUMBER:
+    if kind is FieldKind.NUMBER:
         return _number(key, value)
     if isinstance(value, dict | list):
         return ""
     text = ("true" if value else "false") if isinstance(value, bool) else written(scalar(value)) or ""
-    return (canonical_date(text) or "") if kind is Kind.DATE else text
+    return (canonical_date(text) or "") if kind is FieldKind.DATE else text
 
 
 def _number(key: str, value: Any) -> int | float:

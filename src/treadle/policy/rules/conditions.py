@@ -6,11 +6,11 @@ equivalent in SQL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from treadle.model.fields import FIELDS, Kind
+from treadle.model.fields import FIELDS, FieldKind
 from treadle.policy.rules.values import (
     MAX_PATTERN,
     Value,
@@ -39,7 +39,7 @@ class Wildcard:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class WholeDocument:
     """A whole document to compare by value, as canonical JSON. Only on the right of = and !=."""
 
     text: str
@@ -51,7 +51,7 @@ class JobField:
     lower: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FieldKind:
         return FIELDS[self.name]
 
 
@@ -63,7 +63,7 @@ class JobPath:
     path: tuple[str | int, ...]
 
 
-Operand: TypeAlias = Constant | Wildcard | Document | JobField | JobPath
+Operand: TypeAlias = Constant | Wildcard | WholeDocument | JobField | JobPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,18 @@ def looks_inside(condition: Condition) -> int:
             return sum(looks_inside(part) for part in condition.parts)
 
 
+def documents_in(condition: Condition) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    """The documents that it reads, and where in them."""
+    match condition:
+        case Comparison():
+            for operand in (condition.left, condition.right):
+                if isinstance(operand, JobPath):
+                    yield operand.document, operand.path
+        case All() | Either():
+            for part in condition.parts:
+                yield from documents_in(part)
+
+
 def looked_for(condition: Condition) -> int:
     """The total length of the texts after ~: the worst-case cost per character of a job."""
     match condition:
@@ -211,7 +223,7 @@ def matches(condition: Condition, job: Mapping[str, Any]) -> bool:
 
 def _holds(comparison: Comparison, job: Mapping[str, Any], strict: bool = False) -> bool:
     sign = comparison.sign
-    if isinstance(comparison.right, Document):
+    if isinstance(comparison.right, WholeDocument):
         assert isinstance(comparison.left, JobPath)
         return (canonical(job[comparison.left.document]) == comparison.right.text) == (sign == "=")
     left = _value(comparison.left, job)
@@ -239,13 +251,13 @@ def _value(operand: Operand, job: Mapping[str, Any]) -> Value:
             return _field(operand, job)
         case JobPath():
             return scalar(below(job[operand.document], operand.path))
-        case Wildcard() | Document():
+        case Wildcard() | WholeDocument():
             raise AssertionError("a pattern or a document stands on the right only")
 
 
 def _field(field: JobField, job: Mapping[str, Any]) -> Value:
     value = scalar(job[field.name])
-    if field.kind is not Kind.NUMBER and is_empty(value):
+    if field.kind is not FieldKind.NUMBER and is_empty(value):
         return ""
     return lowered(value) if field.lower and isinstance(value, str) else value
 

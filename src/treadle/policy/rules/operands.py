@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from treadle.model.fields import DOCUMENTS, FIELDS, Kind
+from treadle.model.fields import DOCUMENTS, FIELDS, FieldKind
 from treadle.model.words import FIELD_WORDS
 from treadle.policy.rules.conditions import Constant, JobField, JobPath
 
@@ -123,7 +123,7 @@ def _job_name(name: str, parts: list[str], modifier: str) -> Name:
         raise UnknownName(f"{_shown(name)} is not a field of a job that can be used here")
     if rest:
         raise UnknownName(f"{_shown(name)}: {first} has no parts; only {', '.join(DOCUMENTS)} have")
-    if modifier and (modifier != "lower" or FIELDS[first] is not Kind.TEXT):
+    if modifier and (modifier != "lower" or FIELDS[first] is not FieldKind.TEXT):
         raise UnknownName(f"{_shown(name)}: :{modifier} can't be used on {first}")
     return JobField(first, lower=modifier == "lower")
 

@@ -6,24 +6,40 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import asyncpg
 from pydantic_core import to_json
 
-from treadle.model.errors import LeaseLost, Refused, SchemaMismatch, StoreBusy, StoreUnavailable
+from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import wakeups
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
+from treadle.store.postgres.vacuum import Vacuum
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import LaneKey, Place, lane_of
+from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
-from treadle.store.values import Claim, Claimed, Finding, Inserted, NewJob, Record, RecordWrite, Settlement, Wants
+from treadle.store.values import (
+    Claim,
+    Claimed,
+    Finding,
+    Graces,
+    Inserted,
+    NewJob,
+    Reaped,
+    Record,
+    RecordWrite,
+    Settlement,
+    TopicRate,
+    UserDatabase,
+    Wants,
+)
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
@@ -42,6 +58,7 @@ MARK_SECONDS = 1.0
 LOOK_SHARE = 20
 # Results written by one statement. Finding one in an array takes as long as the array is.
 RESULTS_TOGETHER = 200
+_BY_NUMBER = attrgetter("job.n")
 # How long an enqueue waits for a locked row before it lets others pass, and in total.
 LOCK_MS = 50
 KEY_SECONDS = 5.0
@@ -61,9 +78,10 @@ class PostgresStore(SqlStore):
         self.outage = OutageLog.of(url)
         self.pools = Pools(url)
         self.notifier = Notifier(self.pools, self.hub)
+        self._vacuum = Vacuum(self.pools)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[LaneKey, int] = {}
-        self._marks: dict[int, Place] = {}
+        self._marks: dict[int, LanePlace] = {}
         self._stop_hearing: Callable[[], None] = lambda: None
         self._slow_looks = 0
         self._look_at = 0.0
@@ -77,10 +95,7 @@ class PostgresStore(SqlStore):
         self.notifier.open()
         self._stop_hearing = self.hub.subscribe(self._hear)
         try:
-            if migrate:
-                await self.migrate()
-            elif waiting := await self.migrate(dry_run=True):
-                raise SchemaMismatch(f"the database lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
+            await self.bring_up_to_date(migrate)
         except BaseException:
             await self.close()
             raise
@@ -96,10 +111,7 @@ class PostgresStore(SqlStore):
         if hint == wakeups.URGENT:
             self._marks.clear()
 
-    async def migrate(self, *, dry_run: bool = False) -> list[str]:
-        waiting = await self._missing_migrations()
-        if dry_run or not waiting:
-            return waiting
+    async def apply_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection, connection.transaction():
             # One process migrates; the others wait here and then find nothing to do.
             await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})", timeout=MIGRATION_SECONDS)
@@ -117,9 +129,12 @@ class PostgresStore(SqlStore):
                 applied.append(one.name)
         return applied
 
-    async def _missing_migrations(self) -> list[str]:
+    async def missing_migrations(self) -> list[str]:
         async with self.pools.acquire() as connection:
             return [one.name for one in missing("postgres", await _applied(connection))]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(self.pools.url, self.pools.pooled)
 
     async def examine(self) -> list[Finding]:
         return await examine(self)
@@ -190,10 +205,14 @@ class PostgresStore(SqlStore):
         # Planned once: planning a job's ten tables takes six times as long as reading it.
         return await self.pools.fetch(sql, *values)
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
         try:
-            return await super().write_records(writes)
+            return await super().write_records(writes, atomic=atomic, rates=rates)
         except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
+            if atomic:
+                raise VersionConflict("a record was written by another process") from None
             return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
@@ -353,8 +372,18 @@ class PostgresStore(SqlStore):
             place = (row[12], row[13], row[0])
             self._marks[row[11]] = max(self._marks.get(row[11], place), place)
 
+    async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
+        reaped = await super().reap(graces, limit)
+        if not reaped.more:
+            await self.vacuum()
+        return reaped
+
+    async def vacuum(self) -> None:
+        """Remove what is left of jobs that moved on, if there is so much of it that claims become slower."""
+        await self._vacuum.run()
+
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        rising = sorted(settlements, key=lambda one: one.job.n)  # for the binary search in the statement
+        rising = sorted(settlements, key=_BY_NUMBER)  # for the binary search in the statement
         if len(rising) <= RESULTS_TOGETHER or not any(one.transition.result for one in rising):
             done = await self._settle_group(self.pools.fetch, lease, rising)
         else:
@@ -381,6 +410,7 @@ class PostgresStore(SqlStore):
             topics,
             None if len(topics) == 1 else _array([topics.index(one.job.topic) + 1 for one in group]),
             results if any(results) else None,
+            to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
 
@@ -445,8 +475,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _alike(jobs: Sequence[NewJob]) -> bool:
-    first = jobs[0].shape
-    return all(job.shape == first for job in jobs)
+    return len(jobs) == 1 or len({job.shape for job in jobs}) == 1
 
 
 async def _applied(connection: Any) -> set[int]:

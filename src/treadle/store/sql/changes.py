@@ -109,7 +109,7 @@ def _without(gaps: Sequence[Gap], found: Iterable[int]) -> list[Gap]:
     return left
 
 
-class Running(NamedTuple):
+class StartedAttempt(NamedTuple):
     """A started attempt, as it was last reported."""
 
     token: int | None
@@ -145,7 +145,7 @@ class EarlyCancel(NamedTuple):
 class Cursor(NamedTuple):
     jobs: Mark
     events: Mark
-    running: Mapping[int, Running]
+    running: Mapping[int, StartedAttempt]
     early_cancels: Mapping[int, EarlyCancel]
 
 
@@ -215,7 +215,7 @@ class Reader:
             lines = [*made, *moved]
         if not more:
             current = yield from self._running()
-        story = _Story(cursor, current)
+        story = _Starts(cursor, current)
         found = yield from self._by_number({line.n for line in lines if line.gone is None} | story.concerned)
         told = story.tell(lines, found, snapshot.now)
         lost = jobs.too_many or mark.too_many
@@ -252,8 +252,8 @@ class Reader:
         gaps = [{"first": gap.first, "last": gap.last, "top": limit} for gap in mark.gaps]
         return (yield from self._ask(query, gaps))
 
-    def _running(self) -> Reading[dict[int, Running]]:
-        return {n: Running(*row) for n, *row in (yield from self._ask("started_attempts"))}
+    def _running(self) -> Reading[dict[int, StartedAttempt]]:
+        return {n: StartedAttempt(*row) for n, *row in (yield from self._ask("started_attempts"))}
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -292,10 +292,10 @@ def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
     return attempt - 1 if attempt and event in UNSPENT else attempt
 
 
-class _Story:
+class _Starts:
     """Puts starts where they belong: before everything else in their attempts."""
 
-    def __init__(self, before: Cursor, current: Mapping[int, Running] | None) -> None:
+    def __init__(self, before: Cursor, current: Mapping[int, StartedAttempt] | None) -> None:
         self.known = dict(before.running)
         """The attempts with a reported start, as they were last reported."""
         self.early_cancels = dict(before.early_cancels)
@@ -323,7 +323,7 @@ class _Story:
         n = line.n
         if started_at is not None and n not in self.known and self._may_start(n):
             self._told.append(Change(events.STARTED, started_at, job, Status.PROCESSING, line.ran))
-            self.known[n] = Running(None, line.ran or 0, started_at)
+            self.known[n] = StartedAttempt(None, line.ran or 0, started_at)
         if line.event == events.CANCELLING and n not in self.known:
             self.early_cancels[n] = EarlyCancel(line)
             return
@@ -364,7 +364,7 @@ class _Story:
             found.append(following.get(line.n) if _of_an_attempt(line) else None)
         return found[::-1]
 
-    def _tell_those_that_run(self, jobs: Mapping[int, Job], now: int, current: Mapping[int, Running]) -> None:
+    def _tell_those_that_run(self, jobs: Mapping[int, Job], now: int, current: Mapping[int, StartedAttempt]) -> None:
         for n in sorted(self._changed & jobs.keys()):
             seen, known = current[n], self.known.get(n)
             if known is None or known.token not in (None, seen.token):

@@ -330,6 +330,26 @@ FROM {rows: minute bigint, writer bigint, topic text, status text, count bigint,
 WHERE true GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 ON CONFLICT (minute, writer, topic, status) DO UPDATE SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
 
+-- name: add_times
+-- Count how long jobs waited and ran.
+INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
+SELECT t.minute, t.writer, t.topic, t.kind, t.bucket, sum(t.count)
+FROM {rows: minute bigint, writer bigint, topic text, kind text, bucket integer, count bigint}
+WHERE true GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
+
+-- name: take_fine_times
+-- Histograms old enough to be kept in longer spans; a window, because what is older was joined before.
+DELETE FROM {tally_hist} WHERE minute < {now} / 60000 - (SELECT t.age FROM {rows: age bigint})
+    AND minute >= {now} / 60000 - (SELECT t.behind FROM {rows: behind bigint})
+    AND (writer <> 0 OR minute % (SELECT t.span FROM {rows: span bigint}) <> 0)
+RETURNING minute, topic, kind, bucket, count
+
+-- name: times_history
+-- Histograms of waits and runs in spans of so many minutes.
+SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.topic, y.kind, y.bucket, sum(y.count)
+FROM {tally_hist} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3, 4 ORDER BY 1
+
 -- name: take_old_tally
 -- Finished minutes that several writers counted.
 DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING minute, topic, status, count, run_ms
@@ -374,17 +394,29 @@ DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 
 -- name: open_lease
 -- No worker_id in the answer means that the name is new.
 INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
-SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker), {now} + t.ms, {now}, {json: t.serves}
+SELECT t.worker, (SELECT w.id FROM {workers} w WHERE w.name = t.worker {key_share}), {now} + t.ms, {now}, {json: t.serves}
 FROM {rows: worker text, ms bigint, serves text} WHERE true RETURNING id, worker_id
 
 -- name: add_worker
 -- A name gets its number.
-INSERT INTO {workers} (name) SELECT t.worker FROM {rows: worker text} WHERE true ON CONFLICT (name) DO NOTHING
+INSERT INTO {workers} (name, seen_at) SELECT t.worker, {now} FROM {rows: worker text} WHERE true
+ON CONFLICT (name) DO NOTHING
 
 -- name: name_lease
 -- The number of a name that was new when the lease was opened.
 UPDATE {leases} SET worker_id = (SELECT w.id FROM {workers} w WHERE w.name = {leases}.worker)
 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
+
+-- name: copy_leases
+-- A lease for each of these jobs, for the same worker.
+INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
+SELECT l.worker, l.worker_id, {now} + t.ms, {now}, l.serves
+FROM {rows: lease bigint, ms bigint} JOIN {leases} l ON l.id = t.lease WHERE true RETURNING id
+
+-- name: move_to_leases
+-- Running jobs from the lease under which they were claimed to one of their own.
+UPDATE {running} SET lease = t.lease FROM {rows: n bigint, token bigint, old bigint, lease bigint}
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.old
 
 -- name: lease_workers
 -- The workers of these leases.
@@ -403,6 +435,19 @@ ORDER BY l.until, l.id LIMIT (SELECT t.top FROM {rows: top bigint}) {skip_locked
 -- How many jobs run under each of these leases. One scan of `running`, which is small and has no index on the lease.
 SELECT r.lease, count(*) FROM {running} r WHERE (r.lease IN (SELECT t.lease FROM {rows: lease bigint})) IS TRUE GROUP BY 1
 
+-- name: see_workers
+-- The leases of these workers end now.
+UPDATE {workers} SET seen_at = {now} WHERE id {any_of} SELECT l.worker_id FROM {leases} l WHERE l.id {among: lease bigint} {end_any}
+
+-- name: drop_old_workers
+-- Names of workers that left before the time of retention and that no job mentions any more. One that opens a lease just
+-- now has its row locked.
+DELETE FROM {workers} WHERE id {any_of} SELECT w.id FROM {workers} w
+    WHERE w.seen_at <= {now} - (SELECT t.age FROM {rows: age bigint})
+    AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.ended_at <= w.seen_at)
+    AND w.id NOT IN (SELECT l.worker_id FROM {leases} l WHERE l.worker_id IS NOT NULL)
+    AND w.id NOT IN (SELECT x.worker FROM {notes} x WHERE x.worker IS NOT NULL) LIMIT 1000 {skip_locked} {end_any}
+
 -- name: drop_leases
 DELETE FROM {leases} WHERE id {among: lease bigint}
 
@@ -413,9 +458,10 @@ WHERE p.rate_limit IS NOT NULL AND p.topic IN (SELECT t.topic FROM {rows: topic 
 
 -- name: recent_starts
 -- Starts within the window, oldest first. The window is 200 ms longer than the rate says, because a handler may start
--- that much later than its job was claimed.
+-- that much later than its job was claimed. Starts far in the future are ignored: the clock was set back since.
 SELECT s.topic, s.at, s.count FROM {starts} s JOIN {topics} p ON p.topic = s.topic
-WHERE s.topic IN (SELECT t.topic FROM {rows: topic text}) AND s.at > {now} - p.rate_ms - 200 ORDER BY s.topic, s.at
+WHERE s.topic IN (SELECT t.topic FROM {rows: topic text})
+    AND s.at > {now} - p.rate_ms - 200 AND s.at <= {now} + p.rate_ms ORDER BY s.topic, s.at
 
 -- name: add_starts
 INSERT INTO {starts} (topic, at, token, count)
@@ -445,7 +491,7 @@ ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
 
 -- name: set_rates
--- The rate limits that the templates name.
+-- The rate limits of topics; null lifts one.
 INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
 WHERE true ORDER BY 1
 ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms
@@ -453,7 +499,8 @@ ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = ex
 -- name: list_topics
 -- All topics with their pauses.
 SELECT x.topic, (SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now})
-FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION SELECT topic FROM {templates}) x ORDER BY x.topic
+FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION
+    SELECT id FROM {records} WHERE kind = 'template') x ORDER BY x.topic
 
 -- name: live_counts
 -- Jobs that have not ended, by topic.
@@ -487,35 +534,6 @@ JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
 -- name: leaders
 -- The current leaders.
 SELECT o.name, o.holder, o.until FROM {leaders} o WHERE o.until > {now} ORDER BY o.name
-
--- name: get_templates
-SELECT topic, {json_text: definition}, version FROM {templates} ORDER BY topic
-
--- name: lock_templates
-SELECT topic, {json_text: definition}, version FROM {templates} WHERE topic IN (SELECT t.topic FROM {rows: topic text})
-ORDER BY topic {for_update}
-
--- name: template_history
--- Every definition that was saved for these topics.
-SELECT v.topic, v.version, {json_text: v.definition} FROM {rows: topic text} {seek: template_versions v ON v.topic = t.topic}
-
--- name: add_template_versions
-INSERT INTO {template_versions} (topic, version, definition, created_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic, version) DO UPDATE SET definition = excluded.definition
-
--- name: add_templates
--- Version 0 of missing templates; the same transaction writes the first version.
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, 0, 'null', {now} FROM {rows: topic text} WHERE true ORDER BY 1
-ON CONFLICT (topic) DO NOTHING
-
--- name: put_templates
-INSERT INTO {templates} (topic, version, definition, updated_at)
-SELECT t.topic, t.version, {json: t.definition}, {now} FROM {rows: topic text, version integer, definition text}
-WHERE true ORDER BY 1
-ON CONFLICT (topic) DO UPDATE SET version = excluded.version, definition = excluded.definition, updated_at = excluded.updated_at
 
 -- name: elect
 -- Take an office that is free, expired, or already held by the caller.

@@ -10,7 +10,7 @@ Bind = Callable[[str | int | float], str]
 Path = Sequence[str | int]
 
 
-class Value(NamedTuple):
+class SqlValue(NamedTuple):
     """One side of a comparison: its number and its text, None if it can't be one."""
 
     number: str | None = None
@@ -22,7 +22,7 @@ class Lookup(NamedTuple):
 
     join: str
     select: str
-    value: Value
+    value: SqlValue
     written: str
     """The text that ~ looks at."""
 
@@ -112,7 +112,7 @@ class Sqlite(Dialect):
         return Lookup(
             "",
             f"json_extract({column}, {step}) AS v{number}, {whole} AS w{number}",
-            Value(
+            SqlValue(
                 f"CASE WHEN typeof({v}) <> 'text' THEN {v} END",
                 f"CASE WHEN typeof({v}) = 'text' THEN {v} END",
             ),
@@ -164,7 +164,7 @@ class Postgres(Dialect):
         return Lookup(
             f"CROSS JOIN LATERAL (SELECT {found} AS v OFFSET 0) d{number}",
             f"json_typeof(d{number}.v) AS t{number}, d{number}.v #>> '{{}}' AS x{number}",
-            Value(
+            SqlValue(
                 f"CASE {kind} WHEN 'number' THEN CAST({text} AS numeric) "
                 f"WHEN 'boolean' THEN CASE {text} WHEN 'true' THEN 1 ELSE 0 END END",
                 f"CASE WHEN {kind} IN ('string', 'object', 'array') THEN {text} END",

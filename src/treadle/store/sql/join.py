@@ -71,7 +71,7 @@ async def insert_with(
     return answers
 
 
-async def query_with(connection: Any, dialect: str, sql: str, document: str) -> list[Any]:
+async def query_with(connection: Any, dialect: str, sql: str, document: str | None) -> list[Any]:
     """Read on the caller's connection, the only place that sees its uncommitted changes."""
     joined = await _join(connection, dialect)
     rows: list[Any] = await _maybe(joined.execute(sql, document))

@@ -19,7 +19,7 @@ from treadle.store.sql.queries import Query, step_columns, told_events
 from treadle.store.sql.where import COLUMNS, Conditions
 from treadle.store.values import Listing
 
-Bound = list[str | int | float]
+BoundValues = list[str | int | float]
 
 # The view's name for each table, and how it is joined to the job.
 PLACES = {"jobs": "j", "outcomes": "o", "running": "r", "ready": "q", "later": "a", "held": "h", "parked": "k"}
@@ -50,7 +50,7 @@ class Builder:
         self.dialect = dialect
         self.stale_after_ms = stale_after_ms
         self.clock = f"({queries['clock'].sql})"
-        self.values: Bound = []
+        self.values: BoundValues = []
 
     def bind(self, value: str | float) -> str:
         self.values.append(value)
@@ -60,7 +60,7 @@ class Builder:
         return f"treadle.{name}" if self.dialect == "postgres" else f"treadle_{name}"
 
 
-def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
+def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
     """The statement for one page of jobs."""
     build = Builder(queries, dialect, stale_after_ms)
     keys, order = _order(listing)
@@ -73,7 +73,7 @@ def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_
     return f"WITH page AS ({ranked}) {view.removesuffix(NEWEST_FIRST)} ORDER BY page.place", build.values
 
 
-def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, Bound]:
+def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
     """The statement for numbers and ids of one page, newest first."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, [], "n DESC")
@@ -85,7 +85,7 @@ def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_afte
 
 def count(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
-) -> tuple[str, Bound]:
+) -> tuple[str, BoundValues]:
     """The statement that counts, up to cap + 1."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC")
@@ -94,7 +94,7 @@ def count(
 
 def count_by_topic(
     queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
-) -> tuple[str, Bound]:
+) -> tuple[str, BoundValues]:
     """The statement that counts the topics of the first `cap`."""
     build = Builder(queries, dialect, stale_after_ms)
     chosen = _chosen(build, narrowed(listing), cap, [], "n DESC")
@@ -203,7 +203,7 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
         return f"SELECT {', '.join(columns)} FROM {source.joined(wheres)} ORDER BY {own_order}"
     # Conditions on documents come last, over the newest jobs that the others let through. The limit between the two
     # selects also makes each path be looked up only once. Rows come out of the inner one in its order.
-    outer = _Around(source)
+    outer = _OuterSelect(source)
     fits = outer.sql(inside)
     bound = source.dialect.everything() if listing.newest is None else f"LIMIT {build.bind(listing.newest)}"
     inner_order = "p.n DESC" if keys or listing.newest is not None else own_order
@@ -279,7 +279,7 @@ class _Source:
         ]
 
 
-class _Around:
+class _OuterSelect:
     """The select around a source: it takes the job's fields and documents from the inner one."""
 
     def __init__(self, source: _Source) -> None:

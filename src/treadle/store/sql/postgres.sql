@@ -41,7 +41,7 @@ FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}
 -- when the statistics say that most belong to one.
 SELECT t.key, m.id, m.running, m.flags FROM {rows: key text} CROSS JOIN LATERAL (
     SELECT x.n, j.id::text, j.flags, EXISTS (SELECT 1 FROM {running} r WHERE r.n = x.n) AS running
-    FROM {members} x JOIN {jobs} j ON j.n = x.n WHERE x.key = t.key OFFSET 0) m
+    FROM {members} x {seek: jobs j ON j.n = x.n} WHERE x.key = t.key OFFSET 0) m
 ORDER BY t.key, m.n
 
 -- name: next_held
@@ -158,7 +158,7 @@ FROM me CROSS JOIN seen LEFT JOIN chosen c ON true ORDER BY c.place
 -- name: settle_completed
 -- Complete any number of plain jobs under one lease. $1 lease, $2 numbers, rising, $3 their tokens, $4 ms that they ran
 -- (null: never started), $5 topics, $6 the index of each job's topic (null: all have the first), $7 results (null:
--- none). Arrays come as text, which is quicker to encode.
+-- none), $8 how long they waited and ran, as rows of `tally_hist`. Arrays come as text, which is quicker to encode.
 --
 -- No join: the numbers are searched in the index, and the values for a number are found by a binary search. A join was
 -- once planned while `running` was empty and then scanned it for each row.
@@ -184,6 +184,12 @@ WITH live AS MATERIALIZED (
     SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(ran), 0) FROM done GROUP BY now, topic
     ON CONFLICT (minute, writer, topic, status) DO UPDATE
         SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
+), timed AS (
+    INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
+    SELECT live.now / 60000, $1, t.topic, t.kind, t.bucket, sum(t.count)
+    FROM live, json_to_recordset($8) AS t (topic text, kind text, bucket integer, count bigint)
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
 ), told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
     SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now
@@ -234,7 +240,22 @@ ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
 UPDATE {leases} l SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
 RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
-    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id)
+    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id), (l.serves ->> 'draining')::boolean
+
+-- name: failed_groups
+-- The newest failures by error group, with the newest job of each and the times of all.
+SELECT g.error_group, CAST(j.id AS text), CAST(g.ended AS text) FROM (
+    SELECT f.error_group, max(f.n) AS n, json_agg(f.ended_at) AS ended
+    FROM (SELECT o.n, o.ended_at, coalesce(o.error_group, '') AS error_group FROM {outcomes} o
+        WHERE o.status = 'failed' AND o.status <> 'completed'
+        ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
+) g {seek: jobs j ON j.n = g.n}
+
+-- name: drain_worker
+-- The worker is told with the next renewal of its lease.
+UPDATE {leases} l SET serves = (l.serves::jsonb || '{"draining": true}')::json
+WHERE l.worker = (SELECT t.worker FROM {rows: worker text}) AND l.until > {now} AND (l.serves ->> 'slots')::integer > 0
+RETURNING l.id
 
 -- name: touch_running
 -- Start and progress of running jobs, each job once, under a lease that was not taken back.

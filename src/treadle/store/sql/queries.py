@@ -18,8 +18,7 @@ from importlib.resources import files
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers tally tally_hist templates template_versions workers leaders token "
-    "records migrations"
+    "starts notes events steps step_results answers tally tally_hist workers leaders token records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)

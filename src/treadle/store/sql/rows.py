@@ -55,7 +55,7 @@ def traits_of(job: NewJob) -> int:
 
 
 # The columns of the `view` query, in order: what every store returns for a job.
-class JobRow(NamedTuple):
+class ViewRow(NamedTuple):
     now: int
     n: int
     id: str
@@ -112,7 +112,7 @@ class JobRow(NamedTuple):
         return Status.WAITING if self.place == "parked" else Status.PENDING
 
 
-def job_from_row(row: JobRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
+def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
     status = row.job_status
     ended = row.ended_at
     stale = ended is not None and ended + stale_after_ms <= row.now

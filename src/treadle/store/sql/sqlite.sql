@@ -80,9 +80,10 @@ SELECT json_group_array(json_array(rank, run_at, n))
 FROM (SELECT rank, run_at, n FROM {ready} WHERE lane = ?1 ORDER BY rank, run_at, n LIMIT ?2)
 
 -- name: peek_sizes
--- How large the payloads of the first jobs of a lane are, as one JSON text.
-SELECT json_group_array(size) FROM (SELECT length(CAST(j.payload AS BLOB)) AS size
-    FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n WHERE r.lane = ?1 ORDER BY r.rank, r.run_at, r.n LIMIT ?2)
+-- How large the payloads of the first jobs of a lane are. Row by row: SQLite reads a payload to measure it, so a claim
+-- measures no more of them than it takes.
+SELECT length(CAST(j.payload AS BLOB)) FROM {ready} r CROSS JOIN {jobs} j ON j.n = r.n
+WHERE r.lane = ?1 ORDER BY r.rank, r.run_at, r.n LIMIT ?2
 
 -- name: peek_heads
 -- The first jobs of a lane as one JSON text, and whether any has a limit or a deadline or is on its last attempt.
@@ -152,7 +153,22 @@ UPDATE {jobs} SET run_at = t.run_at FROM {rows: n bigint, run_at bigint} WHERE {
 UPDATE {leases} SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
 RETURNING until, (SELECT json_group_array(json_array(r.n, r.token, coalesce(r.cancel_reason, '')))
-    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id)
+    FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id), json_extract(serves, '$.draining')
+
+-- name: failed_groups
+-- The newest failures by error group, with the newest job of each and the times of all.
+SELECT g.error_group, j.id, g.ended FROM (
+    SELECT f.error_group, max(f.n) AS n, json_group_array(f.ended_at) AS ended
+    FROM (SELECT o.n, o.ended_at, coalesce(o.error_group, '') AS error_group FROM {outcomes} o
+        WHERE o.status = 'failed' AND o.status <> 'completed'
+        ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
+) g CROSS JOIN {jobs} j ON j.n = g.n
+
+-- name: drain_worker
+-- The worker is told with the next renewal of its lease.
+UPDATE {leases} SET serves = json_set(serves, '$.draining', json('true'))
+WHERE worker = (SELECT t.worker FROM {rows: worker text}) AND until > {now} AND json_extract(serves, '$.slots') > 0
+RETURNING id
 
 -- name: touch_running
 -- Start and progress of running jobs, each job once, under a lease that was not taken back.

@@ -8,19 +8,21 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.durations import duration_ms
-from treadle.model.errors import InvalidInput, Refused
+from treadle.model.errors import InvalidInput, Refused, SchemaMismatch
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, decide
+from treadle.policy.rules import looks_inside
+from treadle.policy.saved_template import KIND, VERSION_KIND
 from treadle.store import wakeups
-from treadle.store.sql import lists, scripts
+from treadle.store.sql import lists, scripts, secrets
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
-from treadle.store.sql.rows import JobRow, claimed_steps, job_from_row, step_from_row
+from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
 from treadle.store.sql.scripts import Script
+from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
     FOREVER,
     Advanced,
@@ -31,12 +33,13 @@ from treadle.store.values import (
     Checkpoint,
     Claimed,
     ClaimedSteps,
-    Ended,
+    EndedCount,
+    FailedGroup,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leader,
+    Leadership,
     LimitReached,
     Listing,
     LiveWorker,
@@ -52,7 +55,9 @@ from treadle.store.values import (
     Stats,
     StepKey,
     StepPage,
+    Times,
     Topic,
+    TopicRate,
     Touch,
 )
 from treadle.telemetry.outages import OutageLog
@@ -60,6 +65,9 @@ from treadle.telemetry.outages import OutageLog
 T = TypeVar("T")
 # PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
+
+# Of a kind that is read whole.
+MOST_RECORDS = 100_000
 
 
 class SqlStore(ABC):
@@ -72,6 +80,7 @@ class SqlStore(ABC):
     def __init__(self, stale_after_ms: int) -> None:
         self.stale_after_ms = stale_after_ms
         self.queries = load(self.dialect)
+        self._secrets = Secrets()
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
@@ -121,6 +130,26 @@ class SqlStore(ABC):
     async def now(self) -> int:
         return int((await self._ask("clock"))[0][0])
 
+    # -- migrations ----------------------------------------------------------------------------
+
+    @abstractmethod
+    async def missing_migrations(self) -> list[str]: ...
+
+    @abstractmethod
+    async def apply_migrations(self) -> list[str]:
+        """Apply the missing ones; another process may have done so by now."""
+
+    async def migrate(self, *, dry_run: bool = False) -> list[str]:
+        missing = await self.missing_migrations()
+        return missing if dry_run or not missing else await self.apply_migrations()
+
+    async def bring_up_to_date(self, migrate: bool) -> None:
+        """Migrate, or raise SchemaMismatch if that is necessary."""
+        if migrate:
+            await self.migrate()
+        elif missing := await self.missing_migrations():
+            raise SchemaMismatch(f"the database lacks {', '.join(missing)}; run treadle migrate", missing=missing)
+
     # -- running jobs --------------------------------------------------------------------------
 
     async def open_lease(self, worker: str, lease_ms: int, serves: Mapping[str, Any] | None = None) -> int:
@@ -135,13 +164,15 @@ class SqlStore(ABC):
         rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
         if not rows:
             return None
-        until, cancels = rows[0]
-        return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")])
+        until, cancels, draining = rows[0]
+        return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")], bool(draining))
 
     async def close_lease(self, lease: int) -> None:
         await self._change("close_lease", [{"lease": lease}])
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
+    ) -> list[Settlement]:
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = _only_newest(settlements)
@@ -155,10 +186,10 @@ class SqlStore(ABC):
                 lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
             for one in mine:
                 if _may_be_refused(one):
-                    lost += await self._settle_with_effects(one)
+                    lost += await self._settle_with_effects(one, [] if refused is None else refused)
         return lost
 
-    async def _settle_with_effects(self, one: Settlement) -> list[Settlement]:
+    async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
         """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
             return await self.transact(lambda: scripts.settle([one]), _told([one]))
@@ -167,7 +198,10 @@ class SqlStore(ABC):
             effects = one.effects and one.effects._replace(jobs=(), events=())
             instead = one._replace(transition=decide(one.job, failed), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
-            return [one] if lost else []
+            if lost:
+                return [one]
+            refused.append(instead)
+            return []
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
@@ -210,6 +244,9 @@ class SqlStore(ABC):
         rows = await self._ask("held_by", known) if known else []
         held = {row[1]: Holding(Claimed(*row[:12]), row[12], row[13] is not None) for row in rows}
         return [held.get(id) for id in ids]
+
+    async def split_lease(self, lease: int, jobs: Sequence[Claimed], lease_ms: int) -> list[int]:
+        return await self.transact(lambda: scripts.split_lease(lease, jobs, lease_ms)) if jobs else []
 
     async def release_unknown(self, lease: int, tokens: Sequence[int]) -> int:
         return await self.transact(lambda: scripts.release_unknown(lease, tokens), [wakeups.READY])
@@ -262,24 +299,51 @@ class SqlStore(ABC):
             rows = await self.read_by_key(sql, [document])
         else:
             rows = await query_with(connection, self.dialect, sql, document)
-        jobs = {job.id: job for job in map(self._job, rows)}
+        jobs = {job.id: job for job in await self._without_secrets([self._job(row) for row in rows], connection)}
         return [jobs.get(id) for id in ids]
 
+    async def _without_secrets(self, jobs: list[Job], connection: Any = None) -> list[Job]:
+        # Until nothing is unknown: what was learned may be forgotten again during the read.
+        while unknown := self._secrets.unknown(jobs):
+            wanted = secrets.records_of(unknown)
+            self._secrets.learn(unknown, await self._records_by(connection, wanted))
+        self._secrets.hide_in(jobs)
+        return jobs
+
+    async def _records_by(self, connection: Any, wanted: Sequence[tuple[str, str]]) -> Sequence[Record]:
+        """`connection`: read there, because a blocking caller can't wait for another one."""
+        if connection is None:
+            return [record for record in await self.get_records(wanted) if record]
+        document = to_json([{"kind": kind, "id": id} for kind, id in wanted]).decode()
+        rows = await query_with(connection, self.dialect, self.queries["get_records"].sql, document)
+        return [Record(*row) for row in rows]
+
+    async def _check_secrets(self, wanted: Listing | str | None) -> None:
+        """Before a condition over documents is asked."""
+        if isinstance(wanted, Listing) and wanted.condition is not None and looks_inside(wanted.condition):
+            templates = [record for kind in (KIND, VERSION_KIND) for record in await self._all_records(kind)]
+            secrets.check(wanted.condition, templates)
+
+    async def _all_records(self, kind: str) -> Sequence[Record]:
+        return await self.find_records(kind, limit=MOST_RECORDS)
+
     def _job(self, row: Any) -> Job:
-        return job_from_row(JobRow(*row), self.stale_after_ms, from_json)
+        return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
             rows = yield lists.page(self.queries, self.dialect, wanted, self.stale_after_ms)
             return [self._job(row) for row in rows]
 
-        return await self.search(page)
+        await self._check_secrets(wanted)
+        return await self._without_secrets(await self.search(page))
 
     async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
         def selected() -> Reading[Sequence[tuple[int, str]]]:
             rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
             return [(int(n), id) for n, id in rows]
 
+        await self._check_secrets(wanted)
         return await self.search(selected)
 
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
@@ -287,6 +351,7 @@ class SqlStore(ABC):
             rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
             return int(rows[0][0])
 
+        await self._check_secrets(wanted)
         return await self.search(counted)
 
     async def count_by_topic(self, wanted: Listing, cap: int = 10_000) -> dict[str, int]:
@@ -294,6 +359,7 @@ class SqlStore(ABC):
             rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
             return {topic: int(count) for topic, count in rows}
 
+        await self._check_secrets(wanted)
         return await self.search(counted)
 
     async def events(self, id: str) -> Sequence[Event] | None:
@@ -325,9 +391,13 @@ class SqlStore(ABC):
                     until,
                     running,
                     renewed_at,
+                    can.get("draining", False),
                 )
             )
         return found
+
+    async def drain(self, worker: str) -> bool:
+        return bool(await self._change("drain_worker", [{"worker": worker}], [wakeups.CANCEL]))
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         if not is_job_id(id):
@@ -345,9 +415,14 @@ class SqlStore(ABC):
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
     ) -> Changes:
         reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
+        await self._check_secrets(wanted)
         if isinstance(wanted, Listing):
-            return await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
-        return await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+            found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
+        else:
+            found = await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+        told = {id(job): job for job in (*(change.job for change in found.events if change.job), *(found.jobs or ()))}
+        await self._without_secrets([*told.values()])
+        return found
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
         minute = -(2**40) if since is None else since // 60_000
@@ -364,15 +439,25 @@ class SqlStore(ABC):
         totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
         return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[Ended]:
+    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [Ended(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows]
+        return [
+            EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
+        ]
+
+    async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
+        rows = await self._ask("failed_groups", [{"top": newest}])
+        return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
+
+    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
+        rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])
+        return [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in rows]
 
     async def backlog(self) -> Sequence[Backlog]:
         rows = await self._ask("backlog")
         return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
-    # -- topics, templates, leadership, retention ----------------------------------------------
+    # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
@@ -389,22 +474,12 @@ class SqlStore(ABC):
             for name, paused in await self._ask("list_topics")
         ]
 
-    async def save_templates(self, definitions: Mapping[str, tuple[str, int | None]]) -> dict[str, int]:
-        rates: dict[str, tuple[int | None, int | None]] = {}
-        for topic, (text, _) in definitions.items():
-            rate = from_json(text).get("rate")
-            rates[topic] = (rate["n"], duration_ms(rate["perSeconds"])) if rate else (None, None)
-        return await self.transact(lambda: scripts.save_templates(definitions, rates))
-
-    async def templates(self) -> dict[str, tuple[str, int]]:
-        return {topic: (text, version) for topic, text, version in await self._ask("get_templates")}
-
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         query = "elect" if ttl_ms else "resign"
         return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
 
-    async def leaders(self) -> Sequence[Leader]:
-        return [Leader(*row) for row in await self._ask("leaders")]
+    async def leaders(self) -> Sequence[Leadership]:
+        return [Leadership(*row) for row in await self._ask("leaders")]
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
@@ -440,15 +515,20 @@ class SqlStore(ABC):
             rows = await self._ask("newest_records" if newest else "oldest_records", [{"kind": kind, "top": limit}])
         return [Record(*row) for row in rows]
 
-    async def write_records(self, writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+    async def write_records(
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    ) -> Sequence[Record | None]:
         if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
-            raise InvalidInput("a record's text has a NUL character or half a surrogate pair; no database can store it")
+            raise InvalidInput(_UNSTORABLE)
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
-        return await self.transact(lambda: scripts.write_records(writes), tell)
+        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
         return len(await self._change("drop_records", rows)) if rows else 0
+
+
+_UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no database can store it"
 
 
 def _storable(*texts: str) -> bool:

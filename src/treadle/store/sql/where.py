@@ -16,16 +16,16 @@ from treadle.policy.rules import (
     Comparison,
     Condition,
     Constant,
-    Document,
     Either,
+    FieldKind,
     JobField,
     JobPath,
-    Kind,
+    WholeDocument,
     Wildcard,
 )
 from treadle.policy.rules.conditions import Operand
 from treadle.policy.rules.values import MAX_PATTERN, canonical_date, instant, is_empty, written
-from treadle.store.sql.dialect import Dialect, Lookup, Value
+from treadle.store.sql.dialect import Dialect, Lookup, SqlValue
 
 # Where a job's fields are, in terms of the `view` query: {j} is the job, {l} its lane, {s} its lease, {x} its note, {p}
 # the first table, and {o} {r} {q} {a} {h} {k} are the places. It is `job_from_row` in SQL.
@@ -121,7 +121,7 @@ class Conditions:
     def sort_key(self, name: str) -> str:
         """What to order by: text by its bytes, and absent values before all others."""
         column, kind = self.column(name), JobField(name).kind
-        if kind is not Kind.TEXT:
+        if kind is not FieldKind.TEXT:
             return f"coalesce({column}, {LOWEST})"
         if name == "id":
             return column
@@ -130,7 +130,7 @@ class Conditions:
     # -- comparisons ---------------------------------------------------------------------------
 
     def _comparison(self, one: Comparison) -> str:
-        if isinstance(one.right, Document):
+        if isinstance(one.right, WholeDocument):
             return NO  # comes from a body, and jobs are listed without one; SQLite can't compare JSON by value
         if one.sign in ("~", "!~"):
             return self._like(one.left, one.right, one.sign == "~")
@@ -176,7 +176,7 @@ class Conditions:
         assert when is not None
         return self.dialect.bound_number((when - EPOCH) // timedelta(milliseconds=1))
 
-    def _in_order(self, left: Value, sign: str, right: Value) -> str:
+    def _in_order(self, left: SqlValue, sign: str, right: SqlValue) -> str:
         answers = []
         if left.number and right.number:
             answers.append(f"{left.number} {sign} {right.number}")
@@ -199,27 +199,27 @@ class Conditions:
 
     # -- operands ------------------------------------------------------------------------------
 
-    def _to_equal(self, operand: Operand, other: Operand, strict: bool) -> Value:
+    def _to_equal(self, operand: Operand, other: Operand, strict: bool) -> SqlValue:
         """For = and !=: unless strict, the empty text is null; next to a constant this can be left out."""
         if isinstance(operand, Constant) and not strict and is_empty(operand.value):
-            return Value()
-        if isinstance(operand, JobField) and operand.kind is not Kind.NUMBER and not strict:
+            return SqlValue()
+        if isinstance(operand, JobField) and operand.kind is not FieldKind.NUMBER and not strict:
             text = self._text(operand)
-            return Value(text=text if _is_set(other) else f"NULLIF({text}, '')")
+            return SqlValue(text=text if _is_set(other) else f"NULLIF({text}, '')")
         return self._value(operand)
 
-    def _value(self, operand: Operand) -> Value:
+    def _value(self, operand: Operand) -> SqlValue:
         match operand:
             case Constant(value=None):
-                return Value()
+                return SqlValue()
             case Constant(value=str() as text):
-                return Value(text=self.dialect.bound_text(text))
+                return SqlValue(text=self.dialect.bound_text(text))
             case Constant(value=int() | float() as number):
-                return Value(number=self.dialect.bound_number(number))
-            case JobField() if operand.kind is Kind.NUMBER:
-                return Value(number=f"({self.column(operand.name)})")
+                return SqlValue(number=self.dialect.bound_number(number))
+            case JobField() if operand.kind is FieldKind.NUMBER:
+                return SqlValue(number=f"({self.column(operand.name)})")
             case JobField():
-                return Value(text=f"coalesce({self._text(operand)}, '')")
+                return SqlValue(text=f"coalesce({self._text(operand)}, '')")
             case JobPath():
                 return self.lookup(operand).value
             case _:
@@ -229,7 +229,7 @@ class Conditions:
         column = self.column(field.name)
         if field.name == "id":
             column = self.dialect.id_text(column)
-        elif field.kind is Kind.DATE:
+        elif field.kind is FieldKind.DATE:
             column = self.dialect.date_text(column)
         return self.dialect.lower(column) if field.lower else column
 
@@ -238,7 +238,7 @@ class Conditions:
         match operand:
             case Constant():
                 return self.dialect.bound_text(written(operand.value) or "")
-            case JobField() if operand.kind is Kind.NUMBER:
+            case JobField() if operand.kind is FieldKind.NUMBER:
                 return f"CAST({self.column(operand.name)} AS text)"
             case JobField():
                 return f"coalesce({self._text(operand)}, '')"
@@ -268,7 +268,7 @@ def _kinds(operand: Operand) -> set[type]:
             return {str}
         case Constant():
             return {float}
-        case JobField() if operand.kind is Kind.NUMBER:
+        case JobField() if operand.kind is FieldKind.NUMBER:
             return {float}
         case JobPath():
             return {float, str}
@@ -288,7 +288,7 @@ def _is_date(operand: Operand) -> bool:
     """Texts that are dates compare like the texts do, but by a number."""
     match operand:
         case JobField():
-            return operand.kind is Kind.DATE
+            return operand.kind is FieldKind.DATE
         case Constant(value=str() as text):
             return canonical_date(text) == text
         case _:

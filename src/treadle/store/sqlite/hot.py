@@ -14,8 +14,9 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost
 from treadle.store.sql.queries import Query
-from treadle.store.sql.scripts.lanes import LaneKey, Turns, lane_keys, quota, turns
+from treadle.store.sql.scripts.lanes import LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.scripts.moves import completed_row
+from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants
 
 
@@ -127,10 +128,10 @@ def claim(db: sqlite3.Connection, queries: dict[str, Query], lease: int, wants: 
     return Claim(_in_turn(found, heads), 0 if cut else None, held[1])
 
 
-def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], limit: int) -> Turns:
+def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], limit: int) -> LaneTurns:
     """The lane of each job; a single lane needs no look at the places."""
     if len(lanes) == 1:
-        return Turns([lanes[0]] * limit, False)
+        return LaneTurns([lanes[0]] * limit, False)
     top = quota(limit, len(lanes))
     peek = queries["peek_places"].sql
     texts = {lane: db.execute(peek, (lane, top)).fetchone()[0] for lane in lanes}
@@ -139,18 +140,22 @@ def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[in
 
 def _fitting(
     db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[int], max_bytes: int, cut: bool
-) -> Turns:
+) -> LaneTurns:
     """As many as fit by payload size, and at least one."""
     peek = queries["peek_sizes"].sql
-    sizes = {lane: iter(from_json(db.execute(peek, (lane, top)).fetchone()[0])) for lane, top in Counter(lanes).items()}
-    total = 0
-    fitting: list[int] = []
-    for lane in lanes:
-        total += next(sizes[lane], 0)
-        if total > max_bytes and fitting:
-            return Turns(fitting, True)
-        fitting.append(lane)
-    return Turns(fitting, cut)
+    sizes = {lane: db.execute(peek, (lane, top)) for lane, top in Counter(lanes).items()}
+    try:
+        total = 0
+        fitting: list[int] = []
+        for lane in lanes:
+            total += next(sizes[lane], (0,))[0]
+            if total > max_bytes and fitting:
+                return LaneTurns(fitting, True)
+            fitting.append(lane)
+        return LaneTurns(fitting, cut)
+    finally:
+        for cursor in sizes.values():
+            cursor.close()
 
 
 def _peek(
@@ -194,6 +199,10 @@ def settle(
     for topic, group in by_topic.items():
         lost += _settle_topic(db, queries, lease, topic, group, held, done)
     if done:
+        lost_ones = {one.job.n for one in lost}
+        mine = [one for one in settlements if one.job.n not in lost_ones] if lost else settlements
+        if times := times_of(mine, held[1], lease):
+            db.execute(queries["add_times"].sql, (document(times),))
         db.execute(queries["add_events"].sql, (document([completed_row(done, held[1])]),))
     return lost
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from treadle.model.errors import Refused, SchemaMismatch
+from treadle.model.errors import Refused
 from treadle.store import wakeups
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
@@ -26,7 +28,7 @@ from treadle.store.sqlite.health import examine
 from treadle.store.sqlite.hot import document
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.writer import BUSY, Writer
-from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, Wants
+from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
@@ -54,10 +56,7 @@ class SqliteStore(SqlStore):
     async def open(self, migrate: bool = True) -> None:
         self.engine.open()
         try:
-            if migrate:
-                await self.migrate()
-            elif waiting := await self.migrate(dry_run=True):
-                raise SchemaMismatch(f"{self.path} lacks {', '.join(waiting)}; run treadle migrate", missing=waiting)
+            await self.bring_up_to_date(migrate)
         except BaseException:
             await self.close()
             raise
@@ -75,18 +74,20 @@ class SqliteStore(SqlStore):
         else:
             self.hub.publish((wakeups.READY,))
 
-    async def migrate(self, *, dry_run: bool = False) -> list[str]:
-        waiting = await self._missing_migrations()
-        if dry_run or not waiting:
-            return waiting
+    async def apply_migrations(self) -> list[str]:
         applied: list[str] = await self.engine.write(_migrate)
         return applied
 
-    async def _missing_migrations(self) -> list[str]:
+    async def missing_migrations(self) -> list[str]:
         """Only reads: the queue may be opened inside a transaction that has the write lock."""
         there = await self.engine.read("SELECT 1 FROM sqlite_master WHERE name = 'treadle_migrations'", ())
         rows = await self.engine.read("SELECT number FROM treadle_migrations", ()) if there else []
         return [one.name for one in missing("sqlite", {row[0] for row in rows})]
+
+    def user_database(self) -> UserDatabase:
+        return UserDatabase(
+            f"sqlite:///{quote(str(self.path.absolute()))}?synchronous={self.engine.synchronous.lower()}"
+        )
 
     async def examine(self) -> list[Finding]:
         return await examine(self)
@@ -141,7 +142,7 @@ class SqliteStore(SqlStore):
             return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
         if not jobs:
             return []
-        writing = self.engine.write(lambda db: self._insert(db, jobs, atomic))
+        writing = self.engine.write(functools.partial(self._insert, jobs, atomic))
         # Their claim is next in the writer's queue, usually in time for the same commit.
         self.hub.tell_claimants(self)
         answers: list[Inserted | Refused]
@@ -154,7 +155,7 @@ class SqliteStore(SqlStore):
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         if not jobs:
             return []
-        written = self.engine.write_here(lambda db: self._insert(db, jobs, False))
+        written = self.engine.write_here(functools.partial(self._insert, jobs, False))
         if written is BUSY:
             return None
         answers: list[Inserted | Refused]
@@ -164,22 +165,19 @@ class SqliteStore(SqlStore):
         return answers
 
     def _insert(
-        self, db: sqlite3.Connection, jobs: Sequence[NewJob], atomic: bool
+        self, jobs: Sequence[NewJob], atomic: bool, db: sqlite3.Connection
     ) -> tuple[list[Inserted | Refused], hot.Lanes]:
         """The answers, and the lanes that had to be looked up."""
         if not all(job.plain for job in jobs):
             return self.run(db, scripts.insert(jobs, atomic)), {}
-        at, lanes = self._insert_plain(db, jobs)
-        return [Inserted(at)] * len(jobs), lanes
-
-    def _insert_plain(self, db: sqlite3.Connection, jobs: Sequence[NewJob]) -> tuple[int, hot.Lanes]:
         lanes, new = self._lanes, {}
         if any(lane_of(job) not in lanes for job in jobs):
             lanes = new = self.run(db, scripts.register_lanes(jobs))
         if len(jobs) > 1:
-            return hot.insert(db, self.queries, jobs, lanes), new
-        [job] = jobs
-        return hot.insert_one(db, self.queries, job, lanes[lane_of(job)]), new
+            at = hot.insert(db, self.queries, jobs, lanes)
+        else:
+            at = hot.insert_one(db, self.queries, jobs[0], lanes[lane_of(jobs[0])])
+        return [Inserted(at)] * len(jobs), new
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         def look(db: sqlite3.Connection) -> Claim | None:
@@ -198,7 +196,8 @@ class SqliteStore(SqlStore):
             await self.engine.write(_forget_statistics)
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
-        lost: list[Settlement] = await self.engine.write(lambda db: hot.settle(db, self.queries, lease, settlements))
+        work = functools.partial(hot.settle, queries=self.queries, lease=lease, settlements=settlements)
+        lost: list[Settlement] = await self.engine.write(work)
         self.hub.publish((wakeups.ENDED,))
         return lost
 

@@ -29,17 +29,25 @@ from treadle.testing.contract.gates import (
 )
 from treadle.testing.contract.inserting import DedupeContract, IdempotencyContract, InsertContract
 from treadle.testing.contract.invariants import InvariantContract, WalkContract
-from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract, TemplateContract
-from treadle.testing.contract.leases import CancelRequestContract, LeaseContract, LostClaimContract, TouchContract
+from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract
+from treadle.testing.contract.leases import (
+    CancelRequestContract,
+    LeaseContract,
+    LostClaimContract,
+    SplitLeaseContract,
+    TouchContract,
+)
 from treadle.testing.contract.looking import (
     AttemptsContract,
     EventsContract,
+    FailedGroupsContract,
     GetContract,
     HintsContract,
     ListContract,
     ObstaclesContract,
     OverviewContract,
     SearchContract,
+    SelectContract,
     StatsContract,
     TopicsContract,
 )
@@ -93,6 +101,8 @@ class StoreContract:
     class TestCancelRequest(CancelRequestContract): ...
 
     class TestLostClaim(LostClaimContract): ...
+
+    class TestSplitLease(SplitLeaseContract): ...
 
     class TestSettle(SettleContract): ...
 
@@ -152,6 +162,10 @@ class StoreContract:
 
     class TestOverview(OverviewContract): ...
 
+    class TestFailedGroups(FailedGroupsContract): ...
+
+    class TestSelect(SelectContract): ...
+
     class TestTopics(TopicsContract): ...
 
     class TestObstacles(ObstaclesContract): ...
@@ -163,8 +177,6 @@ class StoreContract:
     class TestSnapshot(SnapshotContract): ...
 
     class TestBusyChanges(BusyChangesContract): ...
-
-    class TestTemplate(TemplateContract): ...
 
     class TestLeader(LeaderContract): ...
 
@@ -203,6 +215,7 @@ __all__ = [
     "DryRunContract",
     "EffectsContract",
     "EventsContract",
+    "FailedGroupsContract",
     "FilterContract",
     "GateRaceContract",
     "GetContract",
@@ -236,12 +249,13 @@ __all__ = [
     "RequeueStepsContract",
     "RescheduleContract",
     "SearchContract",
+    "SelectContract",
     "SettleContract",
     "SnapshotContract",
     "SortContract",
+    "SplitLeaseContract",
     "StatsContract",
     "StoreContract",
-    "TemplateContract",
     "TopicsContract",
     "TouchContract",
     "WaitContract",

@@ -16,7 +16,7 @@ from treadle.model.status import Status
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import FOREVER, NewJob, Wants
+from treadle.store.values import FOREVER, MAX_CLAIM_BYTES, NewJob, Wants
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
     ENDED,
@@ -266,6 +266,15 @@ class ClaimOrderContract(ContractPart):
             assert len(claim.jobs) <= 3
             order += [job.id for job in claim.jobs]
             assert claim.again_in_ms == (0 if len(order) < 12 else None)
+        assert order == ids
+
+    async def test_a_worker_with_many_slots_gets_large_payloads_in_portions(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(40, payload=_random_payload(1_000_000))
+        lease = await bench.lease()
+        order: list[str] = []
+        while (claim := await bench.store.claim(lease, Wants([TOPIC], [], 700, 700))).jobs:
+            assert sum(len(job.payload) for job in claim.jobs) <= MAX_CLAIM_BYTES
+            order += [job.id for job in claim.jobs]
         assert order == ids
 
     @pytest.mark.parametrize("options", [{}, {"limit": Limit("g", "queue_same_scope", 9)}], ids=["plain", "limited"])

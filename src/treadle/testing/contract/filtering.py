@@ -210,7 +210,7 @@ class FilterContract(ContractPart):
         for name, kind in rules.FIELDS.items():
             values = [job.as_json()[name] for job in jobs]
             for value in dict.fromkeys(values):
-                literal = "null" if value is None else value if kind is rules.Kind.NUMBER else repr(str(value))
+                literal = "null" if value is None else value if kind is rules.FieldKind.NUMBER else repr(str(value))
                 found = await self.agreed(bench, f"{name} = {literal}", jobs)
                 assert len(found) == values.count(value), name
                 await self.agreed(bench, f"{name} > {literal} || {name} !~ {literal}", jobs)
@@ -387,7 +387,7 @@ class SortContract(ContractPart):
         for name in rules.FIELDS:
             for sort in (name, f"-{name}"):
                 values = [jobs[id][name] for id in await self.listed(bench, sort)]
-                lowest: Any = -1 if rules.FIELDS[name] is rules.Kind.NUMBER else ""
+                lowest: Any = -1 if rules.FIELDS[name] is rules.FieldKind.NUMBER else ""
                 in_order = [lowest if value is None else value for value in values]
                 assert in_order == sorted(in_order, reverse=sort.startswith("-")), sort
                 assert len(values) == len(jobs)

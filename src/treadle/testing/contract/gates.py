@@ -16,7 +16,7 @@ from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import Claimed, Inserted, LimitReached, Listing, RateReached, Refusal, Wants
+from treadle.store.values import Claimed, Inserted, LimitReached, Listing, RateReached, Refusal, TopicRate, Wants
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
 
@@ -437,8 +437,7 @@ class RateContract(ContractPart):
     """Never more than n starts in any window of `per`."""
 
     async def limit(self, bench: Workbench, n: int, per_ms: int, topic: str = TOPIC) -> None:
-        definition = json.dumps({"topic": topic, "rate": {"n": n, "perSeconds": per_ms / 1000}})
-        await bench.store.save_templates({topic: (definition, None)})
+        await bench.store.write_records([], rates=[TopicRate(topic, n, per_ms)])
 
     async def test_no_more_than_n_in_a_window(self, bench: Workbench) -> None:
         await self.limit(bench, 3, HOUR)
@@ -460,6 +459,13 @@ class RateContract(ContractPart):
         with pytest.raises(LeaseLost):
             await bench.claim(1, lease=lease)
         assert await bench.claimable() == [id]
+
+    async def test_a_clock_that_goes_back_far_does_not_close_the_window(self, bench: Workbench) -> None:
+        await self.limit(bench, 2, MINUTE)
+        ids = await bench.enqueue(4)
+        assert [job.id for job in await bench.claim(5)] == ids[:2]
+        await bench.pass_time(-HOUR)
+        assert [job.id for job in await bench.claim(5)] == ids[2:4]
 
     async def test_the_window_slides(self, bench: Workbench) -> None:
         await self.limit(bench, 2, HOUR)
@@ -503,7 +509,7 @@ class RateContract(ContractPart):
         await bench.claim(5)
         await self.limit(bench, 3, HOUR)
         assert [job.id for job in await bench.claim(5)] == ids[1:3]
-        await bench.store.save_templates({TOPIC: (json.dumps({"topic": TOPIC}), None)})
+        await bench.store.write_records([], rates=[TopicRate(TOPIC, None, None)])
         assert [job.id for job in await bench.claim(5)] == ids[3:]
 
     async def test_a_new_limit_is_kept_by_all_stores_soon(self, bench: Workbench) -> None:

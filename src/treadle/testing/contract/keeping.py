@@ -1,83 +1,29 @@
-"""Long-lived data: templates, leaders, retention and the schema."""
+"""Long-lived data: leaders, retention and the schema."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
 from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue import steering
 from treadle.store.values import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import ENDED, HOUR, LEASES_ONLY, MINUTE, SECOND, STATES, TOPIC, Workbench
-
-
-def definition(**changes: object) -> str:
-    return json.dumps({"topic": "mail", "name": "Mail", **changes})
-
-
-class TemplateContract(ContractPart):
-    async def test_what_was_saved_comes_back(self, bench: Workbench) -> None:
-        assert await bench.store.templates() == {}
-        saved = {"mail": (definition(), None), "video": (definition(topic="video", name="Ü"), None)}
-        assert await bench.store.save_templates(saved) == {"mail": 1, "video": 1}
-        assert await bench.store.templates() == {topic: (text, 1) for topic, (text, _) in saved.items()}
-
-    async def test_the_same_again_is_no_new_version(self, bench: Workbench) -> None:
-        for _ in range(3):
-            assert await bench.store.save_templates({"mail": (definition(), None)}) == {"mail": 1}
-
-    async def test_a_change_is_a_new_version(self, bench: Workbench) -> None:
-        versions = []
-        for name in ("a", "b", "b", "a"):
-            versions.append(await bench.store.save_templates({"mail": (definition(name=name), None)}))
-        assert [version["mail"] for version in versions] == [1, 2, 2, 1]
-        assert await bench.store.templates() == {"mail": (definition(name="b"), 2)}
-
-    async def test_two_releases_side_by_side_keep_their_numbers_and_the_newest_stays_current(
-        self, bench: Workbench
-    ) -> None:
-        old, new = definition(name="old"), definition(name="new")
-        for text in (old, new, old, new, old):
-            await bench.store.save_templates({"mail": (text, None)})
-            await (await bench.another()).save_templates({"mail": (text, None)})
-        assert await bench.store.templates() == {"mail": (new, 2)}
-        assert await bench.store.save_templates({"mail": (definition(name="newer"), None)}) == {"mail": 3}
-
-    async def test_a_rate_follows_the_current_definition_alone(self, bench: Workbench) -> None:
-        slow = definition(rate={"n": 1, "perSeconds": 3600.0})
-        await bench.store.save_templates({TOPIC: (slow, None)})
-        await bench.store.save_templates({TOPIC: (definition(name="no rate"), None)})
-        await bench.store.save_templates({TOPIC: (slow, None)})
-        await bench.enqueue(2)
-        assert len(await bench.claim(2)) == 2
-
-    async def test_an_author_may_choose_the_version(self, bench: Workbench) -> None:
-        assert await bench.store.save_templates({"mail": (definition(), 7)}) == {"mail": 7}
-        assert await bench.store.save_templates({"mail": (definition(), 7)}) == {"mail": 7}
-        assert await bench.store.save_templates({"mail": (definition(), 8)}) == {"mail": 8}
-        assert await bench.store.save_templates({"mail": (definition(name="new"), None)}) == {"mail": 9}
-
-    async def test_saving_nothing_is_nothing(self, bench: Workbench) -> None:
-        assert await bench.store.save_templates({}) == {}
-
-    async def test_many_save_the_same_at_once(self, bench: Workbench) -> None:
-        stores = [bench.store, *await bench.others(7)]
-        templates = {topic: (definition(topic=topic), None) for topic in "edcba"}
-        answers = await asyncio.gather(*(store.save_templates(templates) for store in stores * 2))
-        assert {version for answer in answers for version in answer.values()} == {1}
-
-    async def test_many_change_one_at_once(self, bench: Workbench) -> None:
-        stores = [bench.store, *await bench.others(3)]
-        texts = [definition(name=f"n{i}") for i in range(12)]
-        answers = await asyncio.gather(
-            *(stores[i % 4].save_templates({"mail": (text, None)}) for i, text in enumerate(texts))
-        )
-        versions = sorted(answer["mail"] for answer in answers)
-        assert versions == list(range(1, 13)), "two texts have the same version"
+from treadle.testing.workbench import (
+    DAY,
+    ENDED,
+    HOUR,
+    LEASES_ONLY,
+    MINUTE,
+    SECOND,
+    STATES,
+    TOPIC,
+    Workbench,
+    settlement,
+)
 
 
 class LeaderContract(ContractPart):
@@ -161,6 +107,54 @@ class PruneContract(ContractPart):
         now = await bench.store.now()
         assert all(job.ended_at and job.ended_at.timestamp() * 1000 > now - MINUTE for job in left)
 
+    async def test_waits_and_runs_are_counted_in_powers_of_two(self, bench: Workbench) -> None:
+        store = bench.store
+        waits = (-3, 5, 1000, 2**40)
+        await bench.enqueue(4)
+        settled = [settlement(job, Completed(), ran_ms=7) for job in await bench.claim(limit=4)]
+        settled = [one._replace(waited_ms=wait) for one, wait in zip(settled, waits, strict=True)]
+        assert await store.settle(settled) == []
+        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        assert found == {("wait", 0): 1, ("wait", 3): 1, ("wait", 10): 1, ("wait", 23): 1, ("run", 3): 4}
+
+    async def test_failed_attempts_have_waited_and_completed_ones_have_run(self, bench: Workbench) -> None:
+        """Also those that don't take the short way, because they have a key or an error."""
+        store = bench.store
+        await bench.enqueue(1)
+        await bench.enqueue(1, dedupe_key="one")
+        outcomes: tuple[Outcome, ...] = (Failed("broken", "Error"), Completed())
+        settled = [
+            settlement(job, outcome, ran_ms=100)._replace(waited_ms=3)
+            for job, outcome in zip(await bench.claim(limit=2), outcomes, strict=True)
+        ]
+        assert await store.settle(settled) == []
+        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        assert found == {("wait", 2): 2, ("run", 7): 1}
+        await bench.enqueue(1)
+        await store.settle([settlement(job, Released("given back"), ran_ms=None) for job in await bench.claim()])
+        assert {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)} == found
+
+    async def test_old_times_are_kept_in_longer_spans_and_none_is_lost(self, bench: Workbench) -> None:
+        store = bench.store
+
+        async def complete() -> None:
+            await bench.enqueue(1)
+            (job,) = await bench.claim()
+            assert await store.settle([settlement(job, Completed(), ran_ms=7)._replace(waited_ms=3)]) == []
+
+        for _ in range(3):
+            await complete()
+            await bench.pass_time(7 * MINUTE)
+        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        for age in (2 * HOUR, 23 * HOUR, 24 * HOUR):
+            await bench.pass_time(age)
+            await store.tidy()
+            assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        await store.prune(96 * HOUR)
+        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        await store.prune(MINUTE)
+        assert list(await store.times(0, 1)) == []
+
     async def test_the_tally_goes_with_the_jobs(self, bench: Workbench) -> None:
         await bench.make("failed")
         await bench.pass_time(HOUR)
@@ -171,6 +165,39 @@ class PruneContract(ContractPart):
         if hasattr(database, "execute"):
             assert await database.execute("SELECT sum(count), count(*) FROM {tally}") == [(1, 1)]
         assert (await bench.store.stats()).counts["failed"] == 1
+
+    async def test_the_names_of_workers_go_with_the_last_job_that_mentions_them(self, bench: Workbench) -> None:
+        store = bench.store
+        leases = {name: await bench.lease(worker=name) for name in ("done", "retried", "here")}
+        ids = await bench.enqueue(2)
+        for name, id, outcome in (
+            ("done", ids[0], Completed()),
+            ("retried", ids[1], Failed("Boom", "Boom", retry_in_ms=100 * DAY)),
+        ):
+            job = await bench.claim_one(lease=leases[name])
+            assert job.id == id
+            await bench.settle(job, outcome)
+            await store.close_lease(leases[name])
+        await bench.reap()
+        await store.renew(leases["here"], 10 * HOUR)
+        await bench.pass_time(HOUR)
+        await store.prune(2 * HOUR)
+        assert [(await bench.job(id)).last_worker for id in ids] == ["done", "retried"]
+        await store.prune(MINUTE)
+        await store.prune(MINUTE)
+        assert (await bench.job(ids[1])).last_worker == "retried"
+        database = bench.database
+        if hasattr(database, "execute"):
+            assert await database.execute("SELECT name FROM {workers} ORDER BY name") == [("here",), ("retried",)]
+
+    async def test_a_worker_that_comes_back_has_its_name_again(self, bench: Workbench) -> None:
+        await bench.store.close_lease(await bench.lease(worker="again"))
+        await bench.reap()
+        await bench.pass_time(HOUR)
+        await bench.store.prune(MINUTE)
+        (id,) = await bench.enqueue(1)
+        await bench.settle(await bench.claim_one(lease=await bench.lease(worker="again")), Completed())
+        assert (await bench.job(id)).last_worker == "again"
 
     async def test_two_at_once_delete_each_job_once(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(2)]

@@ -45,6 +45,32 @@ class LeaseContract(ContractPart):
         await bench.store.close_lease(lease)
         assert await bench.store.renew(lease, HOUR) is None
 
+    async def test_a_worker_that_is_asked_to_drain_learns_it_from_its_next_renewal(self, bench: Workbench) -> None:
+        serves = {"topics": [TOPIC], "capabilities": [], "slots": 2}
+        store = bench.store
+        mine, others = await store.open_lease("mine", HOUR, serves), await store.open_lease("other", HOUR, serves)
+        outside = await store.open_lease("outside", HOUR, {**serves, "slots": 0})
+        assert await store.drain("mine")
+        for lease, draining in ((mine, True), (others, False), (outside, False)):
+            for _ in range(2):
+                renewed = await store.renew(lease, HOUR)
+                assert renewed
+                assert renewed.draining is draining
+        assert {worker.name: worker.draining for worker in await store.workers()} == {
+            "mine": True,
+            "other": False,
+            "outside": False,
+        }
+
+    async def test_only_a_live_worker_with_slots_can_be_drained(self, bench: Workbench) -> None:
+        store = bench.store
+        await store.open_lease("outside", HOUR, {"slots": 0})
+        await store.open_lease("late", MINUTE, {"slots": 1})
+        await store.open_lease("unknown abilities", HOUR)
+        await bench.pass_time(2 * MINUTE)
+        for name in ("outside", "late", "unknown abilities", "nobody", "'; --"):
+            assert not await store.drain(name), name
+
     async def test_nobodys_lease_cannot_be_used(self, bench: Workbench) -> None:
         assert await bench.store.renew(NOBODYS_LEASE, HOUR) is None
         await bench.store.close_lease(NOBODYS_LEASE)
@@ -219,6 +245,41 @@ class CancelRequestContract(ContractPart):
         await steering.cancel(bench.store, [job.id], "first")
         await steering.cancel(bench.store, [job.id], "second")
         assert [request.reason for request in await self.requests(bench, job.lease)] == ["first"]
+
+
+class SplitLeaseContract(ContractPart):
+    """Jobs that are claimed together and kept apart."""
+
+    async def test_each_job_lives_and_ends_under_its_own_lease(self, bench: Workbench) -> None:
+        lease = await bench.lease()
+        ids = await bench.enqueue(3)
+        jobs = await bench.claim(3, lease=lease)
+        leases = await bench.store.split_lease(lease, jobs, MINUTE)
+        assert len({lease, *leases}) == 4
+        first, second, third = (job._replace(lease=own) for job, own in zip(jobs, leases, strict=True))
+        assert not await bench.settle(jobs[0], Completed()), "it is no longer under the old lease"
+        assert await bench.settle(first, Completed())
+        assert await bench.store.renew(second.lease, HOUR)
+        await bench.pass_time(2 * MINUTE)
+        assert [moved.id for moved in await bench.reap()] == [third.id]
+        assert await bench.statuses(ids) == [Status.COMPLETED, Status.PROCESSING, Status.PENDING]
+
+    async def test_the_worker_keeps_its_name(self, bench: Workbench) -> None:
+        lease = await bench.lease(worker="gopher")
+        (id,) = await bench.enqueue(1)
+        await bench.store.split_lease(lease, await bench.claim(1, lease=lease), MINUTE)
+        await bench.store.close_lease(lease)
+        assert (await bench.job(id)).locked_by == "gopher"
+
+    async def test_a_lease_that_was_taken_back_is_not_split(self, bench: Workbench) -> None:
+        lease = await bench.lease()
+        await bench.enqueue(1)
+        jobs = await bench.claim(1, lease=lease)
+        await bench.store.close_lease(lease)
+        await bench.reap()
+        with pytest.raises(LeaseLost):
+            await bench.store.split_lease(lease, jobs, MINUTE)
+        assert await bench.store.split_lease(lease, [], MINUTE) == []
 
 
 class LostClaimContract(ContractPart):

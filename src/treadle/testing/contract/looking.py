@@ -500,6 +500,45 @@ class OverviewContract(ContractPart):
         assert before <= worker.renewed_at <= await bench.store.now()
 
 
+class FailedGroupsContract(ContractPart):
+    async def test_failures_are_grouped_by_their_error(self, bench: Workbench) -> None:
+        ids = []
+        for error in ("connection 1 refused", "connection 2 refused", "no such user"):
+            ids.append(await bench.enqueue_one(max_attempts=1))
+            await bench.settle(await bench.claim_one(), Failed(error, "SmtpError"))
+            await bench.pass_time(MINUTE)
+        await bench.make("completed")
+        found = sorted(await bench.store.failed_groups(100), key=lambda one: len(one.ended))
+        assert [(len(one.ended), one.newest_id) for one in found] == [(1, ids[2]), (2, ids[1])]
+        jobs = [job for job in await bench.store.get(ids) if job]
+        assert [one.group for one in found] == [jobs[2].error_group, jobs[0].error_group]
+        assert sorted(found[1].ended) == [int(job.failed_at.timestamp() * 1000) for job in jobs[:2] if job.failed_at]
+        (newest,) = await bench.store.failed_groups(1)
+        assert newest == found[0]
+
+    async def test_an_error_group_is_a_filter(self, bench: Workbench) -> None:
+        await bench.make("failed")
+        (group,) = await bench.store.failed_groups(10)
+        listing = Listing(status=Status.FAILED, condition=rules.parse_filter(f'errorGroup = "{group.group}"'))
+        assert [job.id for job in await bench.store.list(listing)] == [group.newest_id]
+        other = replace(listing, condition=rules.parse_filter('errorGroup = "other"'))
+        assert await bench.store.list(other) == []
+
+
+class SelectContract(ContractPart):
+    async def test_numbers_and_ids_go_on_below_the_last_one(self, bench: Workbench) -> None:
+        ids = await bench.enqueue(5)
+        ids += await bench.enqueue(2, delay_ms=HOUR)
+        listing = Listing(status=Status.PENDING, limit=3)
+        seen: list[str] = []
+        place: int | None = None
+        while found := await bench.store.select(replace(listing, below=place)):
+            seen += [id for _, id in found]
+            place = found[-1][0]
+            await steering.delete(bench.store, [seen[-1]])
+        assert seen == list(reversed(ids))
+
+
 class TopicsContract(ContractPart):
     async def test_every_topic_with_its_work(self, bench: Workbench) -> None:
         assert await bench.store.topics() == []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from treadle.model.errors import InvalidInput, KeyReused, VersionConflict
 from treadle.store.protocol import Store
-from treadle.store.values import Inserted, Record, RecordWrite
+from treadle.store.values import Inserted, Record, RecordWrite, TopicRate
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import MINUTE, Workbench, new_job
+from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job
 
 ODD = ["", "NULL", "a'b", 'a"b', "a\\b", "{}", "%", "_", "Ünïcödé 🎉", "a\nb\tc", "x" * 1000]
 
@@ -312,3 +313,51 @@ class RecordContract(ContractPart):
         [answer] = await bench.store.insert([second])
         assert isinstance(answer, Inserted)
         assert answer.existing_id == first.id
+
+    async def test_records_are_made_and_changed_together(self, bench: Workbench) -> None:
+        await bench.store.write_records([RecordWrite("template", "b", "b", "{}")])
+        await bench.store.write_records(
+            [RecordWrite("template", "b", "b", "[]", version=1), RecordWrite("template", "a", "a", "{}")]
+        )
+        found = await bench.store.get_records([("template", "a"), ("template", "b")])
+        assert [(one.key, one.body, one.version) for one in found if one] == [("a", "{}", 1), ("b", "[]", 2)]
+
+    @pytest.mark.parametrize("version", [None, 2])
+    async def test_one_that_is_not_as_expected_leaves_all_as_they_were(
+        self, bench: Workbench, version: int | None
+    ) -> None:
+        [old] = await bench.store.write_records([RecordWrite("template", "b", "b", "{}")])
+        writes = [
+            RecordWrite("template", "a", "a", "{}"),
+            RecordWrite("template", "b", "b", "[]", version=version),
+        ]
+        with pytest.raises(VersionConflict):
+            await bench.store.write_records(writes, atomic=True, rates=[TopicRate(TOPIC, 1, HOUR)])
+        assert await bench.store.find_records("template") == [old]
+        await bench.enqueue(2)
+        assert len(await bench.claim(2)) == 2, "the rate was not stored"
+
+    async def test_of_many_who_write_the_same_records_one_does(self, bench: Workbench) -> None:
+        stores = [bench.store, *await bench.others(3)]
+        await bench.store.write_records([RecordWrite("template", "e", "e", "{}")])
+
+        async def write(store: Any, turn: int) -> bool:
+            new = [RecordWrite("template", f"{turn}{letter}", f"{turn}{letter}", "{}") for letter in "dcba"]
+            try:
+                await store.write_records([*new, RecordWrite("template", "e", "e", "{}", version=turn)], atomic=True)
+            except VersionConflict:
+                return False
+            return True
+
+        for turn in range(1, 6):
+            written = await asyncio.gather(*(write(stores[i % 4], turn) for i in range(8)))
+            assert written.count(True) == 1
+        assert len(await bench.store.find_records("template")) == 21
+
+    async def test_a_text_that_no_database_can_store_is_refused(self, bench: Workbench) -> None:
+        with pytest.raises(InvalidInput):
+            await bench.store.write_records([RecordWrite("template", "a", "a", "a\x00b")])
+
+    async def test_a_topic_with_a_template_is_a_topic(self, bench: Workbench) -> None:
+        await bench.store.write_records([RecordWrite("template", "mail", "mail", "{}")])
+        assert [one.topic for one in await bench.store.topics()] == ["mail"]

@@ -228,7 +228,7 @@ class RequeueContract(ContractPart):
     async def test_under_a_limit_it_waits_for_room(self, bench: Workbench) -> None:
         gate = Limit("g", "queue_same_scope", 1)
         failed = await bench.make("failed", limit=gate)
-        other = await bench.enqueue_one(limit=gate)
+        other = await bench.enqueue_one(limit=gate, priority=60)
         await steering.requeue(bench.store, [failed])
         assert await bench.claimable() == [other]
         await steering.cancel(bench.store, [other], "")

@@ -12,7 +12,7 @@ from treadle.model.status import Status
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import Claimed, Effects, NewEvent, Touch
+from treadle.store.values import Claimed, Effects, NewEvent, Settlement, Touch
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, new_job, settlement
 
@@ -478,7 +478,9 @@ class EffectsContract(ContractPart):
             settlement(jobs[1], Completed())._replace(effects=Effects((allowed, refused))),
             settlement(jobs[2], Completed())._replace(effects=Effects((new_job(topic="other"),))),
         ]
-        assert await bench.store.settle(endings) == []
+        instead: list[Settlement] = []
+        assert await bench.store.settle(endings, refused=instead) == []
+        assert [(one.job.id, one.transition.to) for one in instead] == [(ids[1], Status.FAILED)]
         assert await bench.statuses(ids) == ["completed", "failed", "completed"]
         seen = await bench.job(ids[1])
         assert seen.error_type == "FollowUpRefused"

@@ -29,21 +29,30 @@ class LoopCaller:
             payload = function.payload(call.payload)
         except Exception as error:  # the payload's type may raise anything
             return function.refused(call, error)
+        context = Context(call, self._services, payload) if function.wants_context else None
         try:
-            context = Context(call, self._services, payload) if function.wants_context else None
             coroutine = function.invoke(context, payload)
             variables = copy_context()
             waits_for = variables.run(coroutine.send, None)
         except StopIteration as returned:
+            if context:
+                context._close()
             return function.returned(call, returned.value)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # cancels and exits of a handler end the job, not the worker
+            if context:
+                context._close()
             return function.raised(call, error)
-        return self._rest(call, variables, coroutine, waits_for)
+        return self._rest(call, context, variables, coroutine, waits_for)
 
     async def _rest(
-        self, call: ServedCall, variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for: Any
+        self,
+        call: ServedCall,
+        context: Context | None,
+        variables: Variables,
+        coroutine: Coroutine[Any, Any, Any],
+        waits_for: Any,
     ) -> CallResult:
         task = asyncio.current_task()
         assert task
@@ -52,11 +61,23 @@ class LoopCaller:
             value = await _go_on(variables, coroutine, waits_for)
         except (KeyboardInterrupt, GeneratorExit):
             raise
+        except _Exited as exited:
+            return call.function.raised(call, exited.error)
         except BaseException as error:
             return call.function.raised(call, error)
         finally:
             call.on_interrupt = None
+            if context:
+                context._close()
         return call.function.returned(call, value)
+
+
+class _Exited(Exception):
+    """A handler raised GeneratorExit, which in this place would mean that the loop throws the slot away."""
+
+    def __init__(self, error: GeneratorExit) -> None:
+        super().__init__("the handler raised GeneratorExit")
+        self.error = error
 
 
 @types.coroutine
@@ -66,6 +87,9 @@ def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for:
     while True:
         try:
             sent = yield waits_for
+        except GeneratorExit:
+            variables.run(coroutine.close)
+            raise
         except BaseException as error:  # usually a cancel, which belongs to the handler
             resume, value = coroutine.throw, error
         else:
@@ -74,3 +98,5 @@ def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for:
             waits_for = variables.run(resume, value)
         except StopIteration as returned:
             return returned.value
+        except GeneratorExit as error:
+            raise _Exited(error) from None

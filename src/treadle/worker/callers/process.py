@@ -24,7 +24,7 @@ from treadle.telemetry import tracing
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Begun, Call
 from treadle.worker.child import wire
-from treadle.worker.child.process import START_S, Child, ProcessDied
+from treadle.worker.child.handle import START_S, Child, ProcessDied
 from treadle.worker.errors import describe
 from treadle.worker.services import LoopServices
 
@@ -223,6 +223,12 @@ class Conversation:
             case {"for": "enqueue", "topic": topic, "payload": payload}:
                 options = wire.enqueue_options(request)
                 return wire.job_message(await self._caller.services.enqueue(topic, payload, options))
+            case {"for": "enqueue with outcome", "topic": topic, "payload": payload}:
+                options = wire.enqueue_options(request)
+                services = self._caller.services
+                return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options))
+            case {"for": "database"}:
+                return list(self._caller.services.resources.database)
             case {"for": "recall", "name": name, "key": key, "cancelable": cancelable}:
                 return list(await self._caller.services.recall_step(self._call, name, key, cancelable))
             case {"for": "record", "record": record, "name": name, "key": key}:

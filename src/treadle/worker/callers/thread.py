@@ -17,7 +17,7 @@ from treadle.policy.judgement import CallResult
 from treadle.queue.context import HandlerServices
 from treadle.worker.call import Begun, Call, perform
 
-Answer = asyncio.Future[CallResult]
+PendingResult = asyncio.Future[CallResult]
 
 
 class ThreadCaller:
@@ -26,8 +26,8 @@ class ThreadCaller:
     def __init__(self, services: HandlerServices) -> None:
         self._services = services
         self._loop = asyncio.get_running_loop()
-        self._work: queue.SimpleQueue[tuple[Call, Answer, Variables] | None] = queue.SimpleQueue()
-        self._done: deque[tuple[Answer, CallResult]] = deque()
+        self._work: queue.SimpleQueue[tuple[Call, PendingResult, Variables] | None] = queue.SimpleQueue()
+        self._done: deque[tuple[PendingResult, CallResult]] = deque()
         self._announced = False
         self._busy = 0
         self._closed = False
@@ -37,12 +37,12 @@ class ThreadCaller:
         self._busy += 1
         if self._busy > self._threads:
             self._start_thread()
-        answer: Answer = self._loop.create_future()
+        answer: PendingResult = self._loop.create_future()
         # Copied here, as in `asyncio.to_thread`, so that the handler sees the job and the span of its slot.
         self._work.put((call, answer, copy_context()))
         return self._wait(answer)
 
-    async def _wait(self, answer: Answer) -> CallResult:
+    async def _wait(self, answer: PendingResult) -> CallResult:
         """The thread continues even if the slot's task is cancelled, and the job is not over until it ends."""
         try:
             while True:

@@ -26,16 +26,19 @@ from treadle.model.errors import LeaseLost
 from treadle.model.handler import Handler
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
+from treadle.queue.context import Context
 from treadle.queue.flows import Results
 from treadle.queue.hooks import is_async
 from treadle.queue.steps import Known, StepRecord, Wait, Waited
-from treadle.store.values import Claimed
+from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job
 from treadle.worker.call import Function, perform, result_of
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.child import wire
+from treadle.worker.child.resources import CONNECTIONS, ChildResources
 from treadle.worker.errors import describe
+from treadle.worker.resources import Resources, close_connection
 
 # How often an idle child checks whether its worker is still alive.
 PARENT_CHECK_S = 1.0
@@ -55,6 +58,7 @@ def main(connection: socket.socket, parent: int, log_level: int) -> None:
         result = _work(*work)
         line.call = None
         line.send(_report(result))
+    line.resources.close()
 
 
 class WorkerLine:
@@ -67,6 +71,8 @@ class WorkerLine:
         self._numbers = itertools.count(1)
         self._connection = connection
         self._sending = threading.Lock()
+        self._database: UserDatabase | None = None
+        self.resources = ChildResources(self.database)
 
     def send(self, message: wire.Message) -> None:
         with self._sending:
@@ -78,6 +84,12 @@ class WorkerLine:
         self._asked[number] = answer
         self.send({"is": "ask", "id": number, **request})
         return answer
+
+    def database(self) -> UserDatabase:
+        """Where `ctx.db` goes, as the worker knows it: the queue in the handler's module may name another."""
+        if self._database is None:
+            self._database = UserDatabase(*self.ask({"for": "database"}).result())
+        return self._database
 
     def listen(self, parent: int) -> None:
         """Runs until the worker disconnects or is gone; then there is no more work."""
@@ -195,6 +207,19 @@ class ChildServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)).result())
 
+    def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+        return wire.job_from(self._ask(request).result())
+
+    def database(self) -> Any:
+        return self._call.line.resources.database()
+
+    def close_database(self, database: Any, context: Context) -> None:
+        close_connection(database, context)
+
+    def http(self) -> Any:
+        return self._call.line.resources.http()
+
     def recall_step(self, call: ChildCall, name: str, key: str, cancelable: bool) -> Any:
         return Known(*self._ask(wire.recall_request(name, key, cancelable)).result())
 
@@ -211,7 +236,17 @@ class ChildServices:
 
 
 class ChildLoopServices(ChildServices):
-    """The same for a coroutine: every answer is awaited."""
+    """The same for a coroutine: every answer is awaited. Its loop ends with it, and so does what is open there."""
+
+    def __init__(self, call: ChildCall) -> None:
+        super().__init__(call)
+        self.resources = Resources(call.line.database, CONNECTIONS)
+
+    def database(self) -> Any:
+        return self.resources.connection() or self.resources.pool()
+
+    def http(self) -> Any:
+        return self.resources.http()
 
     blocking = False
 
@@ -229,6 +264,10 @@ class ChildLoopServices(ChildServices):
 
     async def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(await asyncio.wrap_future(self._ask(wire.enqueue_request(topic, payload, options))))
+
+    async def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+        return wire.job_from(await asyncio.wrap_future(self._ask(request)))
 
 
 def _work(call: ChildCall, message: wire.Message) -> CallResult:
@@ -249,11 +288,13 @@ def _work(call: ChildCall, message: wire.Message) -> CallResult:
 
 async def _await(call: ChildCall) -> CallResult:
     call.loop = asyncio.get_running_loop()
+    services = ChildLoopServices(call)
     try:
         call.check()
-        return await result_of(LoopCaller(ChildLoopServices(call)).begin(call))
+        return await result_of(LoopCaller(services).begin(call))
     finally:
         call.loop = None
+        await services.resources.close()
 
 
 def find_function(places: list[wire.Message], topic: str) -> Function:

@@ -54,9 +54,16 @@ def _exactly(connection: socket.socket, count: int) -> bytes | None:
 # -- enqueue from a child ------------------------------------------------------------------------------
 
 
-def enqueue_request(topic: str, payload: Any, options: dict[str, Any]) -> Message:
+def enqueue_request(topic: str, payload: Any, options: dict[str, Any], *, with_outcome: bool = False) -> Message:
+    if options.get("connection") is not None:
+        raise errors.InvalidInput(
+            "connection: a handler in a process enqueues through its worker, which can't join the transaction; "
+            "enqueue after the commit, or run the handler in a thread",
+            field="connection",
+        )
     plain = {name: _packed(value) for name, value in options.items()}
-    return {"for": "enqueue", "topic": topic, "payload": to_jsonable_python(payload), "options": plain}
+    wanted = "enqueue with outcome" if with_outcome else "enqueue"
+    return {"for": wanted, "topic": topic, "payload": to_jsonable_python(payload), "options": plain}
 
 
 def enqueue_options(request: Message) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import "./selection.js";
 import "./search.js";
 import "./live.js";
 import "./keys.js";
+import "./schedule-form.js";
 
 // Every handler is there: for tests, which are quicker than people.
 document.documentElement.dataset.ready = "";

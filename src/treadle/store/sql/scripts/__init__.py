@@ -16,13 +16,13 @@ from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import take_wakes
 from treadle.store.sql.scripts.records import insert_with_records, write_records
-from treadle.store.sql.scripts.running import release_unknown, settle
+from treadle.store.sql.scripts.running import release_unknown, settle, split_lease
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.steps import Answering, answer, checkpoint
+from treadle.store.sql.scripts.times import times_of
 from treadle.store.sql.scripts.upkeep import (
     prune,
     reap,
-    save_templates,
     tidy,
 )
 
@@ -42,10 +42,11 @@ __all__ = [
     "reap",
     "register_lanes",
     "release_unknown",
-    "save_templates",
     "settle",
+    "split_lease",
     "steer",
     "take_wakes",
     "tidy",
+    "times_of",
     "write_records",
 ]

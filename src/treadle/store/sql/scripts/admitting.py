@@ -15,7 +15,7 @@ from treadle.store.sql.scripts.common import LOOKS, Script
 Cancel = Callable[[Sequence[str], str], Script[Any]]
 
 
-class Asked(NamedTuple):
+class Admission(NamedTuple):
     requests: Sequence[Request]
     numbers: Sequence[int]
     """Of the jobs, new or old."""
@@ -24,14 +24,14 @@ class Asked(NamedTuple):
     """Keys that were free, with the job that now holds each."""
 
 
-def ask(requests: Sequence[Request], numbers: Sequence[int]) -> Script[Asked]:
+def ask(requests: Sequence[Request], numbers: Sequence[int]) -> Script[Admission]:
     if not any(request.needs_facts for request in requests):
-        return Asked(requests, numbers, admit(requests, Facts()), {})
+        return Admission(requests, numbers, admit(requests, Facts()), {})
     want = wanted(requests)
     taken, owners = yield from _take_keys(requests, numbers, want.unique)
     completed = yield from _completed(requests)
     live = yield from _live(want.limits)
-    return Asked(requests, numbers, admit(requests, Facts(owners, completed, live)), taken)
+    return Admission(requests, numbers, admit(requests, Facts(owners, completed, live)), taken)
 
 
 def _take_keys(
@@ -79,7 +79,7 @@ def _live(keys: Sequence[str]) -> Script[dict[str, list[LiveJob]]]:
     return live
 
 
-def apply(asked: Asked, cancel: Cancel) -> Script[None]:
+def apply(asked: Admission, cancel: Cancel) -> Script[None]:
     """Cancel replaced jobs outside the batch; admitted jobs get all their keys, the others keep none."""
     owners: dict[UniqueKey, tuple[int, str | None]] = {}
     for request, n, decision in zip(asked.requests, asked.numbers, asked.decisions, strict=True):
@@ -96,7 +96,7 @@ def apply(asked: Asked, cancel: Cancel) -> Script[None]:
         raise _busy()
 
 
-def replace(asked: Asked, cancel: Cancel, *, within_batch: bool) -> Script[None]:
+def replace(asked: Admission, cancel: Cancel, *, within_batch: bool) -> Script[None]:
     """Cancel replaced jobs: the ones outside this batch, or earlier ones in it once they are stored."""
     batch = {request.id for request in asked.requests}
     for request, decision in zip(asked.requests, asked.decisions, strict=True):

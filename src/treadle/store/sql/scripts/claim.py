@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treadle.model.errors import LeaseLost
-from treadle.policy.admission import EXPIRE, HOLD, SKIP, START, Candidate, Limit, StartFacts, Verdict, start
+from treadle.policy.admission import EXPIRE, HOLD, SKIP, START, Candidate, Limit, StartFacts, StartVerdict, start
 from treadle.policy.lifecycle import DeadlinePassed
 from treadle.store.sql.rows import EXPIRES, LIMITED
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
@@ -57,7 +57,7 @@ class Head(NamedTuple):
         return Candidate(self.n, self.topic, self.limit, self.attempt + 1 >= self.max_attempts, overdue)
 
 
-class Allowance(NamedTuple):
+class RateAllowance(NamedTuple):
     """What the rate limits of topics allow now."""
 
     left: Mapping[str, int]
@@ -66,7 +66,7 @@ class Allowance(NamedTuple):
     """For topics where none may: when the next one may."""
     now: int
 
-    def after(self, started: Sequence[Head]) -> Allowance:
+    def after(self, started: Sequence[Head]) -> RateAllowance:
         used = Counter(head.topic for head in started)
         return self._replace(left={topic: left - used[topic] for topic, left in self.left.items()})
 
@@ -95,7 +95,7 @@ class Look(NamedTuple):
     """The next jobs in order, and the decision for each."""
 
     heads: list[Head]
-    verdicts: list[Verdict]
+    verdicts: list[StartVerdict]
     full: bool
     """No more may be taken."""
     cut: bool
@@ -105,11 +105,11 @@ class Look(NamedTuple):
     waits: list[int]
     """In how many ms rates let others through."""
 
-    def of(self, verdict: Verdict) -> list[Head]:
+    def of(self, verdict: StartVerdict) -> list[Head]:
         return [head for head, one in zip(self.heads, self.verdicts, strict=True) if one is verdict]
 
 
-def _look(wants: Wants, rates: Allowance, more: int) -> Script[Look]:
+def _look(wants: Wants, rates: RateAllowance, more: int) -> Script[Look]:
     heads, cut, waits = yield from _heads(wants._replace(limit=wants.limit + more), rates)
     running = yield from _lock_limits(heads)
     facts = StartFacts(running, rates.left, wants.free)
@@ -121,7 +121,7 @@ def _look(wants: Wants, rates: Allowance, more: int) -> Script[Look]:
     return Look(heads[: len(fitting)], fitting, full, cut or len(fitting) < len(heads), locked, waits)
 
 
-def _until_full(verdicts: Sequence[Verdict], limit: int) -> list[Verdict]:
+def _until_full(verdicts: Sequence[StartVerdict], limit: int) -> list[StartVerdict]:
     """Jobs behind the last one that may be taken are left alone: they were judged as if all before them started."""
     for i, verdict in enumerate(verdicts):
         if limit == 0:
@@ -130,7 +130,7 @@ def _until_full(verdicts: Sequence[Verdict], limit: int) -> list[Verdict]:
     return list(verdicts)
 
 
-def _apply(look: Look, lease: int, rates: Allowance) -> Script[list[Claimed]]:
+def _apply(look: Look, lease: int, rates: RateAllowance) -> Script[list[Claimed]]:
     yield from _hold(look.of(HOLD))
     yield from _expire(look.of(EXPIRE), rates.now)
     starting = look.of(START)
@@ -143,7 +143,7 @@ def _again(look: Look, moved: int, came: bool) -> int | None:
     return LOCKED_MS if look.locked else min(look.waits, default=None)
 
 
-def _heads(wants: Wants, rates: Allowance) -> Script[tuple[list[Head], bool, list[int]]]:
+def _heads(wants: Wants, rates: RateAllowance) -> Script[tuple[list[Head], bool, list[int]]]:
     """The next jobs in order; whether there may be more; when a rate limit lets others through (ms)."""
     found = yield "lane_heads", lane_keys(wants)
     lanes = [lane for lane, topic, *_ in found if rates.left.get(topic, 1) > 0]
@@ -168,7 +168,7 @@ def _lock_limits(heads: Sequence[Head]) -> Script[dict[str, int]]:
     return dict((yield "lock_free_limits", rows))
 
 
-def _fitting(heads: Sequence[Head], verdicts: Sequence[Verdict], max_bytes: int) -> list[Verdict]:
+def _fitting(heads: Sequence[Head], verdicts: Sequence[StartVerdict], max_bytes: int) -> list[StartVerdict]:
     """As many as fit by the payloads of the starting jobs; the first always does."""
     total = 0
     for i, verdict in enumerate(verdicts):
@@ -192,7 +192,7 @@ def _expire(heads: Sequence[Head], now: int) -> Script[None]:
         yield from relocate([pending_move(job, 0, True, DeadlinePassed()) for job in facts], now)
 
 
-def _start(heads: Sequence[Head], lease: int, rates: Allowance) -> Script[list[Claimed]]:
+def _start(heads: Sequence[Head], lease: int, rates: RateAllowance) -> Script[list[Claimed]]:
     token: int = (yield "next_token", [])[0][0]
     ns = numbers(head.n for head in heads)
     yield "drop_ready", ns
@@ -225,7 +225,7 @@ def _claimed(head: Head, row: Any, token: int, lease: int, rated: bool) -> Claim
     )  # fmt: skip
 
 
-def _allowance(topics: Sequence[str], now: int) -> Script[Allowance]:
+def _allowance(topics: Sequence[str], now: int) -> Script[RateAllowance]:
     """What topics under a rate limit may start now.
 
     The clock is read again at the end: we may have waited for the lock, and a start must not be dated before the moment
@@ -233,7 +233,7 @@ def _allowance(topics: Sequence[str], now: int) -> Script[Allowance]:
     """
     rated = yield "rated_topics", [{"topic": topic} for topic in topics]
     if not rated:
-        return Allowance({}, {}, now)
+        return RateAllowance({}, {}, now)
     recent: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for topic, at, count in (yield "recent_starts", [{"topic": row[0]} for row in rated]):
         recent[topic].append((at, count))
@@ -245,4 +245,4 @@ def _allowance(topics: Sequence[str], now: int) -> Script[Allowance]:
         left[topic] = max(limit - sum(count for _, count in used), 0)
         if not left[topic] and used:
             opens_in_ms[topic] = max(used[0][0] + window + START_WITHIN_MS - now, 1)
-    return Allowance(left, opens_in_ms, now)
+    return RateAllowance(left, opens_in_ms, now)

@@ -22,7 +22,7 @@ Script = Generator[tuple[str, Sequence[Mapping[str, Any]]], Rows, T]
 LOOKS = 5
 
 
-class Facts(NamedTuple):
+class JobFacts(NamedTuple):
     """What moving a job needs to know of it."""
 
     n: int
@@ -46,7 +46,7 @@ class Facts(NamedTuple):
         return Limit(self.limit_key, self.limit_policy or QUEUE, self.limit_most or 1)
 
 
-class Attempt(NamedTuple):
+class TakenAttempt(NamedTuple):
     """A row taken out of `running`."""
 
     n: int
@@ -76,10 +76,10 @@ class LeaseOwner(NamedTuple):
 class Move:
     """A job that was taken out of its place, and what happens to it."""
 
-    facts: Facts
+    facts: JobFacts
     source: Status
     transition: Transition
-    attempt: Attempt | None = None
+    attempt: TakenAttempt | None = None
     """Set when it ran."""
     worker: LeaseOwner | None = None
     """Who had it then."""
@@ -93,8 +93,8 @@ def numbers(ns: Iterable[int]) -> list[dict[str, int]]:
     return [{"n": n} for n in sorted(ns)]
 
 
-def as_facts(rows: Rows) -> list[Facts]:
-    return [Facts(*row) for row in rows]
+def as_facts(rows: Rows) -> list[JobFacts]:
+    return [JobFacts(*row) for row in rows]
 
 
 def not_found(id_: str) -> Refusal:

@@ -10,7 +10,7 @@ from treadle.store.sql.rows import NOBODY
 from treadle.store.sql.scripts.common import Script, event_row, numbers
 
 
-class Ended(NamedTuple):
+class EndedRow(NamedTuple):
     n: int
     status: str
     attempt: int
@@ -23,7 +23,7 @@ class Ended(NamedTuple):
     worker: str | None
 
     @classmethod
-    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> Ended:
+    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> EndedRow:
         """An ending to delete, with only the fields that the tally needs."""
         return cls(n, status, 0, ended_at, started_at, None, None, None, topic, None)
 

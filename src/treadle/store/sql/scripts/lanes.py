@@ -9,7 +9,7 @@ from treadle.store.sql.scripts.common import Script
 from treadle.store.values import NewJob, Wants
 
 LaneKey = tuple[str, str]
-Place = tuple[int, int, int]
+LanePlace = tuple[int, int, int]
 """Of a ready job in its lane: rank, run_at, n. The order in which jobs are claimed."""
 
 
@@ -41,17 +41,17 @@ def quota(limit: int, lanes: int) -> int:
     return min(limit, 2 * limit // lanes + 8)
 
 
-class Turns(NamedTuple):
+class LaneTurns(NamedTuple):
     lanes: list[int]
     """The lane of each job, in the order in which they are claimed."""
     cut: bool
     """There may be more rows than this look covered."""
 
 
-def turns(peeked: Mapping[int, Sequence[Place]], limit: int, looked_at: int) -> Turns:
+def turns(peeked: Mapping[int, Sequence[LanePlace]], limit: int, looked_at: int) -> LaneTurns:
     """Merge lanes by their places, as far as they are known: after the last place of a lane of which only `looked_at`
     were read, an older job of that lane may follow."""
     full = [places[-1] for places in peeked.values() if looked_at < limit and len(places) == looked_at]
     cut = min(full, default=None)
     known = sorted((place, lane) for lane, places in peeked.items() for place in places if cut is None or place <= cut)
-    return Turns([lane for _, lane in known[:limit]], cut is not None and len(known) < limit)
+    return LaneTurns([lane for _, lane in known[:limit]], cut is not None and len(known) < limit)

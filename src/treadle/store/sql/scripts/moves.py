@@ -10,7 +10,16 @@ from treadle.model.error_group import error_group
 from treadle.model.status import ENDED, Status
 from treadle.policy.lifecycle import Outcome, RowState, decide
 from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE
-from treadle.store.sql.scripts.common import Attempt, Facts, LeaseOwner, Move, Script, as_facts, event_row, numbers
+from treadle.store.sql.scripts.common import (
+    JobFacts,
+    LeaseOwner,
+    Move,
+    Script,
+    TakenAttempt,
+    as_facts,
+    event_row,
+    numbers,
+)
 from treadle.store.sql.scripts.limits import leave_ready, leave_running
 from treadle.store.sql.scripts.steps import interrupt, park
 from treadle.store.values import Moved
@@ -87,7 +96,7 @@ def _untie(ended: Sequence[Move]) -> Script[None]:
 
 
 def _outcome_row(move: Move, now: int) -> dict[str, Any]:
-    attempt, transition = move.attempt or Attempt(move.facts.n, None, 0), move.transition
+    attempt, transition = move.attempt or TakenAttempt(move.facts.n, None, 0), move.transition
     return {
         "n": move.facts.n,
         "token": attempt.token,
@@ -153,15 +162,15 @@ def completed_row(ns: Sequence[int], now: int) -> dict[str, Any]:
     return event_row(NOBODY, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, "", ns, now)
 
 
-def attempts(query: str, rows: Sequence[Mapping[str, Any]]) -> Script[list[Attempt]]:
+def attempts(query: str, rows: Sequence[Mapping[str, Any]]) -> Script[list[TakenAttempt]]:
     """Take attempts out of `running`, on behalf of someone other than their owner.
 
     Their tokens are not stored: an outcome with its token tells an owner that it reported this itself.
     """
-    return [Attempt(*row)._replace(token=None) for row in (yield query, rows)] if rows else []
+    return [TakenAttempt(*row)._replace(token=None) for row in (yield query, rows)] if rows else []
 
 
-def end_attempts(taken: Sequence[Attempt], outcome: Callable[[Attempt], Outcome]) -> Script[list[Moved]]:
+def end_attempts(taken: Sequence[TakenAttempt], outcome: Callable[[TakenAttempt], Outcome]) -> Script[list[Moved]]:
     """Let `decide` choose the transition of attempts that were taken out of `running`."""
     if not taken:
         return []
@@ -183,6 +192,6 @@ def moved(move: Move) -> Moved:
     return Moved(move.facts.id, move.facts.topic, move.transition.to, move.transition.event or "")
 
 
-def pending_move(facts: Facts, attempt: int, ready: bool, outcome: Outcome) -> Move:
+def pending_move(facts: JobFacts, attempt: int, ready: bool, outcome: Outcome) -> Move:
     transition = decide(RowState(Status.PENDING, attempt, facts.max_attempts), outcome)
     return Move(facts, Status.PENDING, transition, was_ready=ready)

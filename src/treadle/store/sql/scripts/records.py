@@ -1,4 +1,6 @@
-"""Records, alone or together with jobs: a schedule and its slots commit together."""
+"""Records that change together, and with what depends on them: a schedule with the jobs of its slots, a template with
+the rate limit of its topic.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,23 @@ from collections.abc import Sequence
 from treadle.model.errors import Refused, VersionConflict
 from treadle.store.sql.scripts.common import Script
 from treadle.store.sql.scripts.insert import insert
-from treadle.store.values import Inserted, NewJob, Record, RecordWrite
+from treadle.store.values import Inserted, NewJob, Record, RecordWrite, TopicRate
 
 
-def write_records(writes: Sequence[RecordWrite]) -> Script[list[Record | None]]:
+def write_records(
+    writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+) -> Script[list[Record | None]]:
+    answers = yield from _write_each(writes)
+    if atomic:
+        for one, record in zip(writes, answers, strict=True):
+            if record is None:
+                raise VersionConflict(f"{one.kind} {one.id} was changed by another process", kind=one.kind, id=one.id)
+    if rates:
+        yield "set_rates", [one._asdict() for one in sorted(rates, key=lambda one: one.topic)]
+    return answers
+
+
+def _write_each(writes: Sequence[RecordWrite]) -> Script[list[Record | None]]:
     names = [(one.kind, one.id) for one in writes]
     keys = [(one.kind, one.key) for one in writes]
     if len(set(names)) == len(names) and len(set(keys)) == len(keys):
@@ -35,8 +50,5 @@ def insert_with_records(
     jobs: Sequence[NewJob], atomic: bool, records: Sequence[RecordWrite]
 ) -> Script[list[Inserted | Refused]]:
     """The records come first: two schedulers with the same slots meet there, before they take any key."""
-    written = yield from write_records(records)
-    for one, record in zip(records, written, strict=True):
-        if record is None:
-            raise VersionConflict(f"{one.kind} {one.id} was changed by another process", kind=one.kind, id=one.id)
+    yield from write_records(records, atomic=True)
     return (yield from insert(jobs, atomic)) if jobs else []

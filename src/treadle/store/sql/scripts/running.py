@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from treadle.model.errors import LeaseLost
 from treadle.policy.lifecycle import Released
 from treadle.store.sql.rows import STEPS
-from treadle.store.sql.scripts.common import Attempt, Facts, LeaseOwner, Move, Script, as_facts, event_row, numbers
+from treadle.store.sql.scripts.common import (
+    JobFacts,
+    LeaseOwner,
+    Move,
+    Script,
+    TakenAttempt,
+    as_facts,
+    event_row,
+    numbers,
+)
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.moves import attempts, end_attempts, relocate
 from treadle.store.sql.scripts.steps import use_answers, write_steps
-from treadle.store.values import Settlement
+from treadle.store.sql.scripts.times import times_of
+from treadle.store.values import Claimed, Settlement
 
 
 def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
@@ -18,12 +29,12 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
     lease = settlements[0].job.lease
     held = yield "keep_lease", [{"lease": lease}]
     now: int = held[0][1] if held else 0
-    taken: dict[int, Attempt] = {}
-    facts: dict[int, Facts] = {}
+    taken: dict[int, TakenAttempt] = {}
+    facts: dict[int, JobFacts] = {}
     if held:
         facts = {f.n: f for f in as_facts((yield "job_facts", numbers({one.job.n for one in settlements})))}
         keys = [{"n": one.job.n, "token": one.job.token, "lease": lease} for one in settlements]
-        taken = {row[0]: Attempt(*row) for row in (yield "take_running", keys)}
+        taken = {row[0]: TakenAttempt(*row) for row in (yield "take_running", keys)}
     lost = [one for one in settlements if one.job.n not in taken]
     if lost:
         # An ending with this token is the caller's own: the answer to its COMMIT was lost.
@@ -38,6 +49,8 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         yield from _tell(done, now)
         yield from _keep_steps(kept, now)
         yield from relocate(moves, now)
+        if times := times_of(done, now, lease):
+            yield "add_times", times
         yield from _pause_topics(moves, now)
         yield from _follow_up(done)
     return lost
@@ -79,7 +92,7 @@ def _follow_up(settlements: Sequence[Settlement]) -> Script[None]:
         yield from insert(jobs, atomic=True)
 
 
-def _settled(one: Settlement, attempt: Attempt, facts: Facts, worker: LeaseOwner, now: int) -> Move:
+def _settled(one: Settlement, attempt: TakenAttempt, facts: JobFacts, worker: LeaseOwner, now: int) -> Move:
     transition = one.transition
     if attempt.cancel_at is not None and transition.if_cancelling:
         transition = transition.if_cancelling
@@ -88,10 +101,21 @@ def _settled(one: Settlement, attempt: Attempt, facts: Facts, worker: LeaseOwner
     return Move(facts, attempt.status, transition, attempt, worker, writer=one.job.lease)
 
 
-def _with_steps(one: Settlement, facts: Mapping[int, Facts]) -> Facts:
+def _with_steps(one: Settlement, facts: Mapping[int, JobFacts]) -> JobFacts:
     """Its facts, with the flag of the steps that this settlement brings."""
     job = facts[one.job.n]
     return job._replace(flags=job.flags | STEPS) if one.effects and one.effects.steps else job
+
+
+def split_lease(lease: int, jobs: Sequence[Claimed], lease_ms: int) -> Script[list[int]]:
+    if not (yield "keep_lease", [{"lease": lease}]):
+        raise LeaseLost("the lease has run out")
+    copies = [row[0] for row in (yield "copy_leases", [{"lease": lease, "ms": lease_ms} for _ in jobs])]
+    yield (
+        "move_to_leases",
+        [{"n": job.n, "token": job.token, "old": lease, "lease": copy} for job, copy in zip(jobs, copies, strict=True)],
+    )
+    return copies
 
 
 def release_unknown(lease: int, tokens: Sequence[int]) -> Script[int]:

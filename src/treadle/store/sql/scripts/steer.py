@@ -25,9 +25,9 @@ from treadle.policy.lifecycle import (
 )
 from treadle.store import wakeups
 from treadle.store.sql.rows import EXPIRES, ONCE, STEPS
-from treadle.store.sql.scripts.admitting import Asked, apply, ask, replace
-from treadle.store.sql.scripts.common import LOOKS, Facts, Move, Script, as_facts, not_found, numbers
-from treadle.store.sql.scripts.ended import Ended, erase
+from treadle.store.sql.scripts.admitting import Admission, apply, ask, replace
+from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, not_found, numbers
+from treadle.store.sql.scripts.ended import EndedRow, erase
 from treadle.store.sql.scripts.limits import leave_ready
 from treadle.store.sql.scripts.moves import attempts, end_attempts, moved_event_row, relocate
 from treadle.store.sql.scripts.steps import run_again, steps_of
@@ -37,14 +37,14 @@ PENDING_PLACES = ("ready", "later", "held")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgedJob:
     """A job that was found and locked, and what happens to it."""
 
-    facts: Facts
+    facts: JobFacts
     place: str
     status: Status
     attempt: int
-    ended: Ended | None = None
+    ended: EndedRow | None = None
     outcome: Outcome | None = None
     transition: Transition | None = None
     steps: tuple[ClaimedStep, ...] = ()
@@ -63,7 +63,7 @@ class Steering:
     """None: done as asked."""
     hints: set[str] = field(default_factory=set)
 
-    def refuse(self, job: Facts, error: Exception) -> None:
+    def refuse(self, job: JobFacts, error: Exception) -> None:
         self.answers[job.id] = Refusal(job.id, error)
 
 
@@ -97,29 +97,31 @@ def cancel(ids: Sequence[str], reason: str) -> Script[None]:
     yield from steer(ids, lambda _: CancelRequested(reason), 0)
 
 
-def _look(facts: Mapping[int, Facts], ns: Collection[int]) -> Script[list[Verdict]]:
+def _look(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[JudgedJob]]:
     """Lock the jobs where they are. One that is moving between two places at this moment may be in none."""
-    found: list[Verdict] = []
+    found: list[JudgedJob] = []
     left = set(ns)
     for place in PENDING_PLACES:
         rows = (yield f"lock_{place}", numbers(left)) if left else []
-        found += [Verdict(facts[n], place, Status.PENDING, attempt) for n, attempt in rows]
+        found += [JudgedJob(facts[n], place, Status.PENDING, attempt) for n, attempt in rows]
         left -= {row[0] for row in rows}
     rows = (yield "lock_running", numbers(left)) if left else []
     for n, attempt, cancel_at in rows:
         status = Status.PROCESSING if cancel_at is None else Status.CANCELLING
-        found.append(Verdict(facts[n], "running", status, attempt))
+        found.append(JudgedJob(facts[n], "running", status, attempt))
     left -= {row[0] for row in rows}
     rows = (yield "lock_parked", numbers(left)) if left else []
-    found += [Verdict(facts[n], "parked", Status.WAITING, attempt) for n, attempt in rows]
+    found += [JudgedJob(facts[n], "parked", Status.WAITING, attempt) for n, attempt in rows]
     left -= {row[0] for row in rows}
-    for one in [Ended(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
-        found.append(Verdict(facts[one.n], "ended", Status(one.status), one.attempt, one))
+    for one in [EndedRow(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
+        found.append(JudgedJob(facts[one.n], "ended", Status(one.status), one.attempt, one))
     steps = yield from steps_of({one.facts.n for one in found if one.ended and one.facts.flags & STEPS})
     return [replace_fields(one, steps=steps.get(one.facts.n, ())) for one in found] if steps else found
 
 
-def _judged(found: Sequence[Verdict], judge: Judge, stale_after_ms: int, now: int, steering: Steering) -> list[Verdict]:
+def _judged(
+    found: Sequence[JudgedJob], judge: Judge, stale_after_ms: int, now: int, steering: Steering
+) -> list[JudgedJob]:
     judged = []
     for one in found:
         job = one.facts
@@ -136,8 +138,8 @@ def _judged(found: Sequence[Verdict], judge: Judge, stale_after_ms: int, now: in
     return judged
 
 
-def _apply(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
-    kinds: dict[Callable[..., Script[None]], list[Verdict]] = defaultdict(list)
+def _apply(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
+    kinds: dict[Callable[..., Script[None]], list[JudgedJob]] = defaultdict(list)
     for one in verdicts:
         if how := _how(one):
             kinds[how].append(one)
@@ -145,7 +147,7 @@ def _apply(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[
         yield from how(some, now, steering)
 
 
-def _how(one: Verdict) -> Callable[[Sequence[Verdict], int, Steering], Script[None]] | None:
+def _how(one: JudgedJob) -> Callable[[Sequence[JudgedJob], int, Steering], Script[None]] | None:
     """None: nothing has to change."""
     to = one.to
     if to.deletes:
@@ -163,7 +165,7 @@ def _how(one: Verdict) -> Callable[[Sequence[Verdict], int, Steering], Script[No
     return _take_back
 
 
-def _take(verdicts: Iterable[Verdict]) -> Script[None]:
+def _take(verdicts: Iterable[JudgedJob]) -> Script[None]:
     """Take pending jobs, which are locked, out of their places."""
     by_place: dict[str, list[int]] = defaultdict(list)
     for one in verdicts:
@@ -172,19 +174,19 @@ def _take(verdicts: Iterable[Verdict]) -> Script[None]:
         yield f"take_{place}", numbers(ns)
 
 
-def _end_pending(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+def _end_pending(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     yield from _take(verdicts)
     yield from relocate([Move(v.facts, v.status, v.to, was_ready=v.place == "ready") for v in verdicts], now)
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 
 
-def _ask_to_stop(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+def _ask_to_stop(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     yield "mark_cancel", [{"n": v.facts.n, "reason": v.to.message} for v in verdicts]
     yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
     steering.hints.add(wakeups.CANCEL)
 
 
-def _cancel_parked(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+def _cancel_parked(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     """Nobody holds them, so nobody has to be asked: both events in one transaction."""
     yield "take_parked", numbers(v.facts.n for v in verdicts)
     yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
@@ -196,7 +198,7 @@ def _cancel_parked(verdicts: Sequence[Verdict], now: int, steering: Steering) ->
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 
 
-def _take_back(verdicts: Sequence[Verdict], _now: int, steering: Steering) -> Script[None]:
+def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> Script[None]:
     """Take jobs from their workers, which learn about it at their next write."""
     outcomes = {v.facts.n: v.outcome for v in verdicts}
     taken = yield from attempts("take_running_by_number", numbers(outcomes))
@@ -210,7 +212,7 @@ def _take_back(verdicts: Sequence[Verdict], _now: int, steering: Steering) -> Sc
     steering.hints |= {wakeups.READY, wakeups.ENDED}
 
 
-def _requeue(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     payloads = yield from _old_payloads(verdicts)
     moves = [
         Move(v.facts, v.status, v.to, metadata=_history(v.ended) | payloads.get(v.facts.n, {}))
@@ -236,14 +238,14 @@ def _requeue(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Scrip
     steering.hints.add(wakeups.READY)
 
 
-def _old_payloads(verdicts: Sequence[Verdict]) -> Script[dict[int, dict[str, Any]]]:
+def _old_payloads(verdicts: Sequence[JudgedJob]) -> Script[dict[int, dict[str, Any]]]:
     """Of jobs that get a new one: the old one stays in the history."""
     edited = [v.facts.n for v in verdicts if isinstance(v.outcome, Requeued) and v.outcome.payload is not None]
     rows = (yield "job_payloads", numbers(edited)) if edited else []
     return {n: {"payload": from_json(text)} for n, text in rows}
 
 
-def _start_again(verdicts: Sequence[Verdict]) -> Script[None]:
+def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
     """The steps that run again, and new payloads."""
     again: dict[int, list[ClaimedStep]] = {}
     payloads = []
@@ -263,7 +265,7 @@ def _runs_again(step: ClaimedStep, outcome: Requeued) -> bool:
     return step.name in outcome.steps and (outcome.mode != "unfinished" or step.state not in DONE)
 
 
-def _admitted(moves: Sequence[Move], asked: Asked, steering: Steering) -> Script[list[Move]]:
+def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Script[list[Move]]:
     """The jobs that may come back: their dedupe keys are free, and so is a place under their concurrency policy."""
     yield from apply(asked, cancel)
     admitted = []
@@ -277,12 +279,12 @@ def _admitted(moves: Sequence[Move], asked: Asked, steering: Steering) -> Script
     return admitted
 
 
-def _returning(job: Facts) -> Request:
+def _returning(job: JobFacts) -> Request:
     unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
     return Request(job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True)
 
 
-def _history(one: Ended | None) -> dict[str, Any]:
+def _history(one: EndedRow | None) -> dict[str, Any]:
     """The old outcome, kept in the history."""
     assert one, "it has ended"
     outcome = {
@@ -298,7 +300,7 @@ def _history(one: Ended | None) -> dict[str, Any]:
     return {"outcome": outcome}
 
 
-def _reschedule(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Script[None]:
+def _reschedule(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     """Only named fields change: of two patches of different fields neither may undo the other."""
     yield from _take(verdicts)
     rows = [{"n": v.facts.n, "now": now, **(v.to.patch._asdict() if v.to.patch else {})} for v in verdicts]
@@ -312,7 +314,7 @@ def _reschedule(verdicts: Sequence[Verdict], now: int, steering: Steering) -> Sc
     steering.hints |= {wakeups.READY, wakeups.LATER}
 
 
-def _delete(verdicts: Sequence[Verdict], _now: int, steering: Steering) -> Script[None]:
+def _delete(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> Script[None]:
     yield from _take(v for v in verdicts if v.status is Status.PENDING)
     if ended := [v.ended for v in verdicts if v.ended]:
         yield "drop_outcomes", numbers(one.n for one in ended)

@@ -11,7 +11,7 @@ from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
 from treadle.policy.lifecycle import WORKER_LOST, Answered, RowState, WaitOver, decide
 from treadle.store.sql.rows import STEPS
-from treadle.store.sql.scripts.common import LOOKS, Facts, Move, Script, as_facts, event_row, not_found, numbers
+from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
 from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
 
 MOST_OF_AN_ERROR = 8192
@@ -218,7 +218,7 @@ def _lock(ns: Collection[int]) -> Script[dict[int, str]]:
     return found
 
 
-def _answer(one: Answer, job: Facts, place: str | None, now: int) -> Script[tuple[Exception | None, int]]:
+def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[tuple[Exception | None, int]]:
     """Why it is refused, if it is, and how many jobs it woke."""
     rows = yield "lock_steps", [{"n": job.n, "name": one.step, "key": one.key}]
     found = _Found(StepState(rows[0][3]), *rows[0][4:]) if rows else None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
-
 from treadle.policy.lifecycle import GraceOver, LeaseExpired, Outcome
 from treadle.store.sql.scripts.common import Script
-from treadle.store.sql.scripts.ended import Ended, erase
+from treadle.store.sql.scripts.ended import EndedRow, erase
 from treadle.store.sql.scripts.limits import recount
 from treadle.store.sql.scripts.moves import attempts, end_attempts
+from treadle.store.sql.scripts.times import join_old_times
 from treadle.store.values import Graces, Reaped
 
 
@@ -30,6 +27,7 @@ def reap(graces: Graces, limit: int) -> Script[Reaped]:
     outcomes |= {one.n: GraceOver() for one in stopped}
     moved = yield from end_attempts([*ended, *stopped], lambda one: outcomes[one.n])
     if rows:
+        yield "see_workers", rows
         yield "drop_leases", rows
     return Reaped(moved, more or len(late) > room)
 
@@ -57,13 +55,14 @@ def prune(age_ms: int, limit: int) -> Script[int]:
     if old:
         # The outcome first, with its age checked again: a job that was requeued and has ended since is not old.
         taken = [
-            Ended.taken(*row) for row in (yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)])
+            EndedRow.taken(*row) for row in (yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)])
         ]
         if taken:
             yield "add_tally", [one.undone() for one in taken]
             yield from erase([one.n for one in taken])
     if len(old) < limit:
         yield "drop_old_histograms", [{"age": age_ms}]
+        yield "drop_old_workers", [{"age": age_ms}]
     return len(old)
 
 
@@ -75,45 +74,7 @@ def tidy() -> Script[None]:
     if folded:
         yield "add_tally", folded
     yield "drop_empty_tally", []
+    yield from join_old_times()
     yield from recount()
     yield "drop_old_starts", []
     yield "drop_old_news", []
-
-
-def save_templates(
-    definitions: Mapping[str, tuple[str, int | None]], rates: Mapping[str, tuple[int | None, int | None]]
-) -> Script[dict[str, int]]:
-    """Save new definitions as the current ones, each with the next number or the author's own.
-
-    A definition seen before keeps its number and changes nothing, so two releases that run together during a rolling
-    deploy don't take turns.
-    """
-    rows = [{"topic": topic} for topic in sorted(definitions)]
-    found = yield "lock_templates", rows
-    if len(found) < len(rows):
-        # A row must exist to be locked, or two processes would both create a first version.
-        yield "add_templates", rows
-        found = yield "lock_templates", rows
-    current = {topic: version for topic, _, version in found}
-    seen: dict[str, dict[int, str]] = defaultdict(dict)
-    for topic, version, text in (yield "template_history", rows):
-        seen[topic][version] = text
-    versions: dict[str, int] = {}
-    new: list[dict[str, Any]] = []
-    for topic, (text, fixed) in sorted(definitions.items()):
-        version = _version_of(text, fixed, seen[topic])
-        if version is None:
-            version = max([current[topic], *seen[topic]]) + 1 if fixed is None else fixed
-            new.append({"topic": topic, "version": version, "definition": text})
-        versions[topic] = version
-    if new:
-        yield "add_template_versions", new
-        yield "put_templates", new
-        yield "set_rates", [{"topic": t["topic"], "n": rates[t["topic"]][0], "ms": rates[t["topic"]][1]} for t in new]
-    return versions
-
-
-def _version_of(text: str, fixed: int | None, seen: Mapping[int, str]) -> int | None:
-    """The newest version with this definition; None: it is a new one."""
-    known = [version for version, definition in seen.items() if definition == text and fixed in (None, version)]
-    return max(known, default=None)

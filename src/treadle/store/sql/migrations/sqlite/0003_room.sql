@@ -4,7 +4,9 @@ CREATE INDEX treadle_leases_until ON treadle_leases (until);
 -- Names of workers, so that an outcome can say who produced it in a few bytes.
 CREATE TABLE treadle_workers (
     id   INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE
+    name TEXT NOT NULL UNIQUE,
+    -- When its last lease ended; no outcome of it is younger.
+    seen_at INTEGER NOT NULL
 );
 ALTER TABLE treadle_leases ADD COLUMN worker_id INTEGER;
 ALTER TABLE treadle_notes ADD COLUMN worker INTEGER;
@@ -27,16 +29,15 @@ CREATE TABLE treadle_tally_hist (
 ALTER TABLE treadle_records ADD COLUMN due INTEGER;
 CREATE INDEX treadle_records_due ON treadle_records (kind, due) WHERE due IS NOT NULL;
 
--- Every definition of a template that was ever saved, so that one seen before keeps its number.
-CREATE TABLE treadle_template_versions (
-    topic      TEXT NOT NULL,
-    version    INTEGER NOT NULL,
-    definition TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
-    PRIMARY KEY (topic, version)
-) WITHOUT ROWID;
-INSERT INTO treadle_template_versions (topic, version, definition, created_at)
-SELECT topic, version, definition, updated_at FROM treadle_templates WHERE version > 0;
+-- Templates are records: one per topic with its current definition, and one for each definition that was ever saved, so
+-- that one seen before keeps its number.
+INSERT INTO treadle_records (kind, id, key, body, version, created_at, updated_at)
+SELECT 'template', topic, topic, json_object('version', version, 'definition', json(definition), 'versions',
+    json_array(json_object('version', version, 'created_ms', updated_at))), 1, updated_at, updated_at
+FROM treadle_templates WHERE version > 0 ORDER BY topic;
+INSERT INTO treadle_records (kind, id, key, body, version, created_at, updated_at)
+SELECT 'template_version', topic || '/' || version, topic || '/' || version, definition, 1, updated_at, updated_at
+FROM treadle_templates WHERE version > 0 ORDER BY topic;
 
 -- A lane is topic x capability x worker type. The priority is the job's own, so that however many priorities are used,
 -- a claim looks at as many lanes as its worker serves.
@@ -67,6 +68,7 @@ WHERE limit_key IS NOT NULL;
 UPDATE treadle_jobs SET limit_policy = json_extract(t.definition, '$.concurrencyPolicy') FROM treadle_templates t
 WHERE limit_key IS NOT NULL AND t.topic = treadle_jobs.topic
     AND json_extract(t.definition, '$.concurrencyPolicy') IN ('reject_same_scope', 'replace_same_scope');
+DROP TABLE treadle_templates;
 
 -- rank = ~priority: the most urgent first. Jobs that waited at a concurrency limit wait in `ready` for the next claim.
 ALTER TABLE treadle_ready RENAME TO treadle_ready_before;

@@ -5,33 +5,33 @@ import asyncio
 import pytest
 
 from tests.unit.accounts.desk import CLIENT, Clock
-from treadle.accounts import Attempts, SignInFailed, TooManyAttempts
+from treadle.accounts import SignInFailed, SignInThrottle, TooManyAttempts
 from treadle.accounts import throttle as module
 
 
 @pytest.fixture
-def attempts(clock: Clock) -> Attempts:
-    return Attempts(clock)
+def attempts(clock: Clock) -> SignInThrottle:
+    return SignInThrottle(clock)
 
 
-async def fail(attempts: Attempts, identity: str = "ann", client: str = CLIENT) -> None:
+async def fail(attempts: SignInThrottle, identity: str = "ann", client: str = CLIENT) -> None:
     with pytest.raises(SignInFailed):
         async with attempts.attempt(client, identity):
             raise SignInFailed
 
 
-async def succeed(attempts: Attempts, identity: str = "ann", client: str = CLIENT) -> None:
+async def succeed(attempts: SignInThrottle, identity: str = "ann", client: str = CLIENT) -> None:
     async with attempts.attempt(client, identity):
         pass
 
 
-async def refused(attempts: Attempts, identity: str = "ann", client: str = CLIENT) -> int:
+async def refused(attempts: SignInThrottle, identity: str = "ann", client: str = CLIENT) -> int:
     with pytest.raises(TooManyAttempts) as refusal:
         await succeed(attempts, identity, client)
     return refusal.value.retry_after
 
 
-async def test_five_failures_a_minute_and_no_more(attempts: Attempts, clock: Clock) -> None:
+async def test_five_failures_a_minute_and_no_more(attempts: SignInThrottle, clock: Clock) -> None:
     for _ in range(5):
         await fail(attempts)
         clock.now += 10
@@ -43,7 +43,7 @@ async def test_five_failures_a_minute_and_no_more(attempts: Attempts, clock: Clo
     assert await refused(attempts) == 10
 
 
-async def test_a_refusal_counts_for_nothing(attempts: Attempts, clock: Clock) -> None:
+async def test_a_refusal_counts_for_nothing(attempts: SignInThrottle, clock: Clock) -> None:
     for _ in range(5):
         await fail(attempts)
     for _ in range(20):
@@ -53,7 +53,7 @@ async def test_a_refusal_counts_for_nothing(attempts: Attempts, clock: Clock) ->
     await succeed(attempts)
 
 
-async def test_others_are_not_kept_out(attempts: Attempts) -> None:
+async def test_others_are_not_kept_out(attempts: SignInThrottle) -> None:
     for _ in range(5):
         await fail(attempts)
     await refused(attempts)
@@ -61,7 +61,7 @@ async def test_others_are_not_kept_out(attempts: Attempts) -> None:
     await succeed(attempts, client="192.0.2.2")
 
 
-async def test_success_clears_what_the_identity_had(attempts: Attempts) -> None:
+async def test_success_clears_what_the_identity_had(attempts: SignInThrottle) -> None:
     for _ in range(4):
         await fail(attempts)
     await succeed(attempts)
@@ -70,7 +70,7 @@ async def test_success_clears_what_the_identity_had(attempts: Attempts) -> None:
     await refused(attempts)
 
 
-async def test_thirty_failures_of_a_client_whoever_it_pretends_to_be(attempts: Attempts, clock: Clock) -> None:
+async def test_thirty_failures_of_a_client_whoever_it_pretends_to_be(attempts: SignInThrottle, clock: Clock) -> None:
     for i in range(30):
         await fail(attempts, f"user{i}")
         clock.now += 1
@@ -78,7 +78,7 @@ async def test_thirty_failures_of_a_client_whoever_it_pretends_to_be(attempts: A
     await succeed(attempts, "somebody.else", client="192.0.2.2")
 
 
-async def test_success_with_an_account_of_ones_own_does_not_clear_the_others(attempts: Attempts) -> None:
+async def test_success_with_an_account_of_ones_own_does_not_clear_the_others(attempts: SignInThrottle) -> None:
     for i in range(29):
         await fail(attempts, f"user{i}")
         await succeed(attempts, "mine")
@@ -86,7 +86,7 @@ async def test_success_with_an_account_of_ones_own_does_not_clear_the_others(att
     await refused(attempts, "mine")
 
 
-async def test_other_errors_are_nobodys_failure(attempts: Attempts) -> None:
+async def test_other_errors_are_nobodys_failure(attempts: SignInThrottle) -> None:
     for _ in range(10):
         with pytest.raises(RuntimeError):
             async with attempts.attempt(CLIENT, "ann"):
@@ -94,7 +94,7 @@ async def test_other_errors_are_nobodys_failure(attempts: Attempts) -> None:
     await succeed(attempts)
 
 
-async def test_a_thousand_at_once_do_not_slip_through(attempts: Attempts) -> None:
+async def test_a_thousand_at_once_do_not_slip_through(attempts: SignInThrottle) -> None:
     tried = 0
 
     async def guess() -> None:
@@ -109,11 +109,11 @@ async def test_a_thousand_at_once_do_not_slip_through(attempts: Attempts) -> Non
     assert all(isinstance(answer, SignInFailed | TooManyAttempts) for answer in answers)
 
 
-async def test_many_good_ones_at_once_all_get_through(attempts: Attempts) -> None:
+async def test_many_good_ones_at_once_all_get_through(attempts: SignInThrottle) -> None:
     await asyncio.gather(*(succeed(attempts) for _ in range(50)))
 
 
-async def test_only_so_many_stand_in_line(attempts: Attempts) -> None:
+async def test_only_so_many_stand_in_line(attempts: SignInThrottle) -> None:
     gate = asyncio.Event()
 
     async def slow() -> None:
@@ -129,7 +129,7 @@ async def test_only_so_many_stand_in_line(attempts: Attempts) -> None:
     await succeed(attempts)
 
 
-async def test_who_gives_up_waiting_leaves_the_line(attempts: Attempts) -> None:
+async def test_who_gives_up_waiting_leaves_the_line(attempts: SignInThrottle) -> None:
     gate = asyncio.Event()
 
     async def slow() -> None:
@@ -144,7 +144,7 @@ async def test_who_gives_up_waiting_leaves_the_line(attempts: Attempts) -> None:
     await succeed(attempts)
 
 
-async def test_memory_has_its_limit(attempts: Attempts, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_has_its_limit(attempts: SignInThrottle, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CLIENTS", 100)
     monkeypatch.setattr(module, "MAX_IDENTITIES", 100)
     for i in range(1000):
@@ -159,7 +159,7 @@ async def test_memory_has_its_limit(attempts: Attempts, clock: Clock, monkeypatc
     await refused(attempts, client="last")
 
 
-async def test_guesses_from_many_addresses_wait_longer_and_longer(attempts: Attempts, clock: Clock) -> None:
+async def test_guesses_from_many_addresses_wait_longer_and_longer(attempts: SignInThrottle, clock: Clock) -> None:
     for i in range(10):
         await fail(attempts, client=f"client{i}")
     waits = []
@@ -171,7 +171,7 @@ async def test_guesses_from_many_addresses_wait_longer_and_longer(attempts: Atte
     await succeed(attempts, "bob", "client3")
 
 
-async def test_guesses_of_others_do_not_lock_the_owner_out(attempts: Attempts) -> None:
+async def test_guesses_of_others_do_not_lock_the_owner_out(attempts: SignInThrottle) -> None:
     await succeed(attempts, client="home")
     for i in range(10):
         await fail(attempts, client=f"client{i}")
@@ -179,7 +179,7 @@ async def test_guesses_of_others_do_not_lock_the_owner_out(attempts: Attempts) -
     await succeed(attempts, client="home")
 
 
-async def test_a_quiet_while_ends_the_wait(attempts: Attempts, clock: Clock) -> None:
+async def test_a_quiet_while_ends_the_wait(attempts: SignInThrottle, clock: Clock) -> None:
     for i in range(30):
         await fail(attempts, client=f"client{i}")
         clock.now += 60
@@ -190,7 +190,7 @@ async def test_a_quiet_while_ends_the_wait(attempts: Attempts, clock: Clock) -> 
         await fail(attempts, client=f"later{i}")
 
 
-async def test_many_addresses_at_one_time_do_not_slip_through(attempts: Attempts) -> None:
+async def test_many_addresses_at_one_time_do_not_slip_through(attempts: SignInThrottle) -> None:
     let_in = asyncio.Event()
 
     async def guess(client: str) -> str:

@@ -1,0 +1,72 @@
+"""Which payload fields of which jobs are secret, as the saved templates say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from pydantic_core import from_json
+
+from treadle.model.errors import InvalidInput
+from treadle.model.job import Job
+from treadle.model.secrets import Path, hide, secret_paths, touches
+from treadle.policy.rules import Condition, documents_in
+from treadle.policy.saved_template import KIND, VERSION_KIND, version_id
+from treadle.store.values import Record
+
+REREAD_S = 5.0
+Origin: TypeAlias = tuple[str, int | None]
+"""A topic, and the version of its template that a job was made with."""
+
+
+class Secrets:
+    """A field is secret if the job's own version of its template says so, or the current one.
+
+    Both are read again after a while, and for every version that is new here. So no job shows a secret because this
+    process has not heard of its template yet.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[Origin, tuple[Path, ...]] = {}
+        self._since = float("-inf")
+
+    def unknown(self, jobs: Iterable[Job]) -> list[Origin]:
+        if time.monotonic() - self._since > REREAD_S:
+            self._paths.clear()
+            self._since = time.monotonic()
+        return list({(job.topic, job.template_version) for job in jobs} - self._paths.keys())
+
+    def learn(self, origins: Sequence[Origin], records: Iterable[Record]) -> None:
+        """`records` are those that `records_of` these names."""
+        found = {(record.kind, record.id): paths_in(record) for record in records}
+        for topic, version in origins:
+            own = found.get((VERSION_KIND, version_id(topic, version)), ()) if version is not None else ()
+            self._paths[topic, version] = (*found.get((KIND, topic), ()), *own)
+
+    def hide_in(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if paths := self._paths[job.topic, job.template_version]:
+                job.payload = hide(job.payload, paths)
+
+
+def records_of(origins: Iterable[Origin]) -> list[tuple[str, str]]:
+    """The kinds and ids of the records that say what is secret there."""
+    wanted = {(KIND, topic) for topic, _ in origins}
+    return [*wanted, *((VERSION_KIND, version_id(topic, one)) for topic, one in origins if one is not None)]
+
+
+def paths_in(record: Record) -> tuple[Path, ...]:
+    if '"secret":[' not in record.body:
+        return ()
+    body = from_json(record.body)
+    return secret_paths((body["definition"] if record.kind == KIND else body).get("secret", ()))
+
+
+def check(condition: Condition, templates: Iterable[Record]) -> None:
+    """Refuse to compare with a secret: by asking often enough, anyone would learn it."""
+    secret = [path for record in templates for path in paths_in(record)]
+    for document, path in documents_in(condition):
+        if document == "payload" and touches(path, secret):
+            named = ".".join(map(str, (document, *path)))
+            raise InvalidInput(f"{named} is secret and can't be searched", field=named[:200])

@@ -1,0 +1,49 @@
+"""Secret payload fields over HTTP: only the worker that claims a job gets them."""
+
+import json
+
+from tests.http.api import Api, failure
+
+TOKEN = "s3cr3t-t0k3n"
+GIVEN = {"user": "ann", "token": TOKEN}
+SHOWN = {"user": "ann", "token": "***"}
+
+
+async def test_only_a_worker_gets_a_secret(api: Api) -> None:
+    api.queue.register("pay", lambda payload: None, secret=["token"])
+    await api.queue.save_templates()
+    made = await api.enqueue("pay", GIVEN)
+    assert made["payload"] == SHOWN
+    many = await api.post("/api/jobs/enqueue-many", {"jobs": [{"topic": "pay", "payload": GIVEN}]})
+    dispatched = await api.post("/api/jobs/pay/dispatch", {"args": GIVEN})
+    answers = [many, dispatched]
+    for path in (f"/{made['id']}", "", f"/{made['id']}/events", "?topic=pay", '?filter=payload.user="ann"'):
+        answers.append(await api.get(f"/api/jobs{path}"))
+    answers.append(await api.patch(f"/api/jobs/{made['id']}", {"priority": "low"}))
+    answers.append(await api.post(f"/api/jobs/{made['id']}/cancel"))
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        assert TOKEN not in answer.text
+    claimed = await api.post("/api/workers/claim", {"workerId": "rust-1", "topics": ["pay"], "limit": 5})
+    assert [job["payload"] for job in claimed.json()["items"]] == [GIVEN, GIVEN]
+
+
+async def test_a_filter_over_a_secret_is_refused(api: Api) -> None:
+    api.queue.register("pay", lambda payload: None, secret=["token"])
+    await api.queue.save_templates()
+    await api.enqueue("pay", GIVEN)
+    refused = await api.get("/api/jobs", params={"filter": f'payload.token = "{TOKEN}"'})
+    assert failure(refused)[0] == 400
+    assert "payload.token is secret and can't be searched" in refused.text
+    bulk = await api.post(
+        "/api/jobs/bulk", {"action": "cancel", "filter": f'payload.token = "{TOKEN}"', "dryRun": True}
+    )
+    assert failure(bulk)[0] == 400
+
+
+async def test_asterisks_are_refused_as_a_value(api: Api) -> None:
+    api.queue.register("pay", lambda payload: None, secret=["token"])
+    await api.queue.save_templates()
+    refused = await api.post("/api/jobs/enqueue", {"topic": "pay", "payload": SHOWN})
+    assert failure(refused)[0] == 400
+    assert "stands for a secret" in json.loads(refused.text)["message"]
