@@ -279,7 +279,7 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
         {"ready_pkey", "jobs_pkey", "leases_pkey"},
     ),
     "settle_completed": (
-        [LIVE_LEASE, "{1}", "{1}", "{1}", ["mail"], None, None],
+        [LIVE_LEASE, "{1}", "{1}", "{1}", ["mail"], None, None, "[]"],
         {"running_pkey", "leases_pkey"},
     ),
     "take_due": (rows({"top": 100}), {"later_due", "later_pkey"}),

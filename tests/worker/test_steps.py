@@ -431,6 +431,133 @@ async def test_a_parked_jobs_time_limit_stands_still(queue: Queue, start: Start)
     assert await job.result("30s") == "in time"
 
 
+# -- again -------------------------------------------------------------------------------------------
+
+
+async def test_requeue_in_python(queue: Queue, start: Start) -> None:
+    ran: list[str] = []
+    flow = queue.flow("again", max_attempts=1)
+
+    @flow.step
+    async def one(ctx: Context, payload: dict[str, Any]) -> None:
+        ran.append("one")
+
+    @flow.step
+    async def two(ctx: Context, payload: dict[str, Any]) -> str:
+        ran.append("two")
+        if payload.get("bad"):
+            raise ValueError("bad")
+        return "good"
+
+    job = await flow.enqueue({"bad": True})
+    await start(queue)
+    await ended(queue, job)
+    assert (await queue.requeue_plan(job.id)).steps == ["two"]
+    await queue.requeue(job.id)
+    await ended(queue, job)
+    assert ran == ["one", "two", "two"]
+    await queue.requeue(job.id, payload={"bad": False})
+    assert await job.result("30s") == "good"
+    assert ran == ["one", "two", "two", "one", "two"]
+    assert (await queue.requeue_plan(job.id, force=True)).steps == ["one", "two"]
+    with pytest.raises(WrongState):
+        await queue.requeue(job.id)
+
+
+async def test_a_flow_that_outlives_a_deploy(queue: Queue, start: Start, url: str) -> None:
+    """One step is added, one removed, one renamed while the job waits."""
+    old = queue.flow("deployed")
+
+    @old.step
+    async def kept(ctx: Context, payload: dict[str, Any]) -> int:
+        return 1
+
+    old.external("approve")
+
+    @old.step
+    async def removed(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    @old.step
+    async def before(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    job = await old.enqueue({})
+    worker = await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    worker.stop()
+    await worker.done
+    async with Queue(url) as newer:
+        ran: list[str] = []
+        new = newer.flow("deployed")
+
+        @new.step(name="kept")
+        async def still_kept(ctx: Context, payload: dict[str, Any]) -> int:
+            ran.append("kept")
+            return 2
+
+        new.external("approve")
+
+        @new.step
+        async def added(ctx: Context, payload: dict[str, Any]) -> None:
+            ran.append("added")
+
+        @new.step(name="after")
+        async def renamed(ctx: Context, payload: dict[str, Any]) -> int:
+            ran.append("after")
+            return int(ctx.results["kept"])
+
+        await start(newer)
+        await newer.signal(job.id, "approve")
+        assert await newer.result(job.id, "30s") == 1
+        assert ran == ["added", "after"]
+
+
+async def test_an_older_worker_leaves_a_new_step_to_others(queue: Queue, start: Start, url: str) -> None:
+    def declare(queue: Queue, names: list[str]) -> None:
+        flow = queue.flow("growing")
+        for name in names:
+
+            @flow.step(name=name)
+            async def step(ctx: Context, payload: dict[str, Any]) -> int:
+                return 1
+
+    declare(queue, ["one"])
+    await queue.save_templates()
+    async with Queue(url) as newer:
+        declare(newer, ["one", "two"])
+        await newer.save_templates()
+        job = await newer.enqueue("growing", {})
+        older = await start(queue)
+        await eventually_event(queue, job.id, "job:snoozed")
+        assert "no worker has the code of step two" in await newer.why(job.id)
+        assert states(await newer.get(job.id)) == {"one": "completed", "two": "pending"}
+        older.stop()
+        await older.done
+        await start(newer)
+        assert await newer.result(job.id, "30s") == 1
+        assert (await newer.get(job.id)).attempt == 1
+
+
+async def test_signals_race_the_park(queue: Queue, start: Start) -> None:
+    """Before, during or after parking: each is received once."""
+    flow = queue.flow("raced", max_attempts=1)
+    flow.external("approve", answer=int)
+
+    @flow.step
+    async def done(ctx: Context, payload: dict[str, Any]) -> int:
+        return int(ctx.results["approve"])
+
+    await start(queue)
+
+    async def one(number: int) -> None:
+        job = await flow.enqueue({})
+        await asyncio.sleep(number % 7 / 1000)
+        await queue.signal(job.id, "approve", number)
+        assert await job.result("60s") == number
+
+    for first in range(0, 100, 20):
+        await asyncio.gather(*(one(number) for number in range(first, first + 20)))
+
+
 # -- bad declarations ----------------------------------------------------------------------------------
 
 

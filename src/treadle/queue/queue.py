@@ -238,6 +238,7 @@ class Queue:
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(name, cast(dict[str, Any], options))
         handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        check_code(handler, schedules)
         self.handlers[name] = handler
         self._code_schedules[name] = schedules
         return Flow(self, handler)
@@ -606,7 +607,7 @@ class Queue:
         if mode not in (None, "all"):
             raise InvalidInput("mode: a new payload runs everything again; use mode all", field="mode")
         topic = (await self.get(job_id)).topic
-        order = Order(await self.template(topic), self.handlers.get(topic), None)
+        order = Order(*self._chosen(await self._session(), topic))
         return Again(force, "all", step, order.text(payload))
 
     async def signal(
