@@ -21,7 +21,7 @@ class Message(BaseModel):
 
 async def call_model(talk: list[str]) -> Message:
     """Stands for a model: it asks for the prices it does not know yet, then it answers."""
-    print(f"model called with {len(talk)} lines")
+    print("the model reads:", talk[-1])
     for fruit in prices:
         if not any(line.startswith(fruit) for line in talk):
             return Message(text=f"I need the price of {fruit}.", look_up=fruit)
@@ -32,7 +32,7 @@ async def look_up(fruit: str) -> str:
     return f"{fruit} cost {prices[fruit]}"
 
 
-@queue.job(timeout="2h", retry=Retry(2, backoff="fixed", base="100ms"))
+@queue.job(timeout="2h", retry=Retry(2, backoff=["100ms"]))
 async def agent(ctx: Context, payload: dict[str, str]) -> str:
     talk = [payload["question"]]
     for turn in range(10):
