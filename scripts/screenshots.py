@@ -31,7 +31,7 @@ PAGES = (
 )  # or those that the command names
 
 # Lists of jobs with steps; the first one is opened.
-STEPS = {"flow": "jobs?topic=ask_agent&status=completed", "waiting": "jobs?status=waiting"}
+STEPS = {"flow": "jobs?topic=multi_step_pipeline&status=completed", "waiting": "jobs?status=waiting"}
 
 
 @contextmanager

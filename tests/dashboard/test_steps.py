@@ -129,12 +129,15 @@ async def test_a_step_that_does_not_exist_is_not_found(sqlite_visitor: Visitor, 
     assert (await sqlite_visitor.get(f"/_/jobs/{job.id}/step?{query}")).status_code == 404
 
 
-async def test_completions_of_one_step_in_a_row_are_one_line_of_the_timeline(visitor: Visitor) -> None:
-    runs = [write("embed", key=str(i)) for i in range(12)]
-    job, _ = await visitor.flows.begun(write("fetch"), *runs)
+async def test_many_completions_in_a_row_are_one_line_of_the_timeline(visitor: Visitor) -> None:
+    job, claimed = await visitor.flows.begun(write("fetch"), write("approve"))
     timeline = words(part((await visitor.get(f"/_/jobs/{job.id}")).text, "timeline"))
     assert "fetch completed" in timeline
-    assert "embed completed 12 times" in timeline
+    assert "approve completed" in timeline
+    turns = [write(name, key=str(turn)) for turn in range(6) for name in ("model", "tool")]
+    await visitor.flows.wrote(claimed, *turns)
+    timeline = words(part((await visitor.get(f"/_/jobs/{job.id}")).text, "timeline"))
+    assert "fetch, approve, model and 1 more completed 14 times" in timeline
 
 
 async def test_markup_in_steps_stays_text(visitor: Visitor) -> None:
