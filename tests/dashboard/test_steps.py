@@ -1,13 +1,14 @@
 """The steps of a job on its page: what each has done, running some again, and answering one that waits."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from tests.dashboard.flow_jobs import write
 from tests.dashboard.visitor import Visitor, flash, form_of, visiting, words
-from treadle import Job
+from treadle import Context, Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
 
@@ -271,6 +272,48 @@ async def test_the_answer_is_a_form_made_from_its_schema(visitor: Visitor) -> No
     assert found.steps[1]["result"] == {"ok": True, "audience": "internal", "limit": 7, "tags": {"a": 1}}
     assert "answered by root@example.com" in await visitor.text(f"/_/jobs/{job.id}")
     assert f"Answered job …{job.id[-8:]}" in await visitor.text("/_/system")
+
+
+class Approval(BaseModel):
+    ok: bool
+    audience: Literal["customers", "internal"] = "customers"
+
+
+async def test_a_real_flow_is_answered_run_to_its_end_and_run_from_a_step(visitor: Visitor) -> None:
+    flow = visitor.queue.flow("newsletter")
+
+    @flow.step
+    async def draft(ctx: Context, payload: dict[str, Any]) -> str:
+        return "News about looms"
+
+    flow.external("approve", answer=Approval, timeout="3d", answer_rule='@request.auth.id != ""')
+
+    @flow.step(when=lambda ctx, payload: ctx.results["approve"].ok)
+    async def send(ctx: Context, payload: dict[str, Any]) -> str:
+        return f"{ctx.results['draft']} for {ctx.results['approve'].audience}"
+
+    await visitor.queue.save_templates()
+    job = await flow.enqueue({})
+    assert "will wait for an answer, within 3d 0h" in await visitor.text(f"/_/jobs/{job.id}")
+    await visitor.queue.run_until_empty()
+    page = await visitor.text(f"/_/jobs/{job.id}")
+    assert "Progress 33 %" in page
+    assert "made from the step’s schema, Approval" in page
+    assert "send comes next" in page
+    assert '@request.auth.id != ""' in page
+    wrong = await visitor.post(f"/_/jobs/{job.id}/answer", step="approve", key="", json='{"ok": "perhaps"}')
+    assert wrong.status_code == 400
+    assert 'id="a1-json-problem"' in wrong.text
+    fields = {"payload.ok": "true", "payload.audience": '"internal"'}
+    answer = await visitor.post(f"/_/jobs/{job.id}/answer", step="approve", key="", **fields)
+    assert answer.status_code == 303, words(answer.text)[-500:]
+    await visitor.queue.run_until_empty()
+    found = await visitor.queue.get(job.id)
+    assert (found.status, found.result_value) == (Status.COMPLETED, "News about looms for internal")
+    assert "2 steps run: approve, send" in await visitor.text(f"/_/jobs/{job.id}/requeue?step=approve")
+    await visitor.confirm(f"/_/jobs/{job.id}/requeue?step=approve")
+    await visitor.queue.run_until_empty()
+    assert (await visitor.queue.get(job.id)).status is Status.WAITING
 
 
 async def test_a_refused_answer_says_at_each_field_what_is_wrong(visitor: Visitor) -> None:
