@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from tests.dashboard.flow_jobs import write
 from tests.dashboard.visitor import Visitor, flash, form_of, visiting, words
 from treadle import Context, Job
+from treadle.dashboard.words import duration
 from treadle.model.status import Status
 from treadle.model.steps import StepState
 
@@ -141,6 +142,16 @@ async def test_many_completions_in_a_row_are_one_line_of_the_timeline(visitor: V
     assert "fetch, approve, model and 1 more completed 14 times" in timeline
 
 
+async def test_the_timeline_says_how_long_a_whole_attempt_ran(visitor: Visitor) -> None:
+    job = await visitor.flows.failed()
+    events = await visitor.queue.events(job.id)
+    started, ended = (
+        next(one.created_at for one in events if one.type == f"job:{name}") for name in ("started", "failed")
+    )
+    timeline = words(part((await visitor.get(f"/_/jobs/{job.id}")).text, "timeline"))
+    assert f"Failed ran {duration(ended - started)}" in timeline
+
+
 async def test_markup_in_steps_stays_text(visitor: Visitor) -> None:
     evil = "<img src=x onerror=alert(1)>"
     wrong = write(evil, StepState.FAILED, error=f"{evil}: {evil}", message=evil, key=evil, title=evil)
@@ -240,6 +251,8 @@ async def test_a_waiting_job_says_which_step_waits_and_when_it_gives_up(visitor:
     page = await visitor.text(f"/_/jobs/{job.id}")
     assert "Step approve waits for an answer. It gives up in 2d 23h ." in page
     assert "Waiting for" in page
+    assert f"await queue.signal('{job.id}', 'approve', True)" in page
+    assert f"/api/jobs/{job.id}/signal" in page
     assert "2d 23h left" in page
     jobs = await visitor.text("/_/jobs")
     assert "Step approve waits for an answer. It gives up in 2d 23h ." in jobs

@@ -96,6 +96,7 @@ def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attem
 
 def timeline_items(events: Sequence[Event]) -> Iterator[TimelineItem]:
     before: datetime | None = None
+    started: datetime | None = None
     number = 0
     for group in _gathered(events):
         event = group[-1]
@@ -106,11 +107,14 @@ def timeline_items(events: Sequence[Event]) -> Iterator[TimelineItem]:
         if event.type == "job:started":
             number += 1
         icon, css = ICONS.get(event.type, ("info", "muted"))
-        text, took = _event_text(group, number), _event_took(event, before, at)
+        since = started if event.type in ENDS_ATTEMPT else before
+        text, took = _event_text(group, number), _event_took(event, since or before, at)
         if len(group) > 1:
             took = words.span(from_ms(group[0].created_at), at)
         yield TimelineItem(icon, css, text, took, at, "" if len(group) > 1 else _note(event))
         before = at
+        if event.type in ENDS_ATTEMPT or event.type == "job:started":
+            started = at if event.type == "job:started" else None
 
 
 def _gathered(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
