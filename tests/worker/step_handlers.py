@@ -1,6 +1,7 @@
 """Handlers and flows with steps; those in processes are found by name."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,27 @@ def _after(docs: list[Doc], payload: dict[str, Any]) -> list[Any]:
     if noted(payload["path"]).count("between") < payload.get("fails", 0) + 1:
         raise ValueError("not yet")
     return [doc.id for doc in docs]
+
+
+def finish(payload: dict[str, Any]) -> None:
+    Path(payload["begun"]).touch()
+    while not Path(payload["go"]).exists():
+        time.sleep(0.01)
+    note(payload["path"], "careful")
+
+
+async def careful(ctx: Context, payload: dict[str, Any]) -> None:
+    await ctx.step("careful", finish, payload, cancelable=False)
+    await ctx.step("never", make_doc, payload["path"], 1)
+
+
+def careful_in_thread(ctx: Context, payload: dict[str, Any]) -> None:
+    ctx.step("careful", finish, payload, cancelable=False)
+    ctx.step("never", make_doc, payload["path"], 1)
+
+
+def careful_step(ctx: Context, payload: dict[str, Any]) -> None:
+    finish(payload)
 
 
 async def waits(ctx: Context, payload: dict[str, Any]) -> str:

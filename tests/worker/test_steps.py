@@ -1,11 +1,13 @@
 """Steps in handlers and declared flows: kept, typed, tried again alone, waited for without a slot."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker import step_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
@@ -33,6 +35,13 @@ WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "thread": (handlers.waits_in_thread, {}),
     "process": (handlers.waits_in_thread, {"process": True}),
 }
+CAREFUL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.careful, {}),
+    "thread": (handlers.careful_in_thread, {}),
+    "process": (handlers.careful_in_thread, {"process": True}),
+    "flow": (None, {}),
+}
+QUICK = CancelPolicy(grace="10ms")
 AGAIN = Retry(3, backoff="fixed", delay="1ms")
 
 
@@ -193,6 +202,52 @@ async def test_a_cancel_waits_for_a_step_that_must_finish(queue: Queue, start: S
     await in_status(queue, job, Status.CANCELLED)
     assert done == ["careful"]
     assert states(await job.refresh()) == {"careful": "completed"}
+
+
+@pytest.mark.parametrize("kind", CAREFUL)
+async def test_the_reaper_leaves_a_step_that_must_finish_alone(
+    queue: FaultyQueue, start: Start, tmp_path: Path, kind: str
+) -> None:
+    """The grace counts from its end."""
+    payload = {name: str(tmp_path / name) for name in ("path", "begun", "go")}
+    if kind == "flow":
+        flow = queue.flow("careful", cancel=QUICK)
+        flow.step(cancelable=False)(handlers.careful_step)
+        flow.external("never")
+    else:
+        function, options = CAREFUL[kind]
+        queue.register("careful", function, cancel=QUICK, **options)
+    job = await queue.enqueue("careful", payload)
+    await start(queue, reap_interval="20ms")
+    await until(Path(payload["begun"]).exists)
+    await queue.cancel(job.id, "stop")
+    looks = queue.faults.calls["reap"]
+    await until(lambda: queue.faults.calls["reap"] > looks + 5)
+    assert (await job.refresh()).status is Status.CANCELLING
+    Path(payload["go"]).touch()
+    seen = await ended(queue, job)
+    assert (seen.status, handlers.noted(payload["path"])) == (Status.CANCELLED, ["careful"])
+    assert next(step["status"] for step in seen.steps if step["id"].startswith("careful")) == "completed"
+
+
+async def test_a_step_that_must_finish_has_its_time_limit(queue: Queue, start: Start) -> None:
+    flow = queue.flow("bounded", cancel=QUICK)
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    @flow.step(cancelable=False, timeout="300ms")
+    async def deaf(ctx: Context, payload: dict[str, Any]) -> None:
+        begun.set()
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    job = await flow.enqueue({})
+    await start(queue, reap_interval="20ms")
+    await begun.wait()
+    await queue.cancel(job.id, "stop")
+    seen = await ended(queue, job)
+    let_go.set()
+    assert (seen.status, states(seen)) == (Status.CANCELLED, {"deaf": "cancelled"})
 
 
 # -- flows -------------------------------------------------------------------------------------------

@@ -142,14 +142,16 @@ class JobSteps:
             touch.progress,
             touch.message,
             self._flagged,
+            touch.grace_ms,
         )
         self._flagged = True
         return written
 
     def news(self) -> Checkpoint | None:
         """Steps that have been under way for a while and that nobody knows of yet."""
-        if not self._untold:
-            return None
+        return self.under_way() if self._untold else None
+
+    def under_way(self) -> Checkpoint:
         writes = [one._replace(started_ago_ms=self.started_ago_ms(step)) for step, one in self._untold.items()]
         self._untold.clear()
         return self.checkpoint(writes)
