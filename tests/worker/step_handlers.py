@@ -1,5 +1,6 @@
 """Handlers and flows with steps; those in processes are found by name."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -70,6 +71,26 @@ async def careful(ctx: Context, payload: dict[str, Any]) -> None:
 def careful_in_thread(ctx: Context, payload: dict[str, Any]) -> None:
     ctx.step("careful", finish, payload, cancelable=False)
     ctx.step("never", make_doc, payload["path"], 1)
+
+
+def tells_progress(ctx: Context, payload: dict[str, Any]) -> None:
+    ctx.progress(40, "page 4\x00")
+    finish(payload)
+    ctx.progress(60)
+    if payload.get("fails"):
+        raise ValueError("torn page")
+
+
+async def tells_progress_async(ctx: Context, payload: dict[str, Any]) -> None:
+    for percent in range(2001):
+        ctx.progress(percent / 50, "page 4\x00")
+    await asyncio.to_thread(finish, payload)
+    await ctx.progress(60)
+    if payload.get("fails"):
+        raise ValueError("torn page")
+
+
+def nothing(ctx: Context, payload: dict[str, Any]) -> None: ...
 
 
 def careful_step(ctx: Context, payload: dict[str, Any]) -> None:

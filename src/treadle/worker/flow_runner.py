@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
@@ -37,10 +38,10 @@ class StepCall(Call):
     """The call of one declared step. Its progress is a part of its job's."""
 
     overall: Callable[[int], int]
-    percent = 0
 
     def report(self, percent: int, message: str) -> None:
-        self.percent = percent
+        if self.attempt.steps is not None:
+            self.attempt.steps.report(StepKey(self.step), percent, message)
         self.attempt.report(self.overall(percent), message)
 
     def begin(self, now: float) -> None:
@@ -243,7 +244,7 @@ class FlowAttempt:
         call = StepCall(self._attempt, function, self._attempt.job.payload, self._deadline(function.timeout_s))
         call.step = step.name
         call.finishes_by = None if step.spec.cancelable else call.deadline
-        call.overall = lambda percent: flow.progress(self._planned, self._steps.facts(), percent)
+        call.overall = partial(flow.progress, self._planned, self._steps.facts())
         return call
 
     def _deadline(self, timeout_s: float) -> float:
@@ -262,6 +263,7 @@ class FlowAttempt:
             end = StepEnd(StepState.FAILED, None, end.error, end.error_type, Failed(end.error, end.error_type, 1))
         if end.lost:
             return _End(None)
+        said = self._steps.reported(StepKey(step.name))
         write = StepWrite(
             step.name,
             "",
@@ -269,6 +271,8 @@ class FlowAttempt:
             self._steps.place(step.name),
             tries,
             step.spec.title or step.name,
+            said.percent,
+            said.message,
             started_ago_ms=self._steps.started_ago_ms(StepKey(step.name)),
             ran_ms=ran_ms,
             error=end.error,
