@@ -1,11 +1,13 @@
 """Steps in handlers and declared flows: kept, typed, tried again alone, waited for without a slot."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker import step_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
@@ -21,6 +23,7 @@ from treadle.model.errors import (
     WaitTimeout,
     WrongState,
 )
+from treadle.store.values import StepWrite
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "coroutine": (handlers.in_coroutine, {}),
@@ -33,6 +36,18 @@ WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "thread": (handlers.waits_in_thread, {}),
     "process": (handlers.waits_in_thread, {"process": True}),
 }
+CAREFUL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.careful, {}),
+    "thread": (handlers.careful_in_thread, {}),
+    "process": (handlers.careful_in_thread, {"process": True}),
+    "flow": (None, {}),
+}
+TELLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.tells_progress_async, {}),
+    "thread": (handlers.tells_progress, {}),
+    "process": (handlers.tells_progress, {"process": True}),
+}
+QUICK = CancelPolicy(grace="10ms")
 AGAIN = Retry(3, backoff="fixed", delay="1ms")
 
 
@@ -195,6 +210,52 @@ async def test_a_cancel_waits_for_a_step_that_must_finish(queue: Queue, start: S
     assert states(await job.refresh()) == {"careful": "completed"}
 
 
+@pytest.mark.parametrize("kind", CAREFUL)
+async def test_the_reaper_leaves_a_step_that_must_finish_alone(
+    queue: FaultyQueue, start: Start, tmp_path: Path, kind: str
+) -> None:
+    """The grace counts from its end."""
+    payload = {name: str(tmp_path / name) for name in ("path", "begun", "go")}
+    if kind == "flow":
+        flow = queue.flow("careful", cancel=QUICK)
+        flow.step(cancelable=False)(handlers.careful_step)
+        flow.external("never")
+    else:
+        function, options = CAREFUL[kind]
+        queue.register("careful", function, cancel=QUICK, **options)
+    job = await queue.enqueue("careful", payload)
+    await start(queue, reap_interval="20ms")
+    await until(Path(payload["begun"]).exists)
+    await queue.cancel(job.id, "stop")
+    looks = queue.faults.calls["reap"]
+    await until(lambda: queue.faults.calls["reap"] > looks + 5)
+    assert (await job.refresh()).status is Status.CANCELLING
+    Path(payload["go"]).touch()
+    seen = await ended(queue, job)
+    assert (seen.status, handlers.noted(payload["path"])) == (Status.CANCELLED, ["careful"])
+    assert next(step["status"] for step in seen.steps if step["id"].startswith("careful")) == "completed"
+
+
+async def test_a_step_that_must_finish_has_its_time_limit(queue: Queue, start: Start) -> None:
+    flow = queue.flow("bounded", cancel=QUICK)
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    @flow.step(cancelable=False, timeout="300ms")
+    async def deaf(ctx: Context, payload: dict[str, Any]) -> None:
+        begun.set()
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    job = await flow.enqueue({})
+    await start(queue, reap_interval="20ms")
+    await begun.wait()
+    await queue.cancel(job.id, "stop")
+    seen = await ended(queue, job)
+    let_go.set()
+    assert (seen.status, states(seen)) == (Status.CANCELLED, {"deaf": "cancelled"})
+
+
 # -- flows -------------------------------------------------------------------------------------------
 
 
@@ -238,6 +299,50 @@ async def test_a_retry_runs_only_what_has_not_completed(queue: Queue, start: Sta
     await start(queue)
     assert await job.result("30s") == 2
     assert ran == ["one", "two", "two", "two"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("kind", TELLS)
+async def test_a_step_shows_how_far_it_is(
+    queue: FaultyQueue, start: Start, tmp_path: Path, kind: str, fails: bool
+) -> None:
+    function, options = TELLS[kind]
+    flow = queue.flow("telling", max_attempts=1)
+    flow.step(name="first")(handlers.nothing)
+    flow.step(name="read", **options)(function)
+    flow.step(name="last")(handlers.nothing)
+    payload = {name: str(tmp_path / name) for name in ("path", "begun", "go")}
+    job = await flow.enqueue({**payload, "fails": fails})
+    await start(queue)
+
+    async def told() -> bool:
+        step = (await job.refresh()).steps[1]
+        return (step["status"], step["progress"], step["message"]) == ("processing", 40, "page 4\\x00")
+
+    await until(told)
+    seen = await job.refresh()
+    assert (seen.progress, seen.progress_message, seen.step) == (46, "page 4\\x00", "read")
+    assert seen.steps[2]["progress"] == 0
+    Path(payload["go"]).touch()
+    seen = await ended(queue, job)
+    expected = ("failed", 60) if fails else ("completed", 100)
+    assert (seen.steps[1]["status"], seen.steps[1]["progress"]) == expected
+    assert seen.steps[1]["message"] == "page 4\\x00"
+    assert seen.progress == (53 if fails else 100)
+
+
+async def test_progress_of_a_step_costs_no_write_per_report(queue: FaultyQueue, start: Start, tmp_path: Path) -> None:
+    flow = queue.flow("telling")
+    flow.step(handlers.tells_progress_async)
+    payload = {name: str(tmp_path / name) for name in ("path", "begun", "go")}
+    writes: list[StepWrite] = []
+    queue.faults.before("checkpoint", lambda lease, some: writes.extend(step for one in some for step in one.steps))
+    job = await flow.enqueue(payload)
+    await start(queue)
+    await until(lambda: any(step.progress == 40 for step in writes))
+    Path(payload["go"]).touch()
+    await job.result("30s")
+    assert {step.progress for step in writes} <= {0, 40, 60}, "2,001 reports"
 
 
 async def test_when(queue: Queue, start: Start) -> None:

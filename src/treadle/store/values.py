@@ -258,6 +258,8 @@ class Checkpoint(NamedTuple):
     message: str | None = None
     flagged: bool = False
     """The job is known to have steps."""
+    grace_ms: int | None = None
+    """As in `Touch`."""
 
     def then(self, later: Checkpoint) -> Checkpoint:
         """Both, of one claim."""
@@ -266,6 +268,7 @@ class Checkpoint(NamedTuple):
             consumed=self.consumed + later.consumed,
             progress=self.progress if later.progress is None else later.progress,
             message=self.message if later.message is None else later.message,
+            grace_ms=self.grace_ms if later.grace_ms is None else later.grace_ms,
         )
 
 
@@ -335,6 +338,8 @@ class Touch(NamedTuple):
     ran_ms: int
     progress: int | None
     message: str | None
+    grace_ms: int | None = None
+    """How long from now a cancel has to wait for a step that must finish; None keeps what is stored."""
 
 
 class Holding(NamedTuple):

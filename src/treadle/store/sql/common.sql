@@ -271,8 +271,8 @@ RETURNING n, attempt
 SELECT r.n, r.attempt, r.cancel_at FROM {running} r WHERE r.n {among: n bigint}
 
 -- name: cancelling
--- Every job with a cancel request, and for how long.
-SELECT r.n, r.token, r.lease, j.topic, {now} - r.cancel_at
+-- Every job with a cancel request, and for how long it could have stopped.
+SELECT r.n, r.token, r.lease, j.topic, {now} - CASE WHEN r.grace_from > r.cancel_at THEN r.grace_from ELSE r.cancel_at END
 FROM {running} r JOIN {jobs} j ON j.n = r.n WHERE r.cancel_at IS NOT NULL
 
 -- name: find_outcomes

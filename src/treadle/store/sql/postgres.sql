@@ -264,13 +264,14 @@ WITH live AS MATERIALIZED (
 ), t AS MATERIALIZED (
     SELECT array_agg(t.n ORDER BY t.n) AS ns, array_agg(t.token ORDER BY t.n) AS tokens,
         array_agg(t.ran_ms ORDER BY t.n) AS rans, array_agg(t.progress ORDER BY t.n) AS progresses,
-        array_agg(t.message ORDER BY t.n) AS messages
-    FROM {rows: n bigint, token bigint, ran_ms bigint, progress integer, message text}
+        array_agg(t.message ORDER BY t.n) AS messages, array_agg(t.grace_ms ORDER BY t.n) AS graces
+    FROM {rows: n bigint, token bigint, ran_ms bigint, progress integer, message text, grace_ms bigint}
 )
 UPDATE {running} r SET
     started_at = coalesce(r.started_at, live.now - (SELECT rans FROM t)[width_bucket(r.n, (SELECT ns FROM t))]),
     progress = coalesce((SELECT progresses FROM t)[width_bucket(r.n, (SELECT ns FROM t))], r.progress),
-    message = coalesce((SELECT messages FROM t)[width_bucket(r.n, (SELECT ns FROM t))], r.message)
+    message = coalesce((SELECT messages FROM t)[width_bucket(r.n, (SELECT ns FROM t))], r.message),
+    grace_from = coalesce(live.now + (SELECT graces FROM t)[width_bucket(r.n, (SELECT ns FROM t))], r.grace_from)
 FROM live WHERE r.n = ANY((SELECT ns FROM t)::bigint[]) AND r.lease = live.id
     AND r.token = (SELECT tokens FROM t)[width_bucket(r.n, (SELECT ns FROM t))]
 RETURNING r.n, r.token

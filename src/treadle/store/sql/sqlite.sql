@@ -173,8 +173,9 @@ RETURNING id
 -- name: touch_running
 -- Start and progress of running jobs, each job once, under a lease that was not taken back.
 UPDATE {running} SET started_at = coalesce({running}.started_at, {now} - t.ran_ms),
-    progress = coalesce(t.progress, {running}.progress), message = coalesce(t.message, {running}.message)
-FROM {rows: n bigint, token bigint, lease bigint, ran_ms bigint, progress integer, message text}
+    progress = coalesce(t.progress, {running}.progress), message = coalesce(t.message, {running}.message),
+    grace_from = coalesce({now} + t.grace_ms, {running}.grace_from)
+FROM {rows: n bigint, token bigint, lease bigint, ran_ms bigint, progress integer, message text, grace_ms bigint}
 WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.lease
     AND EXISTS (SELECT 1 FROM {leases} l WHERE l.id = t.lease)
 RETURNING n, token

@@ -579,7 +579,8 @@ def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
         elif one.token == known.token:
             progress = known.progress if one.progress is None else one.progress
             message = known.message if one.message is None else one.message
-            newest[one.n] = one._replace(progress=progress, message=message)
+            grace_ms = known.grace_ms if one.grace_ms is None else one.grace_ms
+            newest[one.n] = one._replace(progress=progress, message=message, grace_ms=grace_ms)
     return list(newest.values())
 
 

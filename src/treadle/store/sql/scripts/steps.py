@@ -38,7 +38,7 @@ def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tup
         return [(one.n, one.token) for one in checkpoints]
     now: int = held[0][1]
     rows = [
-        Touch(one.n, one.token, one.ran_ms, one.progress, one.message)._asdict() | {"lease": lease}
+        Touch(one.n, one.token, one.ran_ms, one.progress, one.message, one.grace_ms)._asdict() | {"lease": lease}
         for one in checkpoints
     ]
     mine = {(n, token) for n, token in (yield "touch_running", rows)}
