@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -67,7 +68,7 @@ async def pages(url: str, jobs: int, rounds: int = 20) -> Figures:
 
 
 async def _fill(queue: Queue, jobs: int) -> None:
-    """Most have completed, one in fifty has failed, one in ten waits for a worker."""
+    """Most have completed, one in fifty has failed, one in ten waits for a worker, one in twenty for its time."""
 
     async def handle(ctx: Any, job: dict[str, Any]) -> None:
         if job["n"] % 50 == 0:
@@ -78,7 +79,8 @@ async def _fill(queue: Queue, jobs: int) -> None:
     for start in range(0, jobs, 1000):
         topic = f"topic_{start // 1000 % TOPICS}"
         batch = range(start, min(start + 1000, jobs))
-        await queue.enqueue_many(topic, [{**payload(), "n": n} for n in batch])
+        delay = timedelta(hours=1 + start % 7) if start // 1000 % TOPICS == TOPICS - 1 else None
+        await queue.enqueue_many(topic, [{**payload(), "n": n} for n in batch], delay=delay)
     logging.getLogger("treadle").setLevel(logging.CRITICAL)  # a line per failed job
     await Worker(queue, slots=10, burst=True).run()
 

@@ -181,19 +181,35 @@ async def test_a_snoozed_job_has_no_negative_wait(visitor: Visitor) -> None:
     assert "data-since" not in page[page.index("<thead>") :]
 
 
-async def test_a_page_of_jobs_asks_the_same_number_of_queries_for_one_row_and_for_fifty(
-    sqlite_visitor: Visitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+@pytest.fixture
+async def asked(sqlite_visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The verbs of the store that pages used."""
+    found: list[str] = []
     store = sqlite_visitor.queue.store
-    for verb in ("get", "list", "count", "backlog", "obstacles", "events", "stats", "topics", "workers"):
+    verbs = ("get", "list", "count", "backlog", "obstacles", "events", "stats", "topics", "workers", "failed_groups")
+    for verb in verbs:
         method = getattr(store, verb)
 
         def counted(*args: Any, verb: str = verb, method: Any = method, **options: Any) -> Any:
-            asked.append(verb)
+            found.append(verb)
             return method(*args, **options)
 
         monkeypatch.setattr(store, verb, counted)
+    return found
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/errors", "/topics", "/workers", "/system"])
+async def test_a_page_reads_the_state_of_the_queue_once(sqlite_visitor: Visitor, asked: list[str], path: str) -> None:
+    await sqlite_visitor.failed_job(max_attempts=1)
+    asked.clear()
+    await sqlite_visitor.text(f"/_{path}")
+    counts = {verb: asked.count(verb) for verb in ("backlog", "topics", "workers", "failed_groups")}
+    assert set(counts.values()) == {1}, counts
+
+
+async def test_a_page_of_jobs_asks_the_same_number_of_queries_for_one_row_and_for_fifty(
+    sqlite_visitor: Visitor, asked: list[str]
+) -> None:
     counts = []
     for jobs in (1, 49):
         await sqlite_visitor.queue.enqueue_many("mail", [{}] * jobs)
