@@ -435,7 +435,10 @@ class Listing:
     below: int | None = None
     """Only jobs with a smaller number, to go on after the last one that `select` returned."""
     newest: int | None = None
-    """Of a condition over documents: asked only of so many jobs, the newest that the rest of it lets through."""
+    """Of a condition over documents and of `text`: asked only of so many jobs, the newest that the rest of it lets
+    through."""
+    text: Condition | None = None
+    """What else must hold of the newest jobs: a search for words, which no index serves."""
 
 
 class Change(NamedTuple):

@@ -430,10 +430,8 @@ class SqlStore(ABC):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
         minute = -(2**40) if since is None else since // 60_000
-        topics: dict[str, dict[str, int]] = {}
+        topics = await self._live_counts()
         run_ms = 0
-        for name, status, count in await self._ask("live_counts"):
-            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
         for name, status, count, ran in await self._ask("ended_counts", [{"minute": minute}]):
             topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
             if status == Status.COMPLETED and topic in (None, name):
@@ -442,6 +440,13 @@ class SqlStore(ABC):
             topics = {name: counts for name, counts in topics.items() if name == topic}
         totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
         return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
+
+    async def _live_counts(self) -> dict[str, dict[str, int]]:
+        """Jobs that have not ended, by topic and status."""
+        topics: dict[str, dict[str, int]] = {}
+        for name, status, count in await self._ask("live_counts"):
+            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
+        return topics
 
     async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
@@ -467,7 +472,7 @@ class SqlStore(ABC):
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self) -> Sequence[Topic]:
-        counts = (await self.stats()).topics
+        counts = await self._live_counts()
         return [
             Topic(
                 name,
