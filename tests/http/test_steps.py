@@ -97,6 +97,39 @@ async def test_who_may_answer(sqlite_api: Api) -> None:
     assert (await api.post(f"/api/jobs/{job.id}/signal", body, as_="bob")).status_code == 200
 
 
+async def claimed(api: Api, **more: Any) -> list[str]:
+    answer = await api.post("/api/workers/claim", {"workerId": "go-1", "topics": ["approval", "mail"], **more})
+    assert answer.status_code == 200, answer.text
+    return [job["id"] for job in answer.json()["items"]]
+
+
+async def test_a_flow_is_never_claimed_over_http(api: Api) -> None:
+    flow = declared(api)
+    answered = await waiting(api, flow)
+    await api.queue.signal(answered, "approve", {"ok": True})
+    job, plain = await flow.enqueue({}), await api.enqueue()
+    assert await claimed(api, limit=10) == [plain["id"]]
+    assert await claimed(api, topics=["approval"]) == []
+    for id in (answered, job.id):
+        seen = (await api.get(f"/api/jobs/{id}")).json()
+        assert (seen["status"], seen["attempt"]) == ("pending", 0)
+        assert (await api.get(f"/api/jobs/{id}/why")).json()["reasons"] == [
+            "no live worker serves topic approval",
+            "topic approval is a flow: workers that claim over HTTP don't get its jobs",
+        ]
+
+
+async def test_a_flow_whose_topic_was_a_plain_one_is_put_back(api: Api) -> None:
+    """Or is one again by now: what counts is whether the job has declared steps."""
+    job, plain = await declared(api).enqueue({}), await api.enqueue()
+    del api.queue.handlers["approval"]
+    api.queue.register("approval", lambda: None)
+    assert await claimed(api, limit=10) == [plain["id"]]
+    seen = await job.refresh()
+    assert (seen.status, seen.attempt, seen.started_at) == ("pending", 0, None)
+    assert "no worker has the code of step prepare" in (await api.get(f"/api/jobs/{job.id}/why")).json()["reasons"]
+
+
 async def test_requeue_in_three_ways(api: Api) -> None:
     id = await waiting(api, declared(api), size=100_000)
     await api.post(f"/api/jobs/{id}/signal", {"step": "approve", "result": {"ok": False}})

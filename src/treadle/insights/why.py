@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from treadle.insights.templates import template_from
 from treadle.model.durations import format_ms
 from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.policy.flow import UNSERVED
+from treadle.policy.saved_template import KIND
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, LimitReached, Obstacle
 
@@ -78,6 +80,13 @@ async def _by_topic(store: Store, job: Job) -> list[str]:
     if not serving:
         needs = f", and the job needs one with the capability {job.capability!r}" if job.capability else ""
         reasons.append(f"no live worker serves topic {job.topic}{needs}")
+        if await _is_flow(store, job.topic):
+            reasons.append(f"topic {job.topic} is a flow: workers that claim over HTTP don't get its jobs")
     elif job.capability and not any(job.capability in worker.capabilities for worker in serving):
         reasons.append(f"no live worker that serves topic {job.topic} has the capability {job.capability!r}")
     return reasons
+
+
+async def _is_flow(store: Store, topic: str) -> bool:
+    record = (await store.get_records([(KIND, topic)]))[0]
+    return record is not None and bool(template_from(record).template.steps)
