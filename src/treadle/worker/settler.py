@@ -18,7 +18,7 @@ from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, Transition, decide
 from treadle.queue.backoff import Backoff
 from treadle.store.protocol import Store
-from treadle.store.values import Settlement, Touch
+from treadle.store.values import FollowUpsBusy, Settlement, Touch
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.errors import storable
 from treadle.worker.hook_runner import HookRunner
@@ -30,6 +30,8 @@ log = logging.getLogger("treadle.worker")
 BATCH = 1000
 TRIES_BEFORE_BLAMING_THE_DATA = 3
 LOGGED_CHARACTERS = 500
+# Until follow-up jobs with a locked key are tried again.
+BUSY_PAUSE_S = 0.1
 
 
 class Settler:
@@ -56,6 +58,8 @@ class Settler:
         self._waiting: deque[Settlement] = deque()
         self._touches: list[tuple[int, Touch]] = []
         self._in_flight: list[Settlement] = []
+        self._held: list[Settlement] = []
+        """Their follow-up jobs need a locked key; they are tried again after a pause, and hold up no others."""
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -73,10 +77,10 @@ class Settler:
         self._touches.append((lease, touch))
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._in_flight)
+        return len(self._waiting) + len(self._in_flight) + len(self._held)
 
     def unwritten(self) -> Iterable[Settlement]:
-        return (*self._in_flight, *self._waiting)
+        return (*self._in_flight, *self._held, *self._waiting)
 
     async def flushed(self) -> None:
         await self._empty.wait()
@@ -94,7 +98,8 @@ class Settler:
             self.on_written()
             if not self._waiting:
                 self._wake.clear()
-                self._empty.set()
+                if not self._held:
+                    self._empty.set()
 
     def _next_batch(self) -> list[Settlement]:
         waiting = self._waiting
@@ -109,20 +114,30 @@ class Settler:
         for lease in {lease for lease, _ in touches}:
             await self._write_touches(lease, [touch for owner, touch in touches if owner == lease])
 
+    def _hold(self, settlements: Sequence[Settlement]) -> None:
+        if not self._held:
+            asyncio.get_running_loop().call_later(BUSY_PAUSE_S, self._try_held)
+        self._held += settlements
+
+    def _try_held(self) -> None:
+        held, self._held = self._held, []
+        for one in held:
+            self.add(one)
+
     async def _write(self, batch: list[Settlement]) -> None:
         try:
-            self._note(batch, await self._when_available(batch))
+            await self._write_when_available(batch)
         except Exception as error:  # drivers have many errors for "this value can't be stored"
             log.warning("settling %d jobs together failed (%s); trying them one by one", len(batch), error)
             for settlement in batch:
                 await self._write_alone(settlement)
 
-    async def _when_available(self, batch: list[Settlement]) -> list[Settlement]:
-        """The lost ones. Waits for the store as long as necessary."""
+    async def _write_when_available(self, batch: list[Settlement]) -> None:
+        """Waits for the store as long as necessary. Takes the ones out of the batch that have to be tried again."""
         while True:
             asked = time.monotonic()
             try:
-                lost = await self._store.settle(batch)
+                lost = await self._settle(batch)
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
                 self._outage.failed(error)
@@ -131,13 +146,22 @@ class Settler:
                 self._metrics.settles.observe(time.monotonic() - asked)
                 self._backoff.reset()
                 self._outage.worked()
-                return lost
+                return self._note(batch, lost)
+
+    async def _settle(self, batch: list[Settlement]) -> list[Settlement]:
+        try:
+            return await self._store.settle(batch)
+        except FollowUpsBusy as busy:
+            left = set(map(id, busy.left))
+            batch[:] = [one for one in batch if id(one) not in left]
+            self._hold(busy.left)
+            return list(busy.lost)
 
     async def _write_alone(self, settlement: Settlement) -> None:
         tries = 0
         while True:
             try:
-                return self._note([settlement], await self._when_available([settlement]))
+                return await self._write_when_available([settlement])
             except Exception as error:
                 tries += 1
                 job = settlement.job
