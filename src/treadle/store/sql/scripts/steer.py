@@ -33,12 +33,7 @@ from treadle.store.sql.scripts.moves import attempts, end_attempts, moved_event_
 from treadle.store.sql.scripts.steps import run_again, steps_of
 from treadle.store.values import ClaimedStep, Judge, Refusal, SteeredJob
 
-IDLE_PLACES = {
-    "ready": Status.PENDING,
-    "later": Status.PENDING,
-    "held": Status.PENDING,
-    "parked": Status.WAITING,
-}
+PENDING_PLACES = ("ready", "later", "held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +116,14 @@ def cancel_idle(reasons: Mapping[str, str], writer: int) -> Script[list[str]]:
 
 def _look_for_idle(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[JudgedJob]]:
     """Lock the jobs that wait for a worker or for an answer."""
+    return (yield from _look_in((*PENDING_PLACES, "parked"), facts, ns))
+
+
+def _look_in(places: Sequence[str], facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[JudgedJob]]:
     found: list[JudgedJob] = []
     left = set(ns)
-    for place, status in IDLE_PLACES.items():
+    for place in places:
+        status = Status.PENDING if place in PENDING_PLACES else Status.WAITING
         rows = (yield f"lock_{place}", numbers(left)) if left else []
         found += [JudgedJob(facts[n], place, status, attempt) for n, attempt in rows]
         left -= {row[0] for row in rows}
@@ -132,13 +132,16 @@ def _look_for_idle(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script
 
 def _look(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[JudgedJob]]:
     """Lock the jobs where they are. One that is moving between two places at this moment may be in none."""
-    found = yield from _look_for_idle(facts, ns)
+    found = yield from _look_in(PENDING_PLACES, facts, ns)
     left = set(ns) - {one.facts.n for one in found}
     rows = (yield "lock_running", numbers(left)) if left else []
     for n, attempt, cancel_at in rows:
         status = Status.PROCESSING if cancel_at is None else Status.CANCELLING
         found.append(JudgedJob(facts[n], "running", status, attempt))
     left -= {row[0] for row in rows}
+    parked = yield from _look_in(["parked"], facts, left)
+    found += parked
+    left -= {one.facts.n for one in parked}
     for one in [EndedRow(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
         found.append(JudgedJob(facts[one.n], "ended", Status(one.status), one.attempt, one))
     steps = yield from steps_of({one.facts.n for one in found if one.ended and one.facts.flags & STEPS})
