@@ -44,7 +44,7 @@ class Intake:
 
     async def add(self, job: NewJob) -> Inserted:
         since = time.monotonic()
-        apart = self._waiting.in_use and self._waiting.knows(job.keys)
+        apart = bool(self._waiting.locked) and self._waiting.knows(job.keys)
         answer = LOCKED if apart else await self._together(job)
         if isinstance(answer, asyncio.Task):
             answer = (await asyncio.shield(answer))[job.id]

@@ -44,8 +44,8 @@ class WaitingRoom:
     def __init__(self) -> None:
         self._tries = asyncio.Semaphore(TRIES)
         self._turns: dict[Hashable, _Turn] = {}
-        self._locked: dict[Hashable, float] = {}
-        """Until when a key counts as locked; the oldest first."""
+        self.locked: dict[Hashable, float] = {}
+        """Until when each key counts as locked; the oldest first."""
 
     async def run(self, keys: Collection[Hashable], attempt: Callable[[], Awaitable[T]]) -> T:
         """The answer of `attempt`, which raises StoreBusy while a row is locked; StoreUnavailable after the limit."""
@@ -57,27 +57,22 @@ class WaitingRoom:
                 self.remember(keys)
         return await self.wait(keys, attempt, since)
 
-    @property
-    def in_use(self) -> bool:
-        """False: it knows no keys."""
-        return bool(self._locked or self._turns)
-
     def knows(self, keys: Collection[Hashable]) -> bool:
         """A key was locked a moment ago, or calls wait for it."""
         return any(key in self._turns or self._is_locked(key) for key in keys)
 
     def _is_locked(self, key: Hashable) -> bool:
-        return self._locked.get(key, 0.0) > time.monotonic()
+        return self.locked.get(key, 0.0) > time.monotonic()
 
     def remember(self, keys: Collection[Hashable]) -> None:
         now = time.monotonic()
         for key in keys:
-            self._locked.pop(key, None)  # it becomes the newest
-            self._locked[key] = now + REMEMBERED_SECONDS
-        for key, until in list(self._locked.items()):
+            self.locked.pop(key, None)  # it becomes the newest
+            self.locked[key] = now + REMEMBERED_SECONDS
+        for key, until in list(self.locked.items()):
             if until > now:
                 break
-            del self._locked[key]
+            del self.locked[key]
 
     async def wait(self, keys: Collection[Hashable], attempt: Callable[[], Awaitable[T]], since: float) -> T:
         """As `run`, for a call that began at `since`."""
@@ -101,7 +96,7 @@ class WaitingRoom:
                 self.remember(keys)
             else:
                 for key in keys:
-                    self._locked.pop(key, None)
+                    self.locked.pop(key, None)
                 return answer
             finally:
                 self._tries.release()
