@@ -114,10 +114,13 @@ class Settler:
         for lease in {lease for lease, _ in touches}:
             await self._write_touches(lease, [touch for owner, touch in touches if owner == lease])
 
-    def _hold(self, settlements: Sequence[Settlement]) -> None:
+    def _hold(self, batch: list[Settlement], busy: Sequence[Settlement]) -> None:
+        """Take the busy ones out of the batch, to try them again later."""
         if not self._held:
             asyncio.get_running_loop().call_later(BUSY_PAUSE_S, self._try_held)
-        self._held += settlements
+        self._held += busy
+        held = set(map(id, busy))
+        batch[:] = [one for one in batch if id(one) not in held]
 
     def _try_held(self) -> None:
         held, self._held = self._held, []
@@ -137,25 +140,19 @@ class Settler:
         while True:
             asked = time.monotonic()
             try:
-                lost = await self._settle(batch)
+                lost = await self._store.settle(batch)
+            except FollowUpsBusy as busy:
+                self._hold(batch, busy.left)
+                lost = list(busy.lost)
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
                 self._outage.failed(error)
                 await asyncio.sleep(self._backoff.delay_s())
-            else:
-                self._metrics.settles.observe(time.monotonic() - asked)
-                self._backoff.reset()
-                self._outage.worked()
-                return self._note(batch, lost)
-
-    async def _settle(self, batch: list[Settlement]) -> list[Settlement]:
-        try:
-            return await self._store.settle(batch)
-        except FollowUpsBusy as busy:
-            left = set(map(id, busy.left))
-            batch[:] = [one for one in batch if id(one) not in left]
-            self._hold(busy.left)
-            return list(busy.lost)
+                continue
+            self._metrics.settles.observe(time.monotonic() - asked)
+            self._backoff.reset()
+            self._outage.worked()
+            return self._note(batch, lost)
 
     async def _write_alone(self, settlement: Settlement) -> None:
         tries = 0

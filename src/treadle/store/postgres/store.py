@@ -151,11 +151,7 @@ class PostgresStore(SqlStore):
     # -- how scripts and queries run -----------------------------------------------------------
 
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
-        async def once() -> T:
-            async with self.pools.transaction() as connection:
-                return await self._run(connection, make())
-
-        answer = await _until_it_commits(once)
+        answer = await _until_it_commits(lambda: self.pools.change(lambda connection: self._run(connection, make())))
         if wakeups.READY in tell:
             self._marks.clear()  # something may have been put back in front of them
         if tell:
@@ -207,9 +203,8 @@ class PostgresStore(SqlStore):
             return result
 
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        async with self.pools.reader() as connection:
-            rows: list[Any] = await connection.fetch(sql, *values)
-            return rows
+        rows: list[Any] = await self.pools.read(lambda connection: connection.fetch(sql, *values))
+        return rows
 
     async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
         # Planned once: planning a job's ten tables takes six times as long as reading it.
@@ -226,15 +221,14 @@ class PostgresStore(SqlStore):
             return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
-        async with (
-            self.pools.reader() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            return await read_on(connection, make())
+        async def snapshot(connection: Any) -> T:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return await read_on(connection, make())
+
+        return await self.pools.read(snapshot)
 
     async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
-        async with self.pools.searcher(together) as connection:
-            return await read_on(connection, make())
+        return await self.pools.search(lambda connection: read_on(connection, make()), together)
 
     # -- the hot paths -------------------------------------------------------------------------
 
@@ -295,6 +289,11 @@ class PostgresStore(SqlStore):
             raise
         except StoreUnavailable:
             return await self._insert_missing(jobs, atomic)
+        except asyncpg.UniqueViolationError:
+            if not await self._when_created(jobs):
+                raise
+            # An earlier try was still committing when it was checked, and this one comes after a wait for a lock.
+            return await self._insert_missing(jobs, atomic)
 
     async def _insert_missing(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         """A missing job was never tried, was refused, or is represented by an older one; another insert tells which."""
@@ -308,11 +307,8 @@ class PostgresStore(SqlStore):
         return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
 
     async def _when_created(self, jobs: Sequence[NewJob]) -> dict[str, int]:
-        async with self.pools.acquire() as connection:
-            rows = await connection.fetch(
-                "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])", [job.id for job in jobs]
-            )
-            return dict(rows)
+        sql = "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])"
+        return dict(await self.pools.fetch(sql, [job.id for job in jobs]))
 
     async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         if not (jobs[0].plain and _alike(jobs)):
@@ -392,16 +388,19 @@ class PostgresStore(SqlStore):
         if len(rising) <= RESULTS_TOGETHER or not any(one.transition.result for one in rising):
             done = await self._settle_group(self.pools.fetch, lease, rising)
         else:
-            done = []
-            async with self.pools.transaction() as connection:
-                for i in range(0, len(rising), RESULTS_TOGETHER):
-                    done += await self._settle_group(connection.fetch, lease, rising[i : i + RESULTS_TOGETHER])
+            done = await self.pools.change(lambda connection: self._settle_groups(connection.fetch, lease, rising))
         self.hub.publish((wakeups.ENDED,))
         if len(done) == len(settlements):
             return []
         known = set(done)
         rest = [one for one in settlements if one.job.n not in known]
         return await self.transact(lambda: scripts.settle(rest))
+
+    async def _settle_groups(self, fetch: Fetch, lease: int, rising: Sequence[Settlement]) -> list[int]:
+        done = []
+        for i in range(0, len(rising), RESULTS_TOGETHER):
+            done += await self._settle_group(fetch, lease, rising[i : i + RESULTS_TOGETHER])
+        return done
 
     async def _settle_group(self, fetch: Fetch, lease: int, group: Sequence[Settlement]) -> list[int]:
         topics = list(dict.fromkeys([one.job.topic for one in group]))
