@@ -20,6 +20,7 @@ from treadle.model.steps import StepState
 from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Requeued, Snoozed
 from treadle.queue import steering
+from treadle.store.sql import scripts
 from treadle.store.values import (
     Answer,
     Checkpoint,
@@ -550,6 +551,33 @@ VERBS |= VERBS_OF_STEPS
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_batch_eight_times_as_large_costs_no_more_per_job(bench: Workbench, meter: Meter, verb: str) -> None:
     await compare(bench, meter, verb)
+
+
+async def test_a_batch_of_jobs_that_replace_each_other_takes_as_few_statements_as_two(bench: Workbench) -> None:
+    """Each of them replaces the one before it."""
+
+    async def statements(count: int) -> int:
+        jobs = [new_job(limit=Limit(f"r{count}", REPLACE, 1)) for _ in range(count)]
+        counted: list[str] = []
+        await bench.store.transact(lambda: _noted(scripts.insert(jobs, True), counted))  # type: ignore[attr-defined]
+        assert await bench.claimable() == [jobs[-1].id]
+        await steering.cancel(bench.store, [jobs[-1].id])
+        return len(counted)
+
+    await statements(3)  # registers the lane
+    assert await statements(50) == await statements(2)
+
+
+def _noted(script: scripts.Script[Any], names: list[str]) -> scripts.Script[Any]:
+    """The same script; the names of its statements are noted."""
+    answer: Any = None
+    while True:
+        try:
+            name, rows = script.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        names.append(name)
+        answer = yield name, rows
 
 
 # Those that join the rows of a batch to a table whose size changes all the time.

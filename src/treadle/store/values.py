@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from treadle.model.errors import StoreBusy
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
@@ -328,6 +329,16 @@ class Settlement(NamedTuple):
     waited_ms: int | None = None
     """From when it could have been claimed until its handler started, by two clocks, so it may be below 0; None: not
     known."""
+
+
+class FollowUpsBusy(StoreBusy):
+    """Follow-up jobs of these settlements need a key that another transaction has locked. The other settlements of the
+    batch were applied or are lost."""
+
+    def __init__(self, left: Sequence[Settlement], lost: Sequence[Settlement]) -> None:
+        super().__init__("another transaction has a key of a follow-up job locked; try again")
+        self.left = left
+        self.lost = lost
 
 
 class Touch(NamedTuple):
