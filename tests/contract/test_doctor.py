@@ -99,7 +99,7 @@ class TestSqlite(ContractPart):
             connection.execute("PRAGMA writable_schema = ON")
             connection.execute(
                 "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'treadle_notes') "
-                "WHERE name = 'treadle_templates'"
+                "WHERE name = 'treadle_topics'"
             )
         store = database.make_store()
         await store.open()

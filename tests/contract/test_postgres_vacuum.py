@@ -11,7 +11,6 @@ from tests.contract.relational import RelationalDatabase
 from tests.servers import PgBouncer, PostgresServer
 from tests.waiting import until
 from treadle import Queue, Worker
-from treadle.maintenance import duties
 from treadle.policy.lifecycle import Completed
 from treadle.store.postgres import vacuum
 from treadle.store.postgres.store import PostgresStore
@@ -83,10 +82,9 @@ class TestVacuum(ContractPart):
         self, bench: Workbench, database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(vacuum, "MANY_DEAD", 1)
-        monkeypatch.setattr(duties, "VACUUM_EVERY_S", 0.1)
         await churn(bench, 500)
         async with Queue(database.url) as queue:
-            worker = Worker(queue, topics=[])
+            worker = Worker(queue, topics=[], reap_interval="100ms")
             running = asyncio.create_task(worker.run())
             await until(lambda: vacuumed(bench), 30)
             worker.stop()

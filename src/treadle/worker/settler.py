@@ -140,10 +140,7 @@ class Settler:
         while True:
             asked = time.monotonic()
             try:
-                if any(one.effects for one in batch):
-                    stored, lost = await self._settle_with_effects(batch)
-                else:
-                    stored, lost = batch, await self._store.settle(batch)
+                stored, lost = await self._settle(batch)
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
                 self._outage.failed(error)
@@ -154,14 +151,19 @@ class Settler:
                 self._outage.worked()
                 return stored, lost
 
-    async def _settle_with_effects(self, batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    async def _settle(self, batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
         """Takes the ones out of the batch that have to be tried again."""
         refused: list[Settlement] = []
         try:
-            lost = await self._store.settle(batch, refused=refused)
+            if any(one.effects for one in batch):
+                lost = await self._store.settle(batch, refused=refused)
+            else:
+                lost = await self._store.settle(batch)
         except FollowUpsBusy as busy:
             self._hold(batch, busy.left)
             lost = list(busy.lost)
+        if not refused:
+            return batch, lost
         instead = {(one.job.n, one.job.token): one for one in refused}
         return [instead.get((one.job.n, one.job.token), one) for one in batch], lost
 
