@@ -2,9 +2,12 @@
 
 from treadle.insights.stats import QueueStats
 from treadle.model.errors import (
+    AnswerError,
     CodeDefined,
     ConcurrencyRejected,
+    DoubledStep,
     Fail,
+    InvalidAnswer,
     InvalidCron,
     InvalidInput,
     InvalidPayload,
@@ -23,12 +26,15 @@ from treadle.model.errors import (
     ScheduleNotFound,
     SchemaMismatch,
     Snooze,
+    StepEnded,
     StoreUnavailable,
     TemplateDisabled,
     TemplateNotFound,
     TreadleError,
+    UnknownStep,
     UnknownTimezone,
     VersionConflict,
+    WaitTimeout,
     WrongState,
 )
 from treadle.model.events import Event
@@ -38,20 +44,25 @@ from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
 from treadle.policy.schedule import Schedule
 from treadle.queue import ArgumentsTask, EnqueueOptions, JobRequest, PayloadTask, Queue, SyncJob, Task
+from treadle.queue.flows import Flow
 from treadle.worker import Context, Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnswerError",
     "ArgumentsTask",
     "CancelPolicy",
     "CodeDefined",
     "Concurrency",
     "ConcurrencyRejected",
     "Context",
+    "DoubledStep",
     "EnqueueOptions",
     "Event",
     "Fail",
+    "Flow",
+    "InvalidAnswer",
     "InvalidCron",
     "InvalidInput",
     "InvalidPayload",
@@ -79,6 +90,7 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Status",
+    "StepEnded",
     "StoreUnavailable",
     "SyncJob",
     "Task",
@@ -86,8 +98,10 @@ __all__ = [
     "TemplateDisabled",
     "TemplateNotFound",
     "TreadleError",
+    "UnknownStep",
     "UnknownTimezone",
     "VersionConflict",
+    "WaitTimeout",
     "Worker",
     "WrongState",
 ]

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 MAP = ROOT / "docs" / "requirements.md"
 
 # Seed 000: how many acceptance scenarios each user story has, and the other numbered statements.
-STORIES = {"US1": 5, "US2": 5, "US3": 3, "US4": 5, "US5": 4, "US7": 7, "US9": 4, "US10": 5}
-LATER_STORIES = {"US6": 6, "US8": 5}
+STORIES = {"US1": 5, "US2": 5, "US3": 3, "US4": 5, "US5": 4, "US6": 6, "US7": 7, "US9": 4, "US10": 5}
+LATER_STORIES = {"US8": 5}
 SUCCESS_CRITERIA = [f"SC-{n:03}" for n in range(1, 9)]
 EDGE_CASES = [f"EC-{n}" for n in range(1, 8)]
 ASSUMPTIONS = ["A-1", "A-3", "A-4", "A-5", "A-6", "A-7", "A-9", "A-10"]  # the second is about goroutines
@@ -79,6 +79,15 @@ SEED_003 = {
     "003-37": "stored fields",
     "003-38": "front end",
 }
+# Seed 002 has so many rows: one for each rule, field, status, event and example.
+SEED_002 = 153
+# The rows of seed 002 that no test shows yet, by the feature that brings them.
+NOT_YET = {
+    "MongoDB": (8,),
+    "MongoDB with Redis": (9, 140, 149, 150, 151, 153),
+    "external workers on steps": (13, 116, 135),
+    "graphs": (43,),
+}
 # What later parts of Treadle bring.
 PLANNED = {
     *(f"{story}-{n}" for story, count in LATER_STORIES.items() for n in range(1, count + 1)),
@@ -87,7 +96,7 @@ PLANNED = {
     "003-17",
     "003-38",
     *(f"FR-{n:03}" for n in (9, 16)),
-    *(f"002-{n}" for n in (1, 2, 4, 5)),
+    *(f"002-{n}" for numbers in NOT_YET.values() for n in numbers),
     *(f"004-{n}" for n in range(1, 6)),
 }
 # Functional requirements that are only another name for a user story.
@@ -100,8 +109,10 @@ SHOWN = {
     *SEED_001,
     *SEED_003,
     *FUNCTIONAL,
-    *(f"002-{n}" for n in (3, *range(6, 26))),
+    *(f"002-{n}" for n in range(1, SEED_002 + 1)),
 } - PLANNED
+
+MISSING = {f"002-{n}": f"not yet: {feature}" for feature, numbers in NOT_YET.items() for n in numbers}
 
 # Latency and throughput are figures of the benchmark: the section that measures each.
 MEASURED = {"SC-001": "enqueue", "SC-002": "pickup", "SC-006": "http", "SC-007": "drain"}
@@ -148,7 +159,7 @@ def test_every_requirement_stands_in_the_map_once() -> None:
 def test_what_is_not_planned_for_later_is_shown_by_a_test() -> None:
     for row in ROWS:
         if row.id in PLANNED:
-            assert row.shown_by == "planned", row.id
+            assert row.shown_by == MISSING.get(row.id, "planned"), row.id
         elif row.id in SEE_THERE:
             assert row.shown_by == "see there", row.id
         else:

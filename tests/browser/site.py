@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 
+from tests.dashboard.flow_jobs import FlowJobs
 from tests.queue.hands import Hands, eventually
 from treadle import Job, Queue
 from treadle.accounts import Accounts
@@ -28,6 +29,7 @@ class Site:
         self._thread.start()
         self.queue: Queue = self.run(Queue(database, **options).open())
         self.hands = Hands(self.queue)
+        self.flows = FlowJobs(self.queue, self.hands)
         self.accounts = self.run(self._accounts())
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -13,6 +13,9 @@ from pydantic import BaseModel, Field
 
 from tests.browser.person import Person
 from tests.browser.site import Site, site
+from tests.dashboard.flow_jobs import write
+from treadle.model.steps import StepState
+from treadle.policy.lifecycle import Failed
 
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SERIOUS = ("serious", "critical")
@@ -23,6 +26,12 @@ PAGES = [
     "/jobs?cols=error,priority,worker",
     "/jobs/{failed}",
     "/jobs/{running}",
+    "/jobs/{flow}",
+    "/jobs/{flow}/step?name=embed",
+    "/jobs/{flow}/requeue",
+    "/jobs/{flow}/requeue?step=approve",
+    "/jobs/{waiting}",
+    "/jobs/{waiting}?answer=json",
     "/jobs/new",
     "/errors",
     "/topics",
@@ -66,10 +75,21 @@ def furnished(people_file: object, tmp_path_factory: pytest.TempPathFactory) -> 
         found.start("slow")
         cancelled = found.enqueue("mail")
         found.run(found.queue.cancel(cancelled.id))
+        flow(found)
         plan(found)
         found.worker("host:1:abc")
         found.run(found.queue.pause("later"))
         yield found
+
+
+def flow(found: Site) -> None:
+    """A job with steps of every kind that has failed, and one that waits."""
+    runs = [write("embed", key=f"doc-{i}", result=i) for i in range(10)]
+    wrong = write("embed", StepState.FAILED, key="doc-99", error="TimeoutError: too slow")
+    skipped = write("translate", StepState.SKIPPED)
+    _, claimed = found.run(found.flows.begun(write("fetch", result={"a": [1]}), *runs, wrong, skipped, topic="rag"))
+    found.run(found.flows.ended(claimed, Failed("TimeoutError: too slow", "TimeoutError")))
+    found.run(found.flows.waiting())
 
 
 def plan(found: Site) -> None:
@@ -106,7 +126,9 @@ def faults(page: Page) -> list[str]:
 def test_no_page_has_a_serious_fault(viewer: Person) -> None:
     jobs = viewer.site.run(viewer.site.queue.list())
     ids = {job.status.value: job.id for job in jobs}
-    paths = [path.format(failed=ids["failed"], running=ids["processing"]) for path in PAGES]
+    flow = next(job.id for job in jobs if job.topic == "rag")
+    known = {"failed": ids["failed"], "running": ids["processing"], "waiting": ids["waiting"], "flow": flow}
+    paths = [path.format(**known) for path in PAGES]
     found = {}
     for path in paths:
         viewer.open(path)
@@ -128,6 +150,20 @@ def test_dialogs_menus_and_selections_have_none_either(viewer: Person) -> None:
     assert faults(viewer.page) == []
     viewer.page.get_by_role("menuitem", name=re.compile("Delete")).click()
     expect(viewer.dialog).to_be_visible()
+    assert faults(viewer.page) == []
+
+
+def test_an_open_step_an_unfolded_answer_and_a_refused_one_have_none_either(viewer: Person) -> None:
+    jobs = viewer.site.run(viewer.site.queue.list())
+    viewer.open(f"/jobs/{next(job.id for job in jobs if job.topic == 'rag')}")
+    viewer.page.locator(".step-result summary").first.click()
+    viewer.page.locator(".step-drop summary").first.click()
+    assert faults(viewer.page) == []
+    viewer.open(f"/jobs/{next(job.id for job in jobs if job.status == 'waiting')}")
+    viewer.page.get_by_text("Answer with an error").click()
+    assert faults(viewer.page) == []
+    viewer.page.get_by_role("button", name="Send the answer").click()
+    expect(viewer.page.get_by_role("alert")).to_be_visible()
     assert faults(viewer.page) == []
 
 

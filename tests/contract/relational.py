@@ -140,7 +140,7 @@ TIMES = {
     "later": ["run_at"],
     "workers": ["seen_at"],
     "leases": ["until", "renewed_at"],
-    "running": ["claimed_at", "started_at", "cancel_at"],
+    "running": ["claimed_at", "started_at", "cancel_at", "grace_from"],
     "outcomes": ["ended_at", "claimed_at", "started_at", "cancel_at"],
     "deadlines": ["expires_at"],
     "parked": ["until"],

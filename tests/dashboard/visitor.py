@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.dashboard.flow_jobs import FlowJobs
 from tests.http.api import PASSWORD, joined
 from tests.queue.hands import Hands
 from treadle import Job, Queue
@@ -26,6 +27,7 @@ class Visitor:
         self.queue = queue
         self.client = client
         self.hands = Hands(queue)
+        self.flows = FlowJobs(queue, self.hands)
         self.accounts = Accounts(queue.store)
 
     async def sign_in(self, password: str = PASSWORD) -> httpx.Response:

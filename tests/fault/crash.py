@@ -22,6 +22,7 @@ POINTS = {
     "enqueue": re.compile(r"INSERT INTO treadle[._]jobs"),
     "claim": re.compile(r"INSERT INTO treadle[._]running"),
     "settle": re.compile(r"INSERT INTO treadle[._](outcomes|later)"),
+    "step": re.compile(r"INSERT INTO treadle[._]steps AS x"),
     "heartbeat": re.compile(r"UPDATE treadle[._]leases (l )?SET until = (?!0)"),
     "fire": re.compile(r"UPDATE treadle[._]records SET key = t\.key"),
     "prune": re.compile(r"DELETE FROM treadle[._]jobs"),

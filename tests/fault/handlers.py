@@ -29,6 +29,25 @@ def make_queue(url: str, pen: Pen) -> Queue:
 
 def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
+    flow = queue.flow("three_steps", max_attempts=5)
+
+    @flow.step
+    async def first(ctx: Context, payload: dict[str, Any]) -> int:
+        pen.write("first", ctx)
+        return 1
+
+    @flow.step
+    def second(ctx: Context, payload: dict[str, Any]) -> int:
+        pen.write("second", ctx)
+        return int(ctx.results["first"]) + 1
+
+    @flow.step
+    async def third(ctx: Context, payload: dict[str, Any]) -> int:
+        pen.write("start", ctx)
+        pen.write("third", ctx)
+        pen.write("done", ctx)
+        return int(ctx.results["second"]) + 1
+
     @queue.job(retry=AGAIN_SOON)
     async def quick(ctx: Context) -> str:
         pen.write("start", ctx)

@@ -219,3 +219,27 @@ async def test_a_migration_that_was_killed_is_finished_or_rolled_back_by_the_nex
                 job = await queue.enqueue("quick")
                 ledger = await recover(crew, queue)
                 assert ledger.with_status("completed") == {job.id}
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+async def test_a_finished_step_never_runs_again(crew: Crew, queue: Queue, nth: int) -> None:
+    """A worker dies around the commit of each step of a flow; the next one goes on where it stopped."""
+    names = ("first", "second", "third")
+    stored: dict[str, int] = {}
+    for crash in crashes("step", seed=nth):
+        job = await queue.enqueue("three_steps", {})
+        await die(crew, "work", crash._replace(nth=nth), no_maintenance=True, slots=1, topics="three_steps")
+        steps = (await job.refresh()).steps
+        done = sum(step["status"] == "completed" for step in steps)
+        assert done in {"before": (nth - 1,), "during": (nth - 1, nth), "after": (nth,)}[crash.moment]
+        stored[job.id] = done
+    ran = {name: crew.journal.by_job(name) for name in names}
+    before = {(id_, name): len(ran[name].get(id_, [])) for id_ in stored for name in names}
+    await recover(crew, queue)
+    for id_, done in stored.items():
+        job = await queue.get(id_)
+        assert (job.status, job.result_value) == ("completed", 3)
+        again = {name: len(crew.journal.by_job(name).get(id_, [])) - before[id_, name] for name in names}
+        assert again == {name: int(place >= done) for place, name in enumerate(names)}
+        events = [event.message for event in await queue.events(id_) if event.type == "job:step:completed"]
+        assert sorted(events) == sorted(names)

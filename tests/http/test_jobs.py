@@ -285,8 +285,10 @@ async def test_a_completed_job_is_requeued_only_with_force(api: Api) -> None:
 
 async def test_requeue_from_a_step_that_is_not_there(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
-    for body in ({"mode": "from"}, {"mode": "from", "step": "prepare"}, {"mode": "sideways"}):
+    for body in ({"mode": "from"}, {"mode": "sideways"}, {"mode": "all", "step": "prepare"}):
         assert (await sqlite_api.post(f"/api/jobs/{job['id']}/requeue", body)).status_code == 400
+    answer = await sqlite_api.post(f"/api/jobs/{job['id']}/requeue", {"mode": "from", "step": "prepare"})
+    assert failure(answer) == (404, "unknown_step")
 
 
 async def test_patch_a_pending_job(api: Api) -> None:

@@ -17,6 +17,7 @@ from treadle.http import create_app
 from treadle.http.app import ROUTES
 
 HIDDEN = {
+    ("GET", "/api/jobs/{id}/steps/{step}/{nested}"),
     ("GET", "/api/openapi.json"),
     ("POST", "/_api/jobs/{topic}/dispatch"),  # the same as /api/jobs/{topic}/dispatch
 }

@@ -18,6 +18,7 @@ BODIES: dict[str, Any] = {
     "/api/jobs/enqueue": {"topic": "mail"},
     "/api/jobs/enqueue-many": {"jobs": [{"topic": "mail"}]},
     "/api/jobs/bulk": {"action": "cancel", "filter": "topic = 'mail'"},
+    "/api/jobs/{id}/signal": {"step": "approve"},
     "/api/workers/claim": {"workerId": "w", "topics": ["mail"]},
     "/api/workers/jobs/{id}/progress": {"token": 1, "percent": 1},
     "/api/workers/jobs/{id}/fail": {"token": 1, "error": "x"},
@@ -30,7 +31,7 @@ def routes() -> list[tuple[str, str]]:
 
 
 def filled(path: str, job_id: str) -> str:
-    for name, value in {"collection": "users", "topic": "mail", "id": job_id, "name": "w"}.items():
+    for name, value in {"collection": "users", "topic": "mail", "id": job_id, "name": "w", "step": "prepare"}.items():
         path = path.replace(f"{{{name}}}", value)
     assert "{" not in path
     return path

@@ -120,7 +120,7 @@ async def touched(world: World, act: Act, *, reading: bool = False) -> Touched:
     store = PostgresStore(world.url, stale_after_ms=7 * DAY)
     await store.open(migrate=False)
     try:
-        pool = store.pools.reader() if reading else store.pools.acquire()
+        pool = store.pools._from(store.pools._reads if reading else store.pools._engine)
         async with pool as connection:
             try:
                 async with connection.transaction():
@@ -279,7 +279,7 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
         {"ready_pkey", "jobs_pkey", "leases_pkey"},
     ),
     "settle_completed": (
-        [LIVE_LEASE, "{1}", "{1}", "{1}", ["mail"], None, None],
+        [LIVE_LEASE, "{1}", "{1}", "{1}", ["mail"], None, None, "[]"],
         {"running_pkey", "leases_pkey"},
     ),
     "take_due": (rows({"top": 100}), {"later_due", "later_pkey"}),

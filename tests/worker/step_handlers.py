@@ -1,6 +1,8 @@
 """Handlers and flows with steps; those in processes are found by name."""
 
+import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,47 @@ def _after(docs: list[Doc], payload: dict[str, Any]) -> list[Any]:
     if noted(payload["path"]).count("between") < payload.get("fails", 0) + 1:
         raise ValueError("not yet")
     return [doc.id for doc in docs]
+
+
+def finish(payload: dict[str, Any]) -> None:
+    Path(payload["begun"]).touch()
+    while not Path(payload["go"]).exists():
+        time.sleep(0.01)
+    note(payload["path"], "careful")
+
+
+async def careful(ctx: Context, payload: dict[str, Any]) -> None:
+    await ctx.step("careful", finish, payload, cancelable=False)
+    await ctx.step("never", make_doc, payload["path"], 1)
+
+
+def careful_in_thread(ctx: Context, payload: dict[str, Any]) -> None:
+    ctx.step("careful", finish, payload, cancelable=False)
+    ctx.step("never", make_doc, payload["path"], 1)
+
+
+def tells_progress(ctx: Context, payload: dict[str, Any]) -> None:
+    ctx.progress(40, "page 4\x00")
+    finish(payload)
+    ctx.progress(60)
+    if payload.get("fails"):
+        raise ValueError("torn page")
+
+
+async def tells_progress_async(ctx: Context, payload: dict[str, Any]) -> None:
+    for percent in range(2001):
+        ctx.progress(percent / 50, "page 4\x00")
+    await asyncio.to_thread(finish, payload)
+    await ctx.progress(60)
+    if payload.get("fails"):
+        raise ValueError("torn page")
+
+
+def nothing(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+
+def careful_step(ctx: Context, payload: dict[str, Any]) -> None:
+    finish(payload)
 
 
 async def waits(ctx: Context, payload: dict[str, Any]) -> str:

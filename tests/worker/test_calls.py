@@ -25,7 +25,7 @@ class NoServices:
     blocking = False
     describe = staticmethod(describe)
 
-    def recall_step(self, call: Any, name: str, key: str, cancelable: bool) -> Any: ...
+    def recall_step(self, call: Any, name: str, key: str, finish_ms: int | None) -> Any: ...
 
     def record_step(self, call: Any, record: Any, name: str, key: str) -> Any: ...
 
@@ -63,7 +63,7 @@ def cause(call: Call) -> Cause | None:
 
 
 def test_a_cancel_stops_every_call_except_those_that_must_finish(attempt: Attempt) -> None:
-    first, second = call_of(attempt), call_of(attempt, cancelable=False)
+    first, second = call_of(attempt), call_of(attempt, finishes_by=1e9)
     assert attempt.stop(Cause.CANCEL, "enough")
     assert (cause(first), cause(second)) == (Cause.CANCEL, None)
     second.check()
@@ -74,14 +74,14 @@ def test_a_cancel_stops_every_call_except_those_that_must_finish(attempt: Attemp
 
 @pytest.mark.parametrize("why", [Cause.TIMEOUT, Cause.SHUTDOWN, Cause.LOST])
 def test_nothing_else_waits_for_a_call_that_must_finish(attempt: Attempt, why: Cause) -> None:
-    call = call_of(attempt, cancelable=False)
+    call = call_of(attempt, finishes_by=1e9)
     attempt.stop(why, "now")
     assert cause(call) is why
 
 
 def test_a_cancel_reaches_the_outer_call_when_the_step_inside_it_has_finished(attempt: Attempt) -> None:
     outer = call_of(attempt)
-    step = call_of(attempt, cancelable=False, parent=outer)
+    step = call_of(attempt, finishes_by=1e9, parent=outer)
     inside_step = call_of(attempt, parent=step)
     attempt.stop(Cause.CANCEL, "enough")
     assert (cause(outer), cause(step)) == (None, None)

@@ -1,11 +1,13 @@
 """Steps in handlers and declared flows: kept, typed, tried again alone, waited for without a slot."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.worker import step_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
@@ -21,6 +23,7 @@ from treadle.model.errors import (
     WaitTimeout,
     WrongState,
 )
+from treadle.store.values import StepWrite
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "coroutine": (handlers.in_coroutine, {}),
@@ -33,6 +36,18 @@ WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "thread": (handlers.waits_in_thread, {}),
     "process": (handlers.waits_in_thread, {"process": True}),
 }
+CAREFUL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.careful, {}),
+    "thread": (handlers.careful_in_thread, {}),
+    "process": (handlers.careful_in_thread, {"process": True}),
+    "flow": (None, {}),
+}
+TELLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.tells_progress_async, {}),
+    "thread": (handlers.tells_progress, {}),
+    "process": (handlers.tells_progress, {"process": True}),
+}
+QUICK = CancelPolicy(grace="10ms")
 AGAIN = Retry(3, backoff="fixed", delay="1ms")
 
 
@@ -195,6 +210,52 @@ async def test_a_cancel_waits_for_a_step_that_must_finish(queue: Queue, start: S
     assert states(await job.refresh()) == {"careful": "completed"}
 
 
+@pytest.mark.parametrize("kind", CAREFUL)
+async def test_the_reaper_leaves_a_step_that_must_finish_alone(
+    queue: FaultyQueue, start: Start, tmp_path: Path, kind: str
+) -> None:
+    """The grace counts from its end."""
+    payload = {name: str(tmp_path / name) for name in ("path", "begun", "go")}
+    if kind == "flow":
+        flow = queue.flow("careful", cancel=QUICK)
+        flow.step(cancelable=False)(handlers.careful_step)
+        flow.external("never")
+    else:
+        function, options = CAREFUL[kind]
+        queue.register("careful", function, cancel=QUICK, **options)
+    job = await queue.enqueue("careful", payload)
+    await start(queue, reap_interval="20ms")
+    await until(Path(payload["begun"]).exists)
+    await queue.cancel(job.id, "stop")
+    looks = queue.faults.calls["reap"]
+    await until(lambda: queue.faults.calls["reap"] > looks + 5)
+    assert (await job.refresh()).status is Status.CANCELLING
+    Path(payload["go"]).touch()
+    seen = await ended(queue, job)
+    assert (seen.status, handlers.noted(payload["path"])) == (Status.CANCELLED, ["careful"])
+    assert next(step["status"] for step in seen.steps if step["id"].startswith("careful")) == "completed"
+
+
+async def test_a_step_that_must_finish_has_its_time_limit(queue: Queue, start: Start) -> None:
+    flow = queue.flow("bounded", cancel=QUICK)
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    @flow.step(cancelable=False, timeout="300ms")
+    async def deaf(ctx: Context, payload: dict[str, Any]) -> None:
+        begun.set()
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    job = await flow.enqueue({})
+    await start(queue, reap_interval="20ms")
+    await begun.wait()
+    await queue.cancel(job.id, "stop")
+    seen = await ended(queue, job)
+    let_go.set()
+    assert (seen.status, states(seen)) == (Status.CANCELLED, {"deaf": "cancelled"})
+
+
 # -- flows -------------------------------------------------------------------------------------------
 
 
@@ -238,6 +299,50 @@ async def test_a_retry_runs_only_what_has_not_completed(queue: Queue, start: Sta
     await start(queue)
     assert await job.result("30s") == 2
     assert ran == ["one", "two", "two", "two"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("kind", TELLS)
+async def test_a_step_shows_how_far_it_is(
+    queue: FaultyQueue, start: Start, tmp_path: Path, kind: str, fails: bool
+) -> None:
+    function, options = TELLS[kind]
+    flow = queue.flow("telling", max_attempts=1)
+    flow.step(name="first")(handlers.nothing)
+    flow.step(name="read", **options)(function)
+    flow.step(name="last")(handlers.nothing)
+    payload = {name: str(tmp_path / name) for name in ("path", "begun", "go")}
+    job = await flow.enqueue({**payload, "fails": fails})
+    await start(queue)
+
+    async def told() -> bool:
+        step = (await job.refresh()).steps[1]
+        return (step["status"], step["progress"], step["message"]) == ("processing", 40, "page 4\\x00")
+
+    await until(told)
+    seen = await job.refresh()
+    assert (seen.progress, seen.progress_message, seen.step) == (46, "page 4\\x00", "read")
+    assert seen.steps[2]["progress"] == 0
+    Path(payload["go"]).touch()
+    seen = await ended(queue, job)
+    expected = ("failed", 60) if fails else ("completed", 100)
+    assert (seen.steps[1]["status"], seen.steps[1]["progress"]) == expected
+    assert seen.steps[1]["message"] == "page 4\\x00"
+    assert seen.progress == (53 if fails else 100)
+
+
+async def test_progress_of_a_step_costs_no_write_per_report(queue: FaultyQueue, start: Start, tmp_path: Path) -> None:
+    flow = queue.flow("telling")
+    flow.step(handlers.tells_progress_async)
+    payload = {name: str(tmp_path / name) for name in ("path", "begun", "go")}
+    writes: list[StepWrite] = []
+    queue.faults.before("checkpoint", lambda lease, some: writes.extend(step for one in some for step in one.steps))
+    job = await flow.enqueue(payload)
+    await start(queue)
+    await until(lambda: any(step.progress == 40 for step in writes))
+    Path(payload["go"]).touch()
+    await job.result("30s")
+    assert {step.progress for step in writes} <= {0, 40, 60}, "2,001 reports"
 
 
 async def test_when(queue: Queue, start: Start) -> None:
@@ -431,6 +536,133 @@ async def test_a_parked_jobs_time_limit_stands_still(queue: Queue, start: Start)
     assert await job.result("30s") == "in time"
 
 
+# -- again -------------------------------------------------------------------------------------------
+
+
+async def test_requeue_in_python(queue: Queue, start: Start) -> None:
+    ran: list[str] = []
+    flow = queue.flow("again", max_attempts=1)
+
+    @flow.step
+    async def one(ctx: Context, payload: dict[str, Any]) -> None:
+        ran.append("one")
+
+    @flow.step
+    async def two(ctx: Context, payload: dict[str, Any]) -> str:
+        ran.append("two")
+        if payload.get("bad"):
+            raise ValueError("bad")
+        return "good"
+
+    job = await flow.enqueue({"bad": True})
+    await start(queue)
+    await ended(queue, job)
+    assert (await queue.requeue_plan(job.id)).steps == ["two"]
+    await queue.requeue(job.id)
+    await ended(queue, job)
+    assert ran == ["one", "two", "two"]
+    await queue.requeue(job.id, payload={"bad": False})
+    assert await job.result("30s") == "good"
+    assert ran == ["one", "two", "two", "one", "two"]
+    assert (await queue.requeue_plan(job.id, force=True)).steps == ["one", "two"]
+    with pytest.raises(WrongState):
+        await queue.requeue(job.id)
+
+
+async def test_a_flow_that_outlives_a_deploy(queue: Queue, start: Start, url: str) -> None:
+    """One step is added, one removed, one renamed while the job waits."""
+    old = queue.flow("deployed")
+
+    @old.step
+    async def kept(ctx: Context, payload: dict[str, Any]) -> int:
+        return 1
+
+    old.external("approve")
+
+    @old.step
+    async def removed(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    @old.step
+    async def before(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    job = await old.enqueue({})
+    worker = await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    worker.stop()
+    await worker.done
+    async with Queue(url) as newer:
+        ran: list[str] = []
+        new = newer.flow("deployed")
+
+        @new.step(name="kept")
+        async def still_kept(ctx: Context, payload: dict[str, Any]) -> int:
+            ran.append("kept")
+            return 2
+
+        new.external("approve")
+
+        @new.step
+        async def added(ctx: Context, payload: dict[str, Any]) -> None:
+            ran.append("added")
+
+        @new.step(name="after")
+        async def renamed(ctx: Context, payload: dict[str, Any]) -> int:
+            ran.append("after")
+            return int(ctx.results["kept"])
+
+        await start(newer)
+        await newer.signal(job.id, "approve")
+        assert await newer.result(job.id, "30s") == 1
+        assert ran == ["added", "after"]
+
+
+async def test_an_older_worker_leaves_a_new_step_to_others(queue: Queue, start: Start, url: str) -> None:
+    def declare(queue: Queue, names: list[str]) -> None:
+        flow = queue.flow("growing")
+        for name in names:
+
+            @flow.step(name=name)
+            async def step(ctx: Context, payload: dict[str, Any]) -> int:
+                return 1
+
+    declare(queue, ["one"])
+    await queue.save_templates()
+    async with Queue(url) as newer:
+        declare(newer, ["one", "two"])
+        await newer.save_templates()
+        job = await newer.enqueue("growing", {})
+        older = await start(queue)
+        await eventually_event(queue, job.id, "job:snoozed")
+        assert "no worker has the code of step two" in await newer.why(job.id)
+        assert states(await newer.get(job.id)) == {"one": "completed", "two": "pending"}
+        older.stop()
+        await older.done
+        await start(newer)
+        assert await newer.result(job.id, "30s") == 1
+        assert (await newer.get(job.id)).attempt == 1
+
+
+async def test_signals_race_the_park(queue: Queue, start: Start) -> None:
+    """Before, during or after parking: each is received once."""
+    flow = queue.flow("raced", max_attempts=1)
+    flow.external("approve", answer=int)
+
+    @flow.step
+    async def done(ctx: Context, payload: dict[str, Any]) -> int:
+        return int(ctx.results["approve"])
+
+    await start(queue)
+
+    async def one(number: int) -> None:
+        job = await flow.enqueue({})
+        await asyncio.sleep(number % 7 / 1000)
+        await queue.signal(job.id, "approve", number)
+        assert await job.result("60s") == number
+
+    for first in range(0, 100, 20):
+        await asyncio.gather(*(one(number) for number in range(first, first + 20)))
+
+
 # -- bad declarations ----------------------------------------------------------------------------------
 
 
@@ -446,7 +678,7 @@ async def test_bad_declarations(queue: Queue) -> None:
         lambda: flow.external("x" * 10_000),
         lambda: flow.step(name="a/b")(step),
         lambda: flow.step(name="other", timeout=0)(step),
-        lambda: flow.step(name="other", when="yes")(step),  # type: ignore[arg-type]
+        lambda: flow.step(name="other", when="yes")(step),  # type: ignore[call-overload]
         lambda: flow.external("other", answer_rule="((("),
         lambda: queue.flow("bad"),
         lambda: queue.flow("worse", process=True),

@@ -60,6 +60,8 @@ def arrivals() -> list[Arrival]:
         Arrival("render_video", 45, lambda: {"assetId": f"v_{_id()}", "preset": "1080p"}, lambda: {"expires": "4m"}),
         Arrival("demo_long_task", 37, lambda: {"target": f"album_{_id()}"}, _user),
         Arrival("multi_step_pipeline", 19, lambda: {"source": f"s3://demo/{_id()}", "rows": 1000}),
+        Arrival("publish_corpus", 90, lambda: {"corpus": random.choice(["support-eu", "legal-eu"])}),
+        Arrival("ask_agent", 25, lambda: {"question": "Which invoices from September are unpaid?"}),
     ]
 
 

@@ -144,7 +144,8 @@ class LongTask(BaseModel):
     items: int = Field(20, ge=1, le=1000, description="How many parts it has")
 
 
-@queue.job(
+long_task = queue.flow(
+    "demo_long_task",
     title="示範長任務",
     description="展示 job template、進度、取消、重跑與排程能力",
     concurrency=Concurrency("reject_same_scope"),
@@ -153,11 +154,26 @@ class LongTask(BaseModel):
     cancel=CancelPolicy(supported=True, mode="cooperative", grace=30),
     retry=Retry(2, [30, 120]),
 )
-async def demo_long_task(ctx: Context, task: LongTask) -> dict[str, int]:
-    for item in range(task.items):
+
+
+@long_task.step(name="prepare", title="準備資料", timeout=60)
+async def prepare_task(ctx: Context, task: LongTask) -> list[int]:
+    await asyncio.sleep(1)
+    return list(range(task.items))
+
+
+@long_task.step(name="execute", title="執行任務", timeout=300)
+async def execute_task(ctx: Context, task: LongTask) -> int:
+    for item in ctx.results["prepare"]:
         await asyncio.sleep(0.4)
         await ctx.progress(item * 100 // task.items, f"{task.target}: {item} of {task.items}")
-    return {"items": task.items}
+    return task.items
+
+
+@long_task.step(name="finalize", title="整理結果", timeout=30, cancelable=False)
+async def finalize_task(ctx: Context, task: LongTask) -> dict[str, int]:
+    await asyncio.sleep(0.5)
+    return {"items": ctx.results["execute"]}
 
 
 class Report(BaseModel):
@@ -189,9 +205,86 @@ class Pipeline(BaseModel):
     options: dict[str, Any] = {}
 
 
-@queue.job(title="Pipeline of several steps", description="prepare, execute, finalize", timeout="10m")
-async def multi_step_pipeline(ctx: Context, pipeline: Pipeline) -> dict[str, Any]:
-    for percent, step in ((0, "prepare"), (33, "execute"), (66, "finalize")):
-        await ctx.progress(percent, step)
-        await asyncio.sleep(random.uniform(0.5, 2))
-    return {"source": pipeline.source, "rows": pipeline.rows}
+pipeline = queue.flow(
+    "multi_step_pipeline", title="Pipeline of several steps", description="prepare, execute, finalize", timeout="10m"
+)
+
+
+@pipeline.step(name="prepare")
+async def prepare_rows(ctx: Context, wanted: Pipeline) -> dict[str, Any]:
+    await asyncio.sleep(random.uniform(0.5, 2))
+    return {"source": wanted.source, "rows": wanted.rows}
+
+
+@pipeline.step(name="execute", retry=Retry(3, ["1s"]))
+async def execute_rows(ctx: Context, wanted: Pipeline) -> int:
+    await asyncio.sleep(random.uniform(0.5, 2))
+    if random.random() < 0.4:
+        raise ConnectionError(f"{wanted.source} hung up")
+    return int(ctx.results["prepare"]["rows"])
+
+
+@pipeline.step(name="finalize")
+async def finalize_rows(ctx: Context, wanted: Pipeline) -> dict[str, Any]:
+    await asyncio.sleep(random.uniform(0.2, 1))
+    return {"source": wanted.source, "rows": ctx.results["execute"]}
+
+
+# A flow that waits for a person, and a loop of unknown length that keeps each turn.
+
+
+class Corpus(BaseModel):
+    corpus: str
+    documents: int = 24
+
+
+class Approval(BaseModel):
+    ok: bool = Field(description="Publish these documents?")
+    audience: Literal["customers", "internal"] = Field("customers", description="Who may search them afterwards.")
+    note: str | None = Field(None, max_length=500, description="Goes to the person who asked.")
+
+
+corpus = queue.flow("publish_corpus", title="Publish a corpus", description="Indexed, approved by a person, published")
+
+
+@corpus.step
+async def fetch(ctx: Context, wanted: Corpus) -> list[str]:
+    await asyncio.sleep(1.5)
+    return [f"document-{n:02}" for n in range(wanted.documents)]
+
+
+@corpus.step
+async def summarise(ctx: Context, wanted: Corpus) -> str:
+    for part in range(10):
+        await asyncio.sleep(0.3)
+        await ctx.progress(part * 10, f"{part * 41} words")
+    return f"The corpus {wanted.corpus} holds {wanted.documents} documents. Two expire this year."
+
+
+corpus.external("approve", answer=Approval, timeout="3d")
+
+
+@corpus.step(when=lambda ctx, wanted: ctx.results["approve"].ok, cancelable=False)
+async def publish(ctx: Context, wanted: Corpus) -> str:
+    await asyncio.sleep(1)
+    return f"{wanted.corpus} for {ctx.results['approve'].audience}"
+
+
+@queue.job(timeout="10m", retry=Retry(3, ["2s"]))
+async def ask_agent(ctx: Context, payload: dict[str, Any]) -> str:
+    for turn in range(random.Random(ctx.job_id).randrange(3, 12)):
+        await ctx.step("model", _think, key=turn, retry=Retry(3, ["500ms"]))
+        await ctx.step("tool", _use_tool, payload["question"], key=turn)
+    return "three invoices are unpaid"
+
+
+async def _think() -> dict[str, int]:
+    await asyncio.sleep(random.uniform(0.3, 1.5))
+    if random.random() < 0.1:
+        raise TimeoutError("the model took too long")
+    return {"tokens": random.randrange(100, 900)}
+
+
+async def _use_tool(question: str) -> str:
+    await asyncio.sleep(random.uniform(0.1, 0.8))
+    return f"looked for {question}"

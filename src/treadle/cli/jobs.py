@@ -148,6 +148,10 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
         print_json({**job.as_json(), "events": [event_as_json(event) for event in events]})
         return
     print_facts(_facts(job))
+    if job.steps:
+        print_heading("\nsteps")
+        for line in _step_tree(job.steps):
+            print(safe(line))
     if job.last_error:
         print_heading("\nerror" if job.status == "failed" else "\nlast error")
         print(safe(job.last_error.rstrip()))
@@ -156,6 +160,31 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
         (Column("at"), Column("event"), Column("status"), Column("message", flexible=True)),
         [_event_row(event) for event in events],
     )
+
+
+def _step_tree(steps: Sequence[dict[str, Any]]) -> list[str]:
+    """One line for each step, nested ones below the step that made them."""
+    lines = []
+    for place, step in enumerate(steps):
+        depth = step["id"].count("/")
+        last = not any(later["id"].count("/") == depth for later in steps[place + 1 :])
+        items = step["items"]
+        runs = f" {items['done']}/{items['total']}" if items else ""
+        failed = f" ({items['failed']} failed)" if items and items["failed"] else ""
+        title = step["id"].rpartition("/")[2] if depth else step["name"]
+        lines.append(f"{'   ' * depth}{'└─' if last else '├─'} {title}  {step['status']}{runs}{failed}{_took(step)}")
+    return lines
+
+
+def _took(step: dict[str, Any]) -> str:
+    from datetime import datetime
+
+    from treadle.model.durations import format_ms
+
+    if step["startedAt"] is None or step["completedAt"] is None:
+        return ""
+    took = datetime.fromisoformat(step["completedAt"]) - datetime.fromisoformat(step["startedAt"])
+    return f"  {format_ms(round(took.total_seconds() * 1000))}"
 
 
 def _facts(job: Job) -> dict[str, Text | str]:
@@ -228,10 +257,66 @@ def why(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = 
 
 @app.command()
 def requeue(
-    job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False
+    job_ids: options.JobIds,
+    force: Force = False,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="MODE", help="Of steps: unfinished (default), all or from.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", metavar="NAME", help="With --mode from: where to begin.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the steps that would run.")] = False,
+    db: options.Db = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Put ended jobs back with all their attempts."""
-    _steer("requeued", job_ids, lambda queue, job_id: queue.requeue(job_id, force=force), db, as_json)
+    if dry_run:
+        return _plan_requeue(job_ids, force, mode, step, db, as_json)
+    _steer(
+        "requeued", job_ids, lambda queue, job_id: queue.requeue(job_id, force=force, mode=mode, step=step), db, as_json
+    )
+
+
+def _plan_requeue(
+    job_ids: Sequence[str], force: bool, mode: str | None, step: str | None, db: str | None, as_json: bool
+) -> None:
+    async def plans() -> list[tuple[str, list[str]]]:
+        async with existing(db) as queue:
+            found = [await queue.requeue_plan(one, force=force, mode=mode, step=step) for one in dict.fromkeys(job_ids)]
+            return [(plan.job.id, plan.steps) for plan in found]
+
+    found = asyncio.run(plans())
+    if as_json:
+        print_json(listed({"id": job_id, "wouldRun": steps} for job_id, steps in found))
+        return
+    for job_id, steps in found:
+        say(f"{job_id} would run {', '.join(steps) or 'again; it has no steps'}")
+
+
+@app.command()
+def signal(
+    job_id: options.JobId,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The step that waits.")],
+    result: Annotated[str | None, typer.Argument(metavar="[JSON]", help="The answer; null without it.")] = None,
+    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Answer with an error instead.")] = None,
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Of one run of the step.")] = "",
+    db: options.Db = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Answer a step that waits, or will."""
+    from treadle.model.payload import loads
+
+    value = None if result is None else loads(result, "result")
+
+    async def answer() -> Job:
+        async with existing(db) as queue:
+            return await queue.signal(job_id, step, value, error=error, key=key)
+
+    job = asyncio.run(answer())
+    if as_json:
+        print_json(job.as_json())
+    else:
+        say(f"{job_id}: step {step} is answered; the job is {job.status}")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from treadle.queue.audit import AuditEntry
 
 WHAT = {
     "requeue": "Requeued",
+    "answer": "Answered",
     "cancel": "Cancelled",
     "delete": "Deleted",
     "release": "Released",

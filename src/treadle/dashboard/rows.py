@@ -12,6 +12,7 @@ from treadle.insights.error_text import read_error
 from treadle.insights.overview import Now
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 
 # A pending job that is this late shows the reason.
 LATE = timedelta(seconds=30)
@@ -22,6 +23,10 @@ class SecondLine:
     text: str
     bad: bool = False
     progress: int | None = None
+    step: str = ""
+    """The step that the text is about."""
+    until: datetime | None = None
+    """When its wait gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +113,15 @@ def _second(job: Job, queue: Now, now: datetime) -> SecondLine | None:
     if job.status in (Status.PROCESSING, Status.CANCELLING):
         shows = job.progress or job.progress_message
         return SecondLine(job.progress_message or "", progress=job.progress) if shows else None
+    if job.status is Status.WAITING:
+        waits = next((step["id"] for step in job.steps if step["status"] == StepState.WAITING), job.step)
+        return SecondLine("waits for an answer.", step=waits or "?", until=job.waits_until)
     if job.status is Status.PENDING:
-        return _waiting(job, queue, now, error.line if error else "")
+        return _late(job, queue, now, error.line if error else "")
     return None
 
 
-def _waiting(job: Job, queue: Now, now: datetime, error: str) -> SecondLine | None:
+def _late(job: Job, queue: Now, now: datetime, error: str) -> SecondLine | None:
     if job.run_at > now:
         return SecondLine(f"Tries again. Last error: {error}") if job.attempt and error else None
     late = now - max(job.run_at, job.created_at)

@@ -59,6 +59,11 @@ def _unit(seconds: float) -> str:
     return f"{whole}s"
 
 
+def left(until: datetime, now: datetime | None = None) -> str:
+    """The time until then, in two units."""
+    return duration((until - (now or datetime.now(UTC))) / timedelta(milliseconds=1))
+
+
 def exact(when: datetime | None) -> str:
     return DASH if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -94,6 +99,13 @@ def percent(value: float | None) -> str:
     if value is None:
         return DASH
     return "100 %" if value == 1 else f"{min(value * 100, 99.9):.1f} %"
+
+
+def size(count: int) -> str:
+    """Of stored data: 216 bytes, 97.7 KiB, 1.0 MiB."""
+    if count < 1024:
+        return plural(count, "byte")
+    return f"{count / 1024:.1f} KiB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MiB"
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -140,6 +152,7 @@ FILTERS = {
     "exact": exact,
     "initials": initials,
     "iso": iso,
+    "left": left,
     "length_words": length_words,
     "number": number,
     "percent": percent,

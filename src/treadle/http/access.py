@@ -162,6 +162,19 @@ class Access:
             raise refusal(caller)
         return condition
 
+    async def may_answer(self, request: Request, job: Job, rule_text: str) -> bool:
+        """Whether the caller may answer a step of this job under the step's own rule."""
+        caller = await self.caller(request)
+        await self.enabled()
+        if caller.may("manage") or rule_text == PUBLIC:
+            return True
+        rule = parsed(rule_text)
+        if rule is None:
+            return False
+        body = await _body(request, caller) if rule.names_body else {}
+        facts = _facts(request, caller, rule.text, datetime.now(UTC))
+        return rules.matches(rule.bind(replace(facts, body=normalised(body))), job.as_json())
+
 
 @lru_cache(maxsize=64)
 def parsed(text: str) -> Rule | None:

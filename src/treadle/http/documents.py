@@ -24,6 +24,7 @@ from treadle.model.errors import InvalidInput
 from treadle.model.fields import JOB_FIELDS, FieldKind
 from treadle.model.fields import Field as JobField
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 
 # -- what clients send ---------------------------------------------------------------------------
 
@@ -117,10 +118,20 @@ class CancelBody(Body):
 
 
 class RequeueBody(Body):
-    mode: Literal["unfinished", "all", "from"] = "unfinished"
+    mode: Literal["unfinished", "all", "from"] | None = Field(None, description="unfinished by default")
     step: ShortText | None = None
     force: bool | None = Field(None, description="a completed job too")
-    dryRun: bool | None = Field(None, description="only say whether it could be")
+    dryRun: bool | None = Field(None, description="only say whether it could be, and which steps would run")
+    payload: dict[str, Any] | None = Field(None, description="run everything again with this payload")
+
+
+class SignalBody(Body):
+    step: ShortText
+    key: Annotated[str, Field(max_length=255)] = Field("", description="of one run of the step")
+    result: Any = Field(None, description="the answer; null is one, too")
+    error: Annotated[str, Field(min_length=1, max_length=10_000)] | None = Field(
+        None, description="instead of a result: the step fails with this"
+    )
 
 
 class DeleteBody(Body):
@@ -301,13 +312,51 @@ _BOUNDS: dict[str, Any] = {"progress": Annotated[int, Field(ge=0, le=100)]}
 
 
 def _of_table(field: JobField) -> Any:
+    if field.name == "steps":
+        return list[StepDocument]
     found = _BOUNDS.get(field.name, Time if field.kind is FieldKind.DATE else field.type)
     return found if field.always else found | None
+
+
+class StepItems(Document):
+    total: int
+    done: int
+    failed: int
+
+
+class StepDocument(Document):
+    id: str = Field(description="the declared name")
+    name: str = Field(description="its title")
+    status: StepState
+    progress: int
+    message: str | None
+    attempt: int
+    startedAt: Time | None
+    completedAt: Time | None
+    error: str | None
+    result: Any = Field(description="null above 64 KiB: read it at /api/jobs/{id}/steps/{step}")
+    resultSize: int | None = Field(description="in bytes")
+    key: str | None
+    items: StepItems | None = Field(description="the runs of a step that has keys")
+
+
+class StepRunDocument(StepDocument):
+    answerSchema: dict[str, Any] | None = Field(description="of a step that waits: what an answer has to look like")
+    waitsUntil: Time | None
+
+
+class StepPageDocument(Document):
+    items: list[StepRunDocument]
+    totalItems: int
+    limit: int
+    offset: int
 
 
 if TYPE_CHECKING:
 
     class JobDocument(Document): ...
+
+    class RequeuedDocument(JobDocument): ...
 
     class EnqueuedDocument(JobDocument): ...
 
@@ -315,6 +364,14 @@ if TYPE_CHECKING:
 else:
     _FIELDS = {field.json: (_of_table(field), ...) for field in JOB_FIELDS}
     JobDocument = create_model("JobDocument", __base__=Document, **_FIELDS)
+    RequeuedDocument = create_model(
+        "RequeuedDocument",
+        __base__=JobDocument,
+        wouldRun=(
+            list[str] | None,
+            Field(..., description="with dryRun: the steps that would run again; null otherwise"),
+        ),
+    )
     EnqueuedDocument = create_model("EnqueuedDocument", __base__=JobDocument, deduplicated=(bool, ...))
     ClaimedDocument = create_model("ClaimedDocument", __base__=JobDocument, token=(str, ...))
 

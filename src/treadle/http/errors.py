@@ -85,6 +85,8 @@ _STATUS: list[tuple[type[errors.TreadleError], int]] = [
     (errors.JobNotFound, 404),
     (errors.ScheduleNotFound, 404),
     (errors.TemplateNotFound, 404),
+    (errors.UnknownStep, 404),
+    (errors.StepEnded, 409),
     (errors.InvalidInput, 400),
     (errors.KeyReused, 422),
     (errors.Refused, 409),
@@ -102,7 +104,7 @@ _SNAKE = re.compile(r"\b(?:run|expires)_at\b|\bmax_(?:attempts|retries)\b|^[a-z]
 def from_treadle(error: errors.TreadleError) -> ApiError:
     """Translate an error of the queue, with the HTTP names of its fields."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    if status == 404:
+    if status == 404 and not isinstance(error, errors.UnknownStep):
         return not_found()
     if status == 500:
         return internal()
@@ -115,8 +117,8 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
     field = error.data.get("field")
     if field is None:
         return ApiError(status, error.code, message, error.data)
-    # The names inside a payload are the client's.
-    name = str(field) if isinstance(error, errors.InvalidPayload) else camel(str(field))
+    # The names inside a payload or an answer are the client's.
+    name = str(field) if isinstance(error, errors.InvalidPayload | errors.InvalidAnswer) else camel(str(field))
     return ApiError(status, error.code, message, {name: {"code": error.code, "message": message}})
 
 

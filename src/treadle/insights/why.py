@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
+from treadle.insights.templates import template_from
 from treadle.model.durations import format_ms
 from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
+from treadle.policy.flow import UNSERVED
+from treadle.policy.saved_template import KIND
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, LimitReached, Obstacle
 
@@ -19,13 +24,29 @@ async def why(store: Store, id: str) -> list[str]:
         raise JobNotFound(f"no job has the id {id}", id=id)
     if job.status is Status.PROCESSING or job.status is Status.CANCELLING:
         return []
+    if job.status is Status.WAITING:
+        return [_waits(step) for step in job.steps if step["status"] == "waiting"]
     if job.status is not Status.PENDING:
         return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
     return [
         *_by_time(job, from_ms(await store.now())),
         *await _by_topic(store, job),
         *map(_by_limit, await store.obstacles(id)),
+        *await _unserved(store, job),
     ]
+
+
+def _waits(step: Mapping[str, Any]) -> str:
+    return f"it waits for an answer to step {step['id']} since {step['startedAt']}"
+
+
+async def _unserved(store: Store, job: Job) -> list[str]:
+    """A worker that lacks the code of the next step says so when it puts the job back."""
+    if not job.steps:
+        return []
+    events = await store.events(job.id) or []
+    last = events[-1].message if events and events[-1].type == "job:snoozed" else ""
+    return [last] if last.startswith(UNSERVED) else []
 
 
 def _by_limit(obstacle: Obstacle) -> str:
@@ -59,6 +80,13 @@ async def _by_topic(store: Store, job: Job) -> list[str]:
     if not serving:
         needs = f", and the job needs one with the capability {job.capability!r}" if job.capability else ""
         reasons.append(f"no live worker serves topic {job.topic}{needs}")
+        if await _is_flow(store, job.topic):
+            reasons.append(f"topic {job.topic} is a flow: workers that claim over HTTP don't get its jobs")
     elif job.capability and not any(job.capability in worker.capabilities for worker in serving):
         reasons.append(f"no live worker that serves topic {job.topic} has the capability {job.capability!r}")
     return reasons
+
+
+async def _is_flow(store: Store, topic: str) -> bool:
+    record = (await store.get_records([(KIND, topic)]))[0]
+    return record is not None and bool(template_from(record).template.steps)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         async def get(self, job_id: str) -> Job: ...
         async def cancel(self, job_id: str, reason: str = "") -> Job: ...
         async def requeue(self, job_id: str, *, force: bool = False) -> Job: ...
+        async def signal(self, job_id: str, step: str, value: Any = None, *, error: str | None = None) -> Job: ...
         async def delete(self, job_id: str, *, force: bool = False) -> None: ...
         async def result(self, job_id: str, timeout: Duration | None = None) -> Any: ...
         async def events(self, job_id: str) -> Sequence[Event]: ...
@@ -163,6 +164,8 @@ class Job(_Twin, Generic[ResultT]):
     parent_id: str | None = None
     webhook_url: str | None = None
     webhook_sent: bool | None = None
+    waits_until: datetime | None = None
+    """When a waiting job gives up; None: it waits as long as it takes. Not in JSON."""
     token: int | None = field(default=None, repr=False)
     """The token of its last claim; not in JSON."""
     deduplicated: bool = False
@@ -188,6 +191,10 @@ class Job(_Twin, Generic[ResultT]):
     async def requeue(self, *, force: bool = False) -> Job[ResultT]:
         """See `Queue.requeue`."""
         return await self._bound().requeue(self.id, force=force)
+
+    async def signal(self, step: str, value: Any = None, *, error: str | None = None) -> Job[ResultT]:
+        """See `Queue.signal`."""
+        return await self._bound().signal(self.id, step, value, error=error)
 
     async def delete(self, *, force: bool = False) -> None:
         """See `Queue.delete`."""

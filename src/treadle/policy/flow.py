@@ -18,6 +18,7 @@ from treadle.policy.judgement import CallResult, Interrupt, judge
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
 
 UNSERVED_MS = 5_000
+UNSERVED = "no worker has the code of step"
 MODES = ("unfinished", "all", "from")
 
 
@@ -110,7 +111,7 @@ def _next_external(step: PlannedStep, known: StepFacts, facts: FlowFacts) -> Pla
 
 
 def unserved(name: str) -> str:
-    return f"no worker has the code of step {name}"
+    return f"{UNSERVED} {name}"
 
 
 def progress(steps: Sequence[PlannedStep], states: Mapping[str, StepFacts], step_progress: int) -> int:

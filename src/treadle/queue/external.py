@@ -20,10 +20,12 @@ from treadle.model.job import Job, checked_topic, short_text
 from treadle.model.payload import dumps
 from treadle.model.retry import families_of
 from treadle.model.status import Status
+from treadle.model.steps import DONE
 from treadle.model.template import checked_capability
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, decide
+from treadle.policy.flow import UNSERVED_MS, unserved
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, Snoozed, decide
 from treadle.store.protocol import Store
-from treadle.store.values import Claimed, Holding, Settlement, Touch, Wants
+from treadle.store.values import HAS_STEPS, Claimed, Holding, Settlement, Touch, Wants
 from treadle.store.wakeups import LATER, READY
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class ExternalWorkers:
         """Up to `limit` jobs with their tokens. Waits until there is one, `wait_s` is over or the worker is `gone`."""
         name = short_text(worker, "worker_id") or ""
         serves = {
-            "topics": [checked_topic(topic) for topic in topics],
+            "topics": await self._claimable([checked_topic(topic) for topic in topics]),
             "capabilities": [checked_capability(one) for one in capabilities],
             "slots": 0,
         }
@@ -80,6 +82,10 @@ class ExternalWorkers:
             unsubscribe()
             await leases.close()
         return [(_with_payload(job, one), one.token) for one, job in zip(claimed, jobs, strict=True) if job]
+
+    async def _claimable(self, topics: Sequence[str]) -> list[str]:
+        """The topics without declared steps: a flow's steps are Python code, or wait for an answer."""
+        return [topic for topic in topics if not (await self._queue.template(topic)).steps]
 
     async def _take(self, leases: _Leases, limit: int) -> list[Claimed]:
         store, serves = leases.store, leases.serves
@@ -102,10 +108,30 @@ class ExternalWorkers:
                 if again_in_ms == 0:
                     continue
                 break
-            await store.touch(lease, [Touch(job.n, job.token, 0, None, None) for job in got])
-            await leases.split(got)
-            claimed += got
+            if flows := await self._put_back_flows(store, got):
+                serves["topics"] = [topic for topic in serves["topics"] if topic not in {job.topic for job in flows}]
+                got = [job for job in got if job not in flows]
+            if got:
+                await store.touch(lease, [Touch(job.n, job.token, 0, None, None) for job in got])
+                await leases.split(got)
+                claimed += got
         return claimed
+
+    async def _put_back_flows(self, store: Store, got: Sequence[Claimed]) -> list[Claimed]:
+        """Jobs with declared steps, if their topic became a flow just now or no longer is one."""
+        found = await store.claimed_steps([job.n for job in got if job.flags & HAS_STEPS])
+        flows = []
+        for job in got:
+            known = found.get(job.n)
+            steps = sorted(known.steps, key=lambda step: step.place) if known else []
+            pending = next((step.name for step in steps if step.declared and step.state not in DONE), None)
+            if pending is None:
+                continue
+            put_back = Snoozed(UNSERVED_MS, unserved(pending))
+            transition = decide(RowState(Status.PROCESSING, job.attempt, job.max_attempts), put_back)
+            await store.settle([Settlement(job, transition, None)])
+            flows.append(job)
+        return flows
 
     async def _pause(self, store: Store, news: asyncio.Event, most_s: float) -> None:
         """Wait for a hint, the next delayed job, or the next poll."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from pydantic_core import to_json
 from typing_extensions import Unpack
@@ -176,6 +176,23 @@ class Flow:
         self.handler = handler
         self.topic = handler.topic
         self._options: EnqueueOptions = {}
+
+    @overload
+    def step(self, function: Callable[Call, ReturnT], /) -> FlowStep[Call, ReturnT]: ...
+
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        title: str = "",
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        when: When | None = None,
+        cancelable: bool = True,
+        process: bool = False,
+    ) -> Callable[[Callable[Call, ReturnT]], FlowStep[Call, ReturnT]]: ...
 
     def step(
         self,

@@ -134,6 +134,10 @@ class Order:
             steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
 
+    def text(self, payload: Any) -> str:
+        """A payload as stored, validated."""
+        return self._text(payload)
+
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
         topic, *shared = self._shared.shape
         text = self._text

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 from typing_extensions import Unpack
 
@@ -39,6 +39,7 @@ from treadle.queue.new_jobs import (
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.queue.schedules import CodeSchedule, Schedules, check_code, code_schedules
 from treadle.queue.session import Session, Sessions
+from treadle.queue.steering import Again
 from treadle.queue.tasks import (
     ArgumentsTask,
     JobDecorator,
@@ -67,6 +68,16 @@ if TYPE_CHECKING:
 # How often to read the saved templates, at most: an operator's switch holds in every process after this time.
 TEMPLATES_SECONDS = 1.0
 BATCH = 1000
+
+
+class RequeuePlan(NamedTuple):
+    """What a requeue would do."""
+
+    job: Job
+    steps: list[str]
+    """The steps that would run again, in their order."""
+
+
 Jobs = list[Job]  # inside the class, `list` is the method
 
 
@@ -227,6 +238,7 @@ class Queue:
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(name, cast(dict[str, Any], options))
         handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        check_code(handler, schedules)
         self.handlers[name] = handler
         self._code_schedules[name] = schedules
         return Flow(self, handler)
@@ -551,11 +563,52 @@ class Queue:
         topics = session.templates.keys() | self.handlers.keys()
         return {topic: self._chosen(session, topic).template for topic in topics}
 
-    async def requeue(self, job_id: str, *, force: bool = False) -> Job:
-        """Put an ended job back with all its attempts; a completed one only with `force`."""
+    async def requeue(
+        self,
+        job_id: str,
+        *,
+        force: bool = False,
+        mode: str | None = None,
+        step: str | None = None,
+        payload: Any = None,
+    ) -> Job:
+        """Put an ended job back with all its attempts; a completed one only with `force`.
+
+        Of a job with steps, only what has not completed runs again; with `mode="all"` everything, with `mode="from"`
+        that step and all after it. A new `payload` means `mode="all"`; the old one stays in the history.
+        """
         session = await self._session()
         disabled = await self._topics_where(session, _is_disabled)
-        return self._answer((await steering.requeue(session.store, [job_id], force, disabled))[0])
+        again = await self._again(job_id, force, mode, step, payload)
+        return self._answer((await steering.requeue(session.store, [job_id], force, disabled, again=again))[0])
+
+    async def requeue_plan(
+        self,
+        job_id: str,
+        *,
+        force: bool = False,
+        mode: str | None = None,
+        step: str | None = None,
+        payload: Any = None,
+    ) -> RequeuePlan:
+        """What `requeue` would do, without doing it: the job as it is, and the steps that would run again."""
+        session = await self._session()
+        disabled = await self._topics_where(session, _is_disabled)
+        again = await self._again(job_id, force, mode, step, payload)
+        runs: dict[str, Sequence[str]] = {}
+        [answer] = await steering.requeue(
+            session.store, [job_id], force, disabled, dry_run=True, again=again, runs=runs
+        )
+        return RequeuePlan(self._answer(answer), list(runs.get(job_id, ())))
+
+    async def _again(self, job_id: str, force: bool, mode: str | None, step: str | None, payload: Any) -> Again:
+        if payload is None:
+            return Again(force, mode or "unfinished", step)
+        if mode not in (None, "all"):
+            raise InvalidInput("mode: a new payload runs everything again; use mode all", field="mode")
+        topic = (await self.get(job_id)).topic
+        order = Order(*self._chosen(await self._session(), topic))
+        return Again(force, "all", step, order.text(payload))
 
     async def signal(
         self,

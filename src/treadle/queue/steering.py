@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from treadle.model.durations import Priority, priority_value
 from treadle.model.errors import InvalidInput, NotCancelable, TemplateDisabled
 from treadle.model.job import Job, to_ms
 from treadle.model.payload import dumps
 from treadle.model.status import Status
+from treadle.model.steps import DONE
+from treadle.policy.flow import Ran, rerun
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
 from treadle.queue.new_jobs import checked_attempts
 from treadle.store.protocol import Store
@@ -29,15 +32,37 @@ async def cancel(store: Store, ids: Sequence[str], reason: str = "", uncancelabl
     return await store.steer(ids, judge)
 
 
+class Again(NamedTuple):
+    """How to requeue: which steps run again, and with which payload."""
+
+    force: bool = False
+    mode: str = "unfinished"
+    step: str | None = None
+    payload: str | None = None
+    """JSON text; None keeps the old one."""
+
+
 async def requeue(
-    store: Store, ids: Sequence[str], force: bool = False, disabled: Collection[str] = (), *, dry_run: bool = False
+    store: Store,
+    ids: Sequence[str],
+    force: bool = False,
+    disabled: Collection[str] = (),
+    *,
+    dry_run: bool = False,
+    again: Again | None = None,
+    runs: dict[str, Sequence[str]] | None = None,
 ) -> Answers:
-    """Restart ended jobs, unless their topic is in `disabled`."""
+    """Restart ended jobs, unless their topic is in `disabled`. `runs` is filled with the steps that run again."""
+    how = again or Again(force)
 
     def judge(job: SteeredJob) -> Outcome:
         if job.topic in disabled:
             raise TemplateDisabled(f"the template of {job.topic} is disabled: requeue is not possible")
-        return Requeued(force, job.stale)
+        steps = [Ran(step.name, step.place, step.state in DONE) for step in job.steps]
+        chosen = rerun(steps, how.mode, how.step, job.status is Status.COMPLETED)
+        if runs is not None:
+            runs[job.id] = list(dict.fromkeys(step.name for step in steps)) if chosen.names is None else chosen.names
+        return Requeued(how.force, job.stale, chosen.mode if steps else "", chosen.names, how.payload)
 
     return await store.steer(ids, judge, dry_run=dry_run)
 

@@ -20,7 +20,7 @@ from treadle.model.durations import Duration, duration_ms, format_ms
 from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
-from treadle.model.steps import STEP_TIMEOUT_MS, checked_key, checked_name, shown_step
+from treadle.model.steps import STEP_TIMEOUT_MS, WAIT_IN_PLACE_MS, checked_key, checked_name, shown_step
 from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
@@ -91,7 +91,7 @@ class Run:
         self._ctx = ctx
         self.name = nested(ctx, name)
         self.key = checked_key(key)
-        self.cancelable = cancelable
+        self._cancelable = cancelable
         self._function = function
         self._args = args
         self._retry = retry
@@ -106,7 +106,7 @@ class Run:
 
     async def awaited(self) -> Any:
         services, call = self._ctx._services, self._ctx._call
-        known = await services.recall_step(call, self.name, self.key, self.cancelable)
+        known = await services.recall_step(call, self.name, self.key, self._finish_ms())
         if known.done:
             return self._type.value(known.result)
         self._tries = known.tries
@@ -144,7 +144,7 @@ class Run:
 
     def blocking(self) -> Any:
         services, call = self._ctx._services, self._ctx._call
-        known = services.recall_step(call, self.name, self.key, self.cancelable)
+        known = services.recall_step(call, self.name, self.key, self._finish_ms())
         if known.done:
             return self._type.value(known.result)
         self._tries = known.tries
@@ -186,6 +186,13 @@ class Run:
             time.sleep(min(left, LOOK_EVERY_S))
 
     # -- both ------------------------------------------------------------------------------------
+
+    def _finish_ms(self) -> int | None:
+        """How long a cancel has to wait for it at most, with all its tries; None: it doesn't wait."""
+        if self._cancelable:
+            return None
+        retries = self._retry.max_attempts - 1 if self._retry else 0
+        return self._timeout_ms + retries * (self._timeout_ms + WAIT_IN_PLACE_MS)
 
     def _begin(self) -> None:
         self._tries += 1

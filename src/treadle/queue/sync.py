@@ -49,6 +49,10 @@ class SyncJob(Job[JobResultT]):
         """See `Queue.requeue`."""
         return self._blocking().requeue(self.id, force=force)
 
+    def signal(self, step: str, value: Any = None, *, error: str | None = None) -> SyncJob[JobResultT]:  # type: ignore[override]
+        """See `Queue.signal`."""
+        return self._blocking().signal(self.id, step, value, error=error)
+
     def delete(self, *, force: bool = False) -> None:  # type: ignore[override]
         """See `Queue.delete`."""
         self._blocking().delete(self.id, force=force)
@@ -163,6 +167,9 @@ class SyncQueue:
     cancel_many = blocking(Queue.cancel_many)
     requeue = blocking(Queue.requeue)
     requeue_many = blocking(Queue.requeue_many)
+    requeue_plan = blocking(Queue.requeue_plan)
+    signal = blocking(Queue.signal)
+    steps = blocking(Queue.steps)
     release = blocking(Queue.release)
     release_many = blocking(Queue.release_many)
     reschedule = blocking(Queue.reschedule)

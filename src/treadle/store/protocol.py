@@ -18,6 +18,7 @@ from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.store.values import (
+    ANY_SIZE,
     FOREVER,
     Advanced,
     Answer,
@@ -128,7 +129,8 @@ class Store(Protocol):
     ) -> list[Settlement]:
         """Apply the endings, each with its effects. Returns the lost ones (wrong lease or token), which changed
         nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`), which is added to
-        `refused`."""
+        `refused`. If one needs a key that another transaction has locked, FollowUpsBusy names the settlements to report
+        again."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
@@ -166,7 +168,8 @@ class Store(Protocol):
         """Change jobs as `judge` says, all in one transaction: lock each one, judge it, move it.
 
         Returns the changed job, None if it was deleted, or the refusal. A `dry_run` returns the same answers with
-        unchanged jobs and changes nothing.
+        unchanged jobs and changes nothing. Waits up to 5 seconds for a job or key that another transaction has locked
+        (then StoreUnavailable).
         """
 
     async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
@@ -191,8 +194,12 @@ class Store(Protocol):
     async def events(self, id: str) -> Sequence[Event] | None:
         """The stored events, oldest first; None: no such job."""
 
-    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
-        """The runs of one step with their whole results, in the order in which they began; None: no such step."""
+    async def steps(
+        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+    ) -> StepPage | None:
+        """The runs of one step in the order in which they began; None: no such step. Results that are larger are left
+        out.
+        """
 
     async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
         """The changes since `cursor` (None: no changes, only a cursor to start with), about `limit` at a time: by any

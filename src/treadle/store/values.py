@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from treadle.model.errors import StoreBusy
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
@@ -258,6 +259,8 @@ class Checkpoint(NamedTuple):
     message: str | None = None
     flagged: bool = False
     """The job is known to have steps."""
+    grace_ms: int | None = None
+    """As in `Touch`."""
 
     def then(self, later: Checkpoint) -> Checkpoint:
         """Both, of one claim."""
@@ -266,6 +269,7 @@ class Checkpoint(NamedTuple):
             consumed=self.consumed + later.consumed,
             progress=self.progress if later.progress is None else later.progress,
             message=self.message if later.message is None else later.message,
+            grace_ms=self.grace_ms if later.grace_ms is None else later.grace_ms,
         )
 
 
@@ -281,6 +285,10 @@ class Answer(NamedTuple):
     answered_by: str | None = None
     unannounced: bool = False
     """Keep it even if the job has no such step yet: its handler may come to wait for it."""
+
+
+# More than any result has.
+ANY_SIZE = 2**40
 
 
 class StepPage(NamedTuple):
@@ -323,6 +331,16 @@ class Settlement(NamedTuple):
     known."""
 
 
+class FollowUpsBusy(StoreBusy):
+    """Follow-up jobs of these settlements need a key that another transaction has locked. The other settlements of the
+    batch were applied or are lost."""
+
+    def __init__(self, left: Sequence[Settlement], lost: Sequence[Settlement]) -> None:
+        super().__init__("another transaction has a key of a follow-up job locked; try again")
+        self.left = left
+        self.lost = lost
+
+
 class Touch(NamedTuple):
     """News of a running job: when it started, how far it is."""
 
@@ -331,6 +349,8 @@ class Touch(NamedTuple):
     ran_ms: int
     progress: int | None
     message: str | None
+    grace_ms: int | None = None
+    """How long from now a cancel has to wait for a step that must finish; None keeps what is stored."""
 
 
 class Holding(NamedTuple):

@@ -37,6 +37,8 @@ class Attempt:
     """What its steps have done; None: it has none, or nobody has asked."""
     follow_ups: tuple[NewJob, ...] = ()
     """Jobs to store together with its completion."""
+    delays_cancel = False
+    """The store was told to wait for a call that must finish."""
     ended = False
     """Its outcome is on its way to the store; nothing can be added to it."""
 
@@ -85,7 +87,9 @@ class Attempt:
 
     def must_finish(self, call: Call) -> bool:
         """Whether a cancel has to wait for this call or for one made inside it."""
-        return not call.cancelable or any(inner.parent is call and self.must_finish(inner) for inner in self.calls)
+        return call.finishes_by is not None or any(
+            inner.parent is call and self.must_finish(inner) for inner in self.calls
+        )
 
     # -- its news, on the loop -------------------------------------------------------------------
 
@@ -99,4 +103,12 @@ class Attempt:
         """The progress to write; resets the mark for new progress."""
         self.news = False
         self.touched = True
-        return Touch(self.job.n, self.job.token, self.ran_ms(now), self.percent, self.message)
+        return Touch(self.job.n, self.job.token, self.ran_ms(now), self.percent, self.message, self._grace_ms(now))
+
+    def _grace_ms(self, now: float) -> int | None:
+        """How long a cancel has to wait for the calls in progress; 0 when the last of them has ended."""
+        bounds = [call.finishes_by for call in self.calls if call.finishes_by is not None]
+        if not bounds and not self.delays_cancel:
+            return None
+        self.delays_cancel = bool(bounds)
+        return max(int((max(bounds, default=now) - now) * 1000), 0)

@@ -123,8 +123,10 @@ class Call:
 
     parent: Call | None = None
     """The call that waits for this one, if a step runs inside a handler."""
-    cancelable = True
+    finishes_by: float | None = None
+    """Until when a cancel has to wait for it; None: not at all."""
     step = ""
+    key = ""
     """The step that it runs; empty for a plain handler."""
     interrupt: Interrupt | None = None
     interrupted_at = 0.0

@@ -14,7 +14,7 @@ from treadle.store.protocol import Store
 from treadle.store.values import Checkpoint, Touch
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.attempt import Attempt
-from treadle.worker.errors import storable
+from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
 
 if TYPE_CHECKING:
     from treadle.worker.slots import Slots
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.worker")
 
 TICK_S = 0.25
-MAX_MESSAGE_CHARACTERS = 1000
 
 
 class ProgressWriter:
@@ -39,11 +38,11 @@ class ProgressWriter:
         await self.slots.active.wait()
         await asyncio.sleep(TICK_S)
         now = time.monotonic()
+        self.tell_steps()  # first: what it writes needs no touch
         await self._write([attempt for attempt in self.slots.running() if attempt.worth_a_touch(now)])
-        self.tell_steps()
 
     def tell_steps(self) -> None:
-        """Steps that are under way, so that people see where a job is."""
+        """Steps that are under way and how far they are, so that people see where a job is."""
         assert self.slots
         for attempt in self.slots.running():
             news = attempt.steps.news() if attempt.steps is not None else None

@@ -13,6 +13,7 @@ from treadle.model.retry import families_of, full_name
 from treadle.policy.judgement import Raised, RaisedKind
 
 MAX_ERROR_CHARACTERS = 32_000
+MAX_MESSAGE_CHARACTERS = 1000
 _OWN_FILES = str(Path(__file__).parent)
 
 

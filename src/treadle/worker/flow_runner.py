@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
@@ -37,10 +38,10 @@ class StepCall(Call):
     """The call of one declared step. Its progress is a part of its job's."""
 
     overall: Callable[[int], int]
-    percent = 0
 
     def report(self, percent: int, message: str) -> None:
-        self.percent = percent
+        if self.attempt.steps is not None:
+            self.attempt.steps.report(StepKey(self.step), percent, message)
         self.attempt.report(self.overall(percent), message)
 
     def begin(self, now: float) -> None:
@@ -208,23 +209,29 @@ class FlowAttempt:
         began = time.monotonic()
         while True:
             tries += 1
-            self._steps.started(StepKey(step.name), tries)
             call = self._new_call(step)
+            self._steps.started(StepKey(step.name), tries)
             result = await self._called(call)
+            if result is None:
+                return None  # the loop sees the interrupt
             end = after_call(step.name, result, call.interruption(), self._tries(step, tries))
             if not isinstance(end, RetryInPlace):
                 return await self._ended(step, end, tries, int((time.monotonic() - began) * 1000))
             if await self._pause(end.delay_ms / 1000):
                 return None  # the loop sees the interrupt
 
-    async def _called(self, call: StepCall) -> CallResult:
+    async def _called(self, call: StepCall) -> CallResult | None:
+        """None: the attempt was interrupted before the step could start."""
         attempt, hooks = self._attempt, self._runner.hooks
         first = self._last_call is None
-        self._last_call = call
         attempt.open(call)
-        if attempt.interrupt is not None:
-            call.stop(attempt.interrupt)
         try:
+            if call.finishes_by is not None:  # the store has to know that a cancel waits for it
+                await self._runner.writer.write(attempt, self._steps.under_way())
+            if self._interrupt() is not None:
+                self._steps.abandon(StepKey(call.step))
+                return None
+            self._last_call = call
             stopped = await hooks.start(call) if hooks and first else None
             result = stopped or await result_of(self._runner.begin[call.function.handler.kind](call))
         finally:
@@ -235,8 +242,9 @@ class FlowAttempt:
     def _new_call(self, step: FlowStep[..., Any]) -> StepCall:
         function = self._runner.functions.get(step.name) or next(iter(self._runner.functions.values()))
         call = StepCall(self._attempt, function, self._attempt.job.payload, self._deadline(function.timeout_s))
-        call.step, call.cancelable = step.name, step.spec.cancelable
-        call.overall = lambda percent: flow.progress(self._planned, self._steps.facts(), percent)
+        call.step = step.name
+        call.finishes_by = None if step.spec.cancelable else call.deadline
+        call.overall = partial(flow.progress, self._planned, self._steps.facts())
         return call
 
     def _deadline(self, timeout_s: float) -> float:
@@ -255,6 +263,7 @@ class FlowAttempt:
             end = StepEnd(StepState.FAILED, None, end.error, end.error_type, Failed(end.error, end.error_type, 1))
         if end.lost:
             return _End(None)
+        said = self._steps.reported(StepKey(step.name))
         write = StepWrite(
             step.name,
             "",
@@ -262,6 +271,8 @@ class FlowAttempt:
             self._steps.place(step.name),
             tries,
             step.spec.title or step.name,
+            said.percent,
+            said.message,
             started_ago_ms=self._steps.started_ago_ms(StepKey(step.name)),
             ran_ms=ran_ms,
             error=end.error,

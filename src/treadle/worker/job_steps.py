@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.model.errors import DoubledStep
 from treadle.model.steps import DONE, StepState, check_count, shown_step
 from treadle.policy.flow import Reply, StepFacts
 from treadle.policy.lifecycle import Outcome, Parked, Snoozed
 from treadle.store.values import Checkpoint, ClaimedStep, Effects, StepKey, StepWrite
+from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
 
 if TYPE_CHECKING:
     from treadle.worker.attempt import Attempt
 
 
+class Report(NamedTuple):
+    percent: int
+    message: str | None
+
+
+NOT_REPORTED = Report(0, None)
+
+
 class JobSteps:
-    """Used on the worker's loop only."""
+    """Used on the worker's loop only, except for `report`."""
 
     def __init__(self, attempt: Attempt, declared: Iterable[str] = ()) -> None:
         loaded = attempt.job.steps
@@ -30,8 +39,10 @@ class JobSteps:
         for one in self._known.values():
             self._places.setdefault(one.name, one.place)
         self._begun: dict[StepKey, float] = {}
-        self._untold: dict[StepKey, StepWrite] = {}
-        """Steps that are under way, as far as nobody has written it."""
+        self._under_way: dict[StepKey, StepWrite] = {}
+        self._untold: set[StepKey] = set()
+        """Steps with news that nobody has written."""
+        self._reports: dict[StepKey, Report] = {}
         self._flagged = loaded is not None
         self._last: list[StepWrite] = []
         self._last_consumed: list[StepKey] = []
@@ -99,7 +110,9 @@ class JobSteps:
     def started(self, step: StepKey, attempt: int) -> None:
         """It is under way; written soon if it takes longer than a moment."""
         self._begun[step] = time.monotonic()
-        self._untold[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(step.name), attempt)
+        self._reports.pop(step, None)
+        self._under_way[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(step.name), attempt)
+        self._untold.add(step)
 
     def started_ago_ms(self, step: StepKey) -> int:
         return int((time.monotonic() - self._begun.get(step, time.monotonic())) * 1000)
@@ -107,7 +120,7 @@ class JobSteps:
     def note(self, write: StepWrite) -> None:
         """Remember what is about to be written."""
         step = StepKey(write.name, write.key)
-        self._untold.pop(step, None)
+        self.abandon(step)
         before = self._known.get(step)
         self._known[step] = ClaimedStep(
             write.name,
@@ -126,7 +139,18 @@ class JobSteps:
 
     def abandon(self, step: StepKey) -> None:
         """It is no longer under way."""
-        self._untold.pop(step, None)
+        self._under_way.pop(step, None)
+        self._untold.discard(step)
+
+    def report(self, step: StepKey, percent: int, message: str) -> None:
+        """How far a step is, from any thread; written with the next news."""
+        before = self._reports.get(step)
+        self._reports[step] = Report(percent, message or (before.message if before else None))
+        self._untold.add(step)
+
+    def reported(self, step: StepKey) -> Report:
+        said = self._reports.get(step, NOT_REPORTED)
+        return said._replace(message=_storable(said.message))
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -140,19 +164,28 @@ class JobSteps:
             tuple(writes),
             tuple(consumed),
             touch.progress,
-            touch.message,
+            _storable(touch.message),
             self._flagged,
+            touch.grace_ms,
         )
         self._flagged = True
         return written
 
     def news(self) -> Checkpoint | None:
-        """Steps that have been under way for a while and that nobody knows of yet."""
-        if not self._untold:
-            return None
-        writes = [one._replace(started_ago_ms=self.started_ago_ms(step)) for step, one in self._untold.items()]
-        self._untold.clear()
-        return self.checkpoint(writes)
+        """Steps that have been under way for a while and that nobody knows of yet, and how far they are."""
+        # A function that was given up may still report its progress.
+        return self.under_way() if any(step in self._under_way for step in list(self._untold)) else None
+
+    def under_way(self) -> Checkpoint:
+        told = [step for step in list(self._untold) if step in self._under_way]
+        self._untold.difference_update(told)  # before the reports are read: later ones count as news
+        return self.checkpoint(map(self._progress, told))
+
+    def _progress(self, step: StepKey) -> StepWrite:
+        said = self.reported(step)
+        return self._under_way[step]._replace(
+            started_ago_ms=self.started_ago_ms(step), progress=said.percent, message=said.message
+        )
 
     def with_outcome(self, write: StepWrite | None = None, consumed: StepKey | None = None) -> None:
         """Write it in the transaction that ends the attempt."""
@@ -168,3 +201,7 @@ class JobSteps:
         if not last and not self._last_consumed:
             return None
         return Effects(steps=last, consumed=tuple(self._last_consumed))
+
+
+def _storable(message: str | None) -> str | None:
+    return None if message is None else storable(message, MAX_MESSAGE_CHARACTERS)

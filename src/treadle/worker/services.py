@@ -98,8 +98,8 @@ class ThreadServices:
     def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options)
 
-    def recall_step(self, call: Call, name: str, key: str, cancelable: bool) -> Any:
-        return self._ask(self._services.recall_step, call, name, key, cancelable)
+    def recall_step(self, call: Call, name: str, key: str, finish_ms: int | None) -> Any:
+        return self._ask(self._services.recall_step, call, name, key, finish_ms)
 
     def record_step(self, call: Call, record: StepRecord | None, name: str, key: str) -> Any:
         return self._ask(self._services.record_step, call, record, name, key)

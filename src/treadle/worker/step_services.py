@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import JobCancelled
@@ -30,7 +31,7 @@ class StepServices:
         self._store = store
         self._writer = writer
 
-    async def recall(self, call: Call, name: str, key: str, cancelable: bool) -> Known:
+    async def recall(self, call: Call, name: str, key: str, finish_ms: int | None) -> Known:
         """What the step has done before. If it has to run, it is under way from now on."""
         steps, step = steps_of(call.attempt), StepKey(name, key)
         self._check(call)
@@ -41,9 +42,24 @@ class StepServices:
         steps.started(step, tries + 1)
         steps.active += 1
         inner = Call(call.attempt, call.function, call.payload, math.inf)
-        inner.parent, inner.cancelable, inner.step = call, cancelable, name
+        inner.parent, inner.step, inner.key = call, name, key
         call.attempt.open(inner)
+        if finish_ms is not None:
+            inner.finishes_by = time.monotonic() + finish_ms / 1000
+            await self._delay_cancel(call, inner, step)
         return Known(False, None, tries)
+
+    async def _delay_cancel(self, call: Call, inner: Call, step: StepKey) -> None:
+        """The step begins only when the store knows that a cancel waits for it."""
+        steps = steps_of(call.attempt)
+        try:
+            await self._writer.write(call.attempt, steps.under_way())
+            self._check(call)
+        except BaseException:
+            steps.active -= 1
+            steps.abandon(step)
+            call.attempt.close(inner)
+            raise
 
     async def _result(self, attempt: Attempt, steps: JobSteps, step: StepKey, found: ClaimedStep) -> str | None:
         if found.result is None and found.result_size:
@@ -55,8 +71,12 @@ class StepServices:
         """Store the end of a step before anything else happens; None: it was interrupted."""
         attempt = call.attempt
         steps, step = steps_of(attempt), StepKey(name, key)
+        inner = next((one for one in attempt.calls if one.parent is call and (one.step, one.key) == step), None)
         try:
             steps.abandon(step)  # from here on, nobody says that it is under way
+            if inner is not None and inner.finishes_by is not None:
+                inner.finishes_by = 0.0  # a cancel waits only until this write
+                attempt.news = True
             if record is None:
                 return
             write = StepWrite(
@@ -76,10 +96,8 @@ class StepServices:
             steps.note(write)
         finally:
             steps.active -= 1
-            for inner in attempt.calls:
-                if inner.parent is call and inner.step == name:
-                    attempt.close(inner)
-                    break
+            if inner is not None:
+                attempt.close(inner)
 
     async def wait(self, call: Call, wait: Wait) -> Waited:
         """What became of a wait; if it goes on, its row is written with the end of this attempt."""

@@ -3,68 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from treadle.dashboard import words
-from treadle.dashboard.asking import Choice, DryLine, DryRun, Field, Question
-from treadle.dashboard.asking import ask as ask_page
-from treadle.dashboard.forms import count_of, priority_of, problem_of, time_of
+from treadle.dashboard.answer_form import AnswerForm, Ask, asks, fresh_form
+from treadle.dashboard.job_history import AttemptRow, TimelineItem, attempt_rows, timeline_items
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import actions
 from treadle.dashboard.snippets import snippets
+from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
 from treadle.insights.error_text import ErrorText, read_error
 from treadle.insights.failures import FailureGroup
 from treadle.model.durations import PRIORITIES
-from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.events import Event
-from treadle.model.job import Job, from_ms
+from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.model.steps import DONE as STEPS_DONE
+from treadle.model.steps import LARGE_RESULT_BYTES, StepState
 
-ICONS = {
-    "job:enqueued": ("plus", "muted"),
-    "job:started": ("st_processing", "is-processing"),
-    "job:completed": ("st_completed", "is-completed"),
-    "job:failed": ("st_failed", "is-failed"),
-    "job:retrying": ("requeue", "warn"),
-    "job:snoozed": ("clock", "muted"),
-    "job:released": ("drain", "muted"),
-    "job:reclaimed": ("requeue", "warn"),
-    "job:waiting": ("st_waiting", "is-waiting"),
-    "job:cancelling": ("st_cancelling", "is-cancelling"),
-    "job:cancelled": ("st_cancelled", "is-cancelled"),
-    "job:expired": ("st_expired", "is-expired"),
-    "job:requeued": ("requeue", "muted"),
-}
-ENDS_ATTEMPT = frozenset(
-    "job:completed job:failed job:retrying job:snoozed job:released job:reclaimed job:cancelled job:expired".split()
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineItem:
-    icon: str
-    css: str
-    text: str
-    took: str
-    at: datetime
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRow:
-    number: int
-    started: datetime | None
-    worker: str
-    ran: str
-    status: str
-    outcome: str
-    message: str
-    then: str
+# For more of them only the counts are shown.
+MOST_STEPS_WITH_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +56,20 @@ class JobView:
     total: str
     facts: Sequence[Fact]
     snippets: Sequence[tuple[str, str]]
+    flow: Waterfall | None = None
+    strip: Sequence[tuple[str, str, str]] = ()
+    """Name, value and a remark, of a job with steps that goes on."""
+    answers: Sequence[AnswerForm] = ()
 
 
 async def job(page: Page) -> Response:
-    view = await job_view(page, page.request.path_params["id"])
-    live_url = page.url("/live", view="job", id=view.job.id)
-    return await page.render("job", section="Jobs", title=view.job.topic, view=view, live_url=live_url)
+    return await show_job(page, await job_view(page, page.request.path_params["id"]))
+
+
+async def show_job(page: Page, view: JobView, status: int = 200) -> Response:
+    """The page; not live while it shows a form that was refused."""
+    live_url = page.url("/live", view="job", id=view.job.id, answer=page.query("answer")) if status == 200 else ""
+    return await page.render("job", status, section="Jobs", title=view.job.topic, view=view, live_url=live_url)
 
 
 async def job_view(page: Page, id: str) -> JobView:
@@ -108,8 +78,8 @@ async def job_view(page: Page, id: str) -> JobView:
     events = await queue.events(id)
     why = await queue.why(id) if found.status is Status.PENDING else []
     error = read_error(found.last_error, found.error_type) if found.status is not Status.COMPLETED else None
-    attempts = list(_attempts(found, events))
-    return JobView(
+    attempts = list(attempt_rows(found, events))
+    view = JobView(
         found,
         actions(found),
         [line[:1].upper() + line[1:] + "." for line in why],
@@ -122,11 +92,84 @@ async def job_view(page: Page, id: str) -> JobView:
         f"{found.attempt} of {found.max_attempts} used",
         f"{len(words.as_json(found.payload).encode()):,} bytes",
         found.result_value is not None,
-        list(_timeline(events)),
+        list(timeline_items(events)),
         words.span(found.created_at, found.ended_at) + " in all" if found.ended else "",
         list(_facts(found, (await page.state.server.site.settings()).delete_after_ms, queue.settings.stale_after_ms)),
         snippets(found, str(page.request.base_url)),
     )
+    return await _with_steps(page, view, events) if found.steps else view
+
+
+# -- its steps -------------------------------------------------------------------------------------
+
+
+async def _with_steps(page: Page, view: JobView, events: Sequence[Event]) -> JobView:
+    found = view.job
+    specs = (await page.state.queue.template(found.topic)).steps
+    runs = await _runs(page, found)
+    as_json = page.query("answer") == "json"
+    if specs and found.status in (Status.WAITING, Status.PENDING):
+        found.progress = found.progress or _done_percent(found)
+    return replace(
+        view,
+        why=view.why if found.status is Status.PENDING else _now_lines(found),
+        flow=waterfall(found, events, specs, runs, page.now),
+        strip=() if found.ended else list(_strip(found, page.now)),
+        answers=[fresh_form(ask, as_json=as_json) for ask in asks(found, specs, runs)],
+    )
+
+
+def _done_percent(found: Job) -> int:
+    """Of a flow that no worker has: its finished steps."""
+    return sum(step["status"] in STEPS_DONE for step in found.steps) * 100 // len(found.steps)
+
+
+async def waiting_asks(page: Page, found: Job) -> list[Ask]:
+    """The questions that a job waits for an answer to."""
+    specs = (await page.state.queue.template(found.topic)).steps
+    return asks(found, specs, await _runs(page, found))
+
+
+async def _runs(page: Page, found: Job) -> dict[str, Sequence[dict[str, Any]]]:
+    """The last runs of the first steps with keys, and of those that wait."""
+    wanted = [step for step in found.steps if step["items"] or step["status"] == StepState.WAITING]
+    runs: dict[str, Sequence[dict[str, Any]]] = {}
+    for step in wanted[:MOST_STEPS_WITH_RUNS]:
+        skipped = max(step["items"]["total"] - RUNS_SHOWN, 0) if step["items"] else 0
+        at_most = LARGE_RESULT_BYTES // RUNS_SHOWN
+        rows = await page.state.queue.store.steps(found.id, step["id"], skipped, RUNS_SHOWN, at_most)
+        runs[step["id"]] = rows.items if rows else []
+    return runs
+
+
+def _now_lines(found: Job) -> list[str]:
+    """What happens to it now."""
+    if found.status not in (Status.PROCESSING, Status.CANCELLING):
+        return []
+    busy = [step["id"] for step in found.steps if step["status"] == StepState.PROCESSING]
+    later = [step["id"] for step in found.steps if step["status"] == StepState.PENDING]
+    line = f"Runs on {found.locked_by or found.last_worker or 'a worker'}."
+    if busy:
+        line += f" Step {busy[0]} is busy." if len(busy) == 1 else f" Steps {', '.join(busy[:5])} are busy."
+    return [line + (f" Then comes {later[0]}." if later else "")]
+
+
+def _strip(found: Job, now: datetime) -> Any:
+    waits, runs = found.status is Status.WAITING, found.status in (Status.PROCESSING, Status.CANCELLING)
+    done = sum(step["status"] in STEPS_DONE for step in found.steps)
+    yield "Progress", f"{found.progress} %", ""
+    yield "Steps", f"{done:,} of {len(found.steps):,}", ""
+    if waits:
+        begun = [step["startedAt"] for step in found.steps if step["status"] == StepState.WAITING and step["startedAt"]]
+        if begun:
+            yield "Waiting for", words.span(datetime.fromisoformat(min(begun)), now), ""
+    elif runs and found.started_at:
+        yield "Running for", words.span(found.started_at, now), ""
+    yield "Retries", f"{found.retries} / {found.max_attempts}", ""
+    if waits and found.waits_until:
+        yield "Gives up", words.date_time(found.waits_until)[:16], f"in {words.left(found.waits_until, now)}"
+    if runs and found.locked_until:
+        yield "Locked until", words.time_of_day(found.locked_until), f"in {words.left(found.locked_until, now)}"
 
 
 # -- its parts -------------------------------------------------------------------------------------
@@ -142,12 +185,12 @@ def _error_note(job: Job, now: datetime) -> str:
 
 
 async def _like_this(page: Page, job: Job) -> str:
-    group = await _failure_group(page, job)
+    group = await failure_group(page, job)
     count = group.since(page.now - timedelta(hours=1)) if group else 0
     return f"{count:,} jobs failed like this in the last hour" if count > 1 else ""
 
 
-async def _failure_group(page: Page, job: Job) -> FailureGroup | None:
+async def failure_group(page: Page, job: Job) -> FailureGroup | None:
     return next((one for one in await page.state.failures.get() if one.key == job.error_group), None)
 
 
@@ -157,69 +200,6 @@ def _left(job: Job, now: datetime) -> str:
         return ""
     ran = (now - job.started_at) / timedelta(milliseconds=1)
     return words.duration(ran * (100 - job.progress) / job.progress)
-
-
-def _attempts(job: Job, events: Sequence[Event]) -> Any:
-    number, started, worker = 0, None, ""
-    for event in events:
-        if event.type == "job:requeued":
-            number = 0
-        if event.type == "job:started":
-            number += 1
-            started = from_ms(event.created_at)
-            worker = str(event.metadata.get("worker") or "")
-        elif event.type in ENDS_ATTEMPT and started is not None:
-            yield _attempt(number, started, str(event.metadata.get("worker") or worker), event)
-            started = None
-    if started is not None:
-        ran = words.span(started, datetime.now(UTC))
-        yield AttemptRow(number, started, job.locked_by or worker, ran, job.status.value, "running", "", "")
-
-
-def _attempt(number: int, started: datetime, worker: str, event: Event) -> AttemptRow:
-    name = event.type.removeprefix("job:")
-    status = {"retrying": "failed", "reclaimed": "expired", "snoozed": "pending", "released": "pending"}.get(name, name)
-    kind = event.metadata.get("errorType") or event.metadata.get("error_type")
-    error = read_error(event.metadata.get("error") or event.message or None, kind)
-    outcome = (error.type or error.message if error else "") or name
-    then = {"failed": "gave up", "retrying": "tried again", "reclaimed": "worker lost", "snoozed": "snoozed"}.get(
-        name, ""
-    )
-    text = outcome if name in ("failed", "retrying") else name
-    return AttemptRow(
-        number, started, worker, words.span(started, from_ms(event.created_at)), status, text, event.message, then
-    )
-
-
-def _timeline(events: Sequence[Event]) -> Any:
-    before: datetime | None = None
-    number = 0
-    for event in events:
-        at = from_ms(event.created_at)
-        assert at is not None
-        name = event.type.removeprefix("job:")
-        if event.type == "job:requeued":
-            number = 0
-        if event.type == "job:started":
-            number += 1
-        took = ""
-        if before is not None:
-            word = "waited" if event.type == "job:started" else "ran" if event.type in ENDS_ATTEMPT else ""
-            took = f"{word} {words.span(before, at)}".strip() if word else ""
-        text = f"Attempt {number}" if event.type == "job:started" else name.capitalize()
-        if event.type == "job:started" and event.metadata.get("worker"):
-            text += f" on {event.metadata['worker']}"
-        icon, css = ICONS.get(event.type, ("info", "muted"))
-        yield TimelineItem(icon, css, text, took, at, _note(event))
-        before = at
-
-
-def _note(event: Event) -> str:
-    """The event's message in short; for an error only its type, because the error is shown separately."""
-    if event.type in ("job:failed", "job:retrying"):
-        error = read_error(event.message, event.metadata.get("errorType"))
-        return (error.type or error.message)[:80] if error else ""
-    return event.message.splitlines()[0][:120] if event.message else ""
 
 
 def _facts(job: Job, delete_after_ms: int, stale_after_ms: int) -> Any:
@@ -257,155 +237,3 @@ def _facts(job: Job, delete_after_ms: int, stale_after_ms: int) -> Any:
     if end:
         gone = end + timedelta(milliseconds=stale_after_ms + delete_after_ms)
         yield Fact("Deleted", f"{gone:%Y-%m-%d}, unless requeued")
-
-
-# -- its actions -----------------------------------------------------------------------------------
-
-LABELS = {
-    "requeue": ("Requeue this job?", "Requeue"),
-    "cancel": ("Cancel this job?", "Cancel the job"),
-    "delete": ("Delete this job?", "Delete"),
-    "release": ("Release this job?", "Release"),
-    "edit": ("Edit this job", "Save"),
-}
-DONE = {"requeue": "requeued", "cancel": "cancelled", "delete": "deleted", "release": "released", "edit": "changed"}
-
-
-async def ask(page: Page) -> Response:
-    action = page.request.path_params["action"]
-    if action not in LABELS:
-        raise HTTPException(404)
-    found = await page.state.queue.get(page.request.path_params["id"])
-    return await ask_page(page, await _question(page, found, action))
-
-
-async def _question(
-    page: Page, job: Job, action: str, problem: str = "", problems: dict[str, str] | None = None
-) -> Question:
-    heading, go = LABELS[action]
-    own = page.url(f"/jobs/{job.id}")
-    referrer = page.request.headers.get("referer", "")
-    back = page.local("/" + referrer.partition("://")[2].partition("/")[2], own) if referrer else own
-    if action not in actions(job):
-        line = f"It is {job.status} now, so this is not possible."
-        return Question(heading, "", "", back, "Close", lines=[line])
-    return Question(
-        heading,
-        page.url(f"/jobs/{job.id}/{action}"),
-        go,
-        back,
-        "Keep it" if action == "delete" else "Keep as it is",
-        danger=action == "delete",
-        lines=[f"{job.topic} …{job.id[-8:]}, {job.status}"],
-        hidden=[("back", back if back.partition("?")[0] != page.url(f"/jobs/{job.id}/{action}") else own)],
-        choices=await _same_way(page, job) if action == "requeue" else (),
-        dry=DryRun(page.now, _effects(job, action)) if action != "edit" else None,
-        fields=_fields(job, action),
-        problem=problem,
-        problems=problems or {},
-    )
-
-
-async def _same_way(page: Page, job: Job) -> Sequence[Choice]:
-    """Lets the user include other jobs that failed in the same way; empty if there are none."""
-    if job.status is not Status.FAILED:
-        return ()
-    group = await _failure_group(page, job)
-    if group is None or len(group.times) < 2:
-        return ()
-    return (
-        Choice("which", "one", "Only this job", checked=True),
-        Choice(
-            "which", "group", f"All {len(group.times):,} that failed the same way", f"topic:{group.topic} {group.type}"
-        ),
-    )
-
-
-def _effects(job: Job, action: str) -> Sequence[DryLine]:
-    match action:
-        case "requeue":
-            text = f"requeued: pending now, attempts back to 0 of {job.max_attempts}"
-            return [DryLine(1, text + (", although it completed" if job.status is Status.COMPLETED else ""))]
-        case "cancel":
-            later = (
-                "cancelled before it starts" if job.status is Status.PENDING else "asked to stop at its next checkpoint"
-            )
-            return [DryLine(1, later)]
-        case "release":
-            return [DryLine(1, "taken from its worker and put back, the attempt unspent")]
-        case _:
-            return [DryLine(1, "deleted with its history and result")]
-
-
-def _fields(job: Job, action: str) -> Sequence[Field]:
-    if action == "cancel":
-        return [Field("reason", "Reason", optional=True)]
-    if action != "edit":
-        return []
-    return [
-        Field("runAt", "Run at", words.iso(job.run_at), "A time such as 2026-01-08T10:00:00Z, or a delay such as 15m"),
-        Field("priority", "Priority", str(job.priority), "critical, high, normal, low, background or a number"),
-        Field("maxAttempts", "Attempts", str(job.max_attempts)),
-    ]
-
-
-async def act(page: Page) -> Response:
-    action, id = page.request.path_params["action"], page.request.path_params["id"]
-    if action not in LABELS:
-        raise HTTPException(404)
-    found = await page.state.queue.get(id)
-    if action == "requeue" and await page.field("which") == "group":
-        return await _requeue_group(page, found)
-    reason = await page.field("reason")
-    try:
-        await _apply(page, found, action, reason)
-    except InvalidInput as error:
-        question = await _question(page, found, action, "Nothing was changed.", problem_of(error))
-        return await ask_page(page, question, status=400)
-    except TreadleError as error:
-        return await ask_page(
-            page, await _question(page, await page.state.queue.get(id), action, error.message), status=409
-        )
-    await page.state.audit.add(page.actor, action, id, reason=reason)
-    page.state.forget()
-    own = page.url(f"/jobs/{id}")
-    back = page.local(await page.field("back"), own)
-    if action == "delete" and back.startswith(own):
-        back = page.url("/jobs")
-    if action == "delete":
-        return page.redirect(back, f"{found.topic} …{id[-8:]} deleted.")
-    told = "asked to stop" if action == "cancel" and found.status is not Status.PENDING else DONE[action]
-    link = own if not back.startswith(own) else ""
-    return page.redirect(back, f"{found.topic} …{id[-8:]} {told}.", link=link, link_text="Open it")
-
-
-async def _apply(page: Page, job: Job, action: str, reason: str) -> None:
-    queue = page.state.queue
-    force = job.status is Status.COMPLETED
-    match action:
-        case "requeue":
-            await queue.requeue(job.id, force=force)
-        case "cancel":
-            await queue.cancel(job.id, reason)
-        case "delete":
-            await queue.delete(job.id, force=force)
-        case "release":
-            await queue.release(job.id)
-        case _:
-            await _edit(page, job)
-
-
-async def _edit(page: Page, job: Job) -> None:
-    when, priority, attempts = [await page.field(name) for name in ("runAt", "priority", "maxAttempts")]
-    await page.state.queue.reschedule(
-        job.id,
-        run_at=time_of(when, page.now) if when and when != words.iso(job.run_at) else None,
-        priority=priority_of(priority),
-        max_attempts=count_of(attempts, "max_attempts"),
-    )
-
-
-async def _requeue_group(page: Page, job: Job) -> Response:
-    """Ask again, now about all of them: the dry run counts, and many want the number typed."""
-    query = {"action": "requeue", "all": "1", "status": "failed", "back": page.url("/jobs", topic=job.topic)}
-    return page.redirect(page.url("/bulk", **query, filter=f'errorGroup = "{job.error_group}"'))

@@ -47,7 +47,10 @@ Regions = Callable[[Page], Awaitable[dict[str, str]]]
 
 async def job_regions(page: Page) -> dict[str, str]:
     view, part = await job.job_view(page, page.query("id")), macros("job")
+    steps = macros("steps")
     return {
+        "steps": str(steps.waterfall(view, page.base, page.read_only)),
+        "answer": str(steps.answers(view, page.base, page.read_only)),
         "job-head": str(part.head(view, page.base, page.read_only)),
         "why": str(part.why(view)),
         "progress": str(part.progress(view)),
@@ -187,8 +190,10 @@ class WholePage:
             return {}
 
     async def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
-        stream.changed((await self.everything()).get("regions", {}))  # the page already has these
+        regions = stream.changed((await self.everything()).get("regions", {}))
         alone = self.page.query("view") == "job"
+        if alone:  # it may have changed after its page was drawn, and then never again
+            yield {"regions": regions}
         operation = self.page.query("view") == "operation"
         while True:
             wait = BATCH_S * 2 if operation else QUIET_S

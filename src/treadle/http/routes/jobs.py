@@ -282,6 +282,25 @@ async def events(here: ServerDep, allowed: Managed, id: JobId) -> Response:
     return answer({"items": [timeline.event_as_json(event) for event in await here.queue.events(id)]})
 
 
+@router.get("/api/jobs/{id}/steps/{step}", **spec(doc.StepPageDocument, errors=(404,)))
+@router.get("/api/jobs/{id}/steps/{step}/{nested:path}", include_in_schema=False)
+async def steps(
+    request: Request,
+    here: ServerDep,
+    allowed: Managed,
+    id: JobId,
+    step: Annotated[str, Path(description="the step's id")],
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """The runs of one step with their whole results, in the order in which they began."""
+    await visible(here, allowed, id)
+    nested = request.path_params.get("nested")
+    name = f"{step}/{nested}" if nested else step
+    page = await here.queue.steps(id, name, offset=offset, limit=limit)
+    return answer({"items": page.items, "totalItems": page.total, "limit": limit, "offset": offset})
+
+
 @router.get("/api/jobs/{id}/why", **spec(doc.WhyDocument, errors=(404,)))
 async def why(here: ServerDep, allowed: Managed, id: JobId) -> Response:
     """Why the job is not running, in sentences; empty if nothing blocks it."""

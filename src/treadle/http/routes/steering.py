@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from treadle.accounts import Caller
 from treadle.http import documents as doc
 from treadle.http.access import refusal
-from treadle.http.bodies import body_of
+from treadle.http.bodies import body_of, read_body
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
@@ -20,13 +20,15 @@ from treadle.http.query_params import flag
 from treadle.http.routes.jobs import JobId, visible
 from treadle.http.server import Managed, Server, ServerDep, answer
 from treadle.insights.search import JobSearch
-from treadle.model.job import Job, from_ms
+from treadle.model.errors import TreadleError
+from treadle.model.job import from_ms
 from treadle.model.status import Status
 from treadle.policy import rules
-from treadle.policy.lifecycle import Requeued, decide
+from treadle.policy.rules import Condition
 from treadle.queue import bulk
 from treadle.queue.audit import Actor
 from treadle.queue.operations import dry_run as dry_run_of
+from treadle.queue.signals import step_spec
 
 router = APIRouter(tags=["jobs"])
 
@@ -107,7 +109,7 @@ async def _in_background(
     )
 
 
-@router.post("/api/jobs/{id}/requeue", **spec(doc.JobDocument, body=doc.RequeueBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/requeue", **spec(doc.RequeuedDocument, body=doc.RequeueBody, errors=(404, 409)))
 async def requeue(
     request: Request,
     here: ServerDep,
@@ -119,24 +121,59 @@ async def requeue(
 ) -> Response:
     """Put an ended job back with all its attempts; a completed one only with `force`.
 
-    `dryRun` changes nothing: it returns the unchanged job, or the reason why it can't be requeued.
+    Of a job with steps, only what has not completed runs again (`unfinished`), everything (`all`), or a step and all
+    after it (`from`). `dryRun` changes nothing: it returns the unchanged job with the steps that would run, or the
+    reason why it can't be requeued.
     """
-    job = await visible(here, allowed, id)
-    forced = flag("force", force, body.force)
-    _check_step(job, body)
+    await visible(here, allowed, id)
+    how: dict[str, Any] = {"force": flag("force", force, body.force), "mode": body.mode, "step": body.step}
+    how["payload"] = body.payload
     if flag("dryRun", dryRun, body.dryRun):
-        decide(job, Requeued(forced, stale=job.stale_at is not None))
-        return answer(job.as_json())
-    done = await here.queue.requeue(id, force=forced)
+        plan = await here.queue.requeue_plan(id, **how)
+        return answer({**plan.job.as_json(), "wouldRun": plan.steps})
+    done = await here.queue.requeue(id, **how)
     await here.note(request, "requeue", id)
+    return answer({**done.as_json(), "wouldRun": None})
+
+
+@router.post("/api/jobs/{id}/signal", **spec(doc.JobDocument, body=doc.SignalBody, errors=(404, 409)))
+async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
+    """Answer a step that waits, or will, with a result or an error. The first answer counts."""
+    body = await _may_answer(request, here, id)
+    caller = await here.access.caller(request)
+    done = await here.queue.signal(
+        id, body.step, body.result, error=body.error, key=body.key, answered_by=caller.account_id
+    )
+    await here.note(request, "signal", id)
     return answer(done.as_json())
 
 
-def _check_step(job: Job, body: doc.RequeueBody) -> None:
-    if body.mode == "from" and body.step is None:
-        raise bad_field("step", "mode from needs the step to start at")
-    if body.step is not None and body.step not in [step["id"] for step in job.steps]:
-        raise bad_field("step", "this job has no such step")
+async def _may_answer(request: Request, here: Server, id: str) -> doc.SignalBody:
+    """A step may have a rule of its own; otherwise those may answer who may manage the job.
+
+    Which step it is stands in the body, so that is read first; callers without access get no validation errors.
+    """
+    allowed: Condition | None = None
+    denied: ApiError | None = None
+    try:
+        allowed = await here.access.manage(request)
+    except ApiError as error:
+        denied = error
+    try:
+        body = await read_body(request, doc.SignalBody)
+    except (ApiError, TreadleError) as error:
+        raise denied or error from None
+    (job,) = await here.jobs([id])
+    found = None if job is None else await step_spec(here.queue, job, body.step)
+    own_rule = found.answer_rule if found else None
+    if job is not None and own_rule is not None and await here.access.may_answer(request, job, own_rule):
+        return body
+    if denied is not None or allowed is None:
+        raise denied or refusal(await here.access.caller(request))
+    await visible(here, allowed, id)
+    if own_rule is not None:
+        raise refusal(await here.access.caller(request))
+    return body
 
 
 @router.post("/api/jobs/{id}/cancel", **spec(doc.JobDocument, body=doc.CancelBody, errors=(404, 409)))

@@ -102,6 +102,7 @@ class ViewRow(NamedTuple):
     step: str | None
     steps: str | None
     """A JSON document."""
+    waits_until: int | None
 
     @property
     def job_status(self) -> Status:
@@ -141,6 +142,7 @@ def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any])
         progress_message=row.message,
         step=row.step,
         steps=[] if row.steps is None else loads(row.steps),
+        waits_until=from_ms(row.waits_until),
         attempt=row.attempt,
         max_attempts=row.max_attempts,
         retries=retries(status, row.attempt),

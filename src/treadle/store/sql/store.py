@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.errors import InvalidInput, Refused, SchemaMismatch
+from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBusy
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
@@ -21,9 +21,10 @@ from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
 from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
-from treadle.store.sql.scripts import Script
+from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
+    ANY_SIZE,
     FOREVER,
     Advanced,
     Answer,
@@ -35,6 +36,7 @@ from treadle.store.values import (
     ClaimedSteps,
     EndedCount,
     FailedGroup,
+    FollowUpsBusy,
     Graces,
     Holding,
     Inserted,
@@ -63,6 +65,8 @@ from treadle.store.values import (
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
+# Follow-up jobs with a locked key that one call tries to store: other endings wait for each of them.
+BUSY_TRIES = 2
 # PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
 
@@ -85,6 +89,17 @@ class SqlStore(ABC):
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
         """Run the script that `make` returns in one transaction; then send the hints `tell`."""
+
+    async def transact_or_busy(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
+        """Like `transact`; StoreBusy if the script needs a row that a user's transaction has locked."""
+        return await self.transact(make, tell)
+
+    async def transact_patiently(
+        self, keys: Sequence[Hashable], make: Callable[[], Script[T]], tell: Sequence[str] = ()
+    ) -> T:
+        """Like `transact`, but waits at most 5 seconds for locked rows, without a connection; then StoreUnavailable.
+        `keys`: what the script needs; calls for the same key wait for each other."""
+        return await self.transact(make, tell)
 
     @abstractmethod
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -184,15 +199,27 @@ class SqlStore(ABC):
             rest = [one for one in mine if not is_plain(one) and not _may_be_refused(one)]
             if rest:
                 lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
-            for one in mine:
-                if _may_be_refused(one):
-                    lost += await self._settle_with_effects(one, [] if refused is None else refused)
+        left: list[Settlement] = []
+        tried = 0
+        for one in settlements:
+            if not _may_be_refused(one):
+                continue
+            if tried == BUSY_TRIES:
+                left.insert(0, one)  # before the ones that were tried
+                continue
+            try:
+                lost += await self._settle_with_effects(one, [] if refused is None else refused)
+            except StoreBusy:
+                left.append(one)
+                tried += 1
+        if left:
+            raise FollowUpsBusy(left, lost)
         return lost
 
     async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
         """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
-            return await self.transact(lambda: scripts.settle([one]), _told([one]))
+            return await self.transact_or_busy(lambda: scripts.settle([one]), _told([one]))
         except Refused as refusal:
             failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
             effects = one.effects and one.effects._replace(jobs=(), events=())
@@ -234,7 +261,8 @@ class SqlStore(ABC):
         known = [one for one in answers if is_job_id(one.id)]
         answering = scripts.Answering({}, 0)
         if known:
-            answering = await self.transact(lambda: scripts.answer(known))
+            ids = list(dict.fromkeys(one.id for one in known))
+            answering = await self.transact_patiently(ids, lambda: scripts.answer(known))
             self._tell([wakeups.READY, wakeups.ENDED] if answering.woken else [wakeups.ENDED])
         refusals = iter(answering.refusals.get(i) for i in range(len(known)))
         return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
@@ -257,8 +285,19 @@ class SqlStore(ABC):
         wait, overdue, held, replaced = (await self._ask("next_due"))[0]
         if (wait is None or wait > 0) and overdue is None and held is None and replaced is None:
             return Advanced(0, [], wait)
-        tell = [wakeups.READY, wakeups.ENDED] + ([wakeups.CANCEL] if replaced is not None else [])
-        return await self.transact(lambda: scripts.advance(limit), tell)
+        advanced = await self.transact(lambda: scripts.advance(limit), [wakeups.READY, wakeups.ENDED])
+        if replaced is not None and not await self._stop_replaced():
+            again = LOCKED_MS if advanced.next_in_ms is None else min(advanced.next_in_ms, LOCKED_MS)
+            advanced = advanced._replace(next_in_ms=again)
+        return advanced
+
+    async def _stop_replaced(self) -> bool:
+        """In a separate transaction: one of them may be locked. Returns False then."""
+        try:
+            await self.transact_or_busy(scripts.stop_replaced, [wakeups.CANCEL, wakeups.READY, wakeups.ENDED])
+        except StoreBusy:
+            return False
+        return True
 
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         if not await self._ask("anything_to_reap"):
@@ -278,7 +317,7 @@ class SqlStore(ABC):
             return _then_wake(scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run))
 
         try:
-            steering = await self.transact(script)
+            steering = await self.transact_patiently(known, script)
         except scripts.Undone as undone:
             return undone.steering.answers
         self._tell(sorted(steering.hints))
@@ -371,11 +410,14 @@ class SqlStore(ABC):
             for number, type_, source, to, message, metadata, at in rows
         ]
 
-    async def steps(self, id: str, step: str, offset: int = 0, limit: int = 100) -> StepPage | None:
+    async def steps(
+        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+    ) -> StepPage | None:
         if not is_job_id(id) or not _storable(step):
             return None
         [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
-        rows = await self._ask("step_page", [{"id": id, "name": step, "top": limit, "skip": offset}]) if total else []
+        page = {"id": id, "name": step, "most": max_result_bytes, "top": limit, "skip": offset}
+        rows = await self._ask("step_page", [page]) if total else []
         return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
 
     async def workers(self) -> Sequence[LiveWorker]:
@@ -580,7 +622,8 @@ def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
         elif one.token == known.token:
             progress = known.progress if one.progress is None else one.progress
             message = known.message if one.message is None else one.message
-            newest[one.n] = one._replace(progress=progress, message=message)
+            grace_ms = known.grace_ms if one.grace_ms is None else one.grace_ms
+            newest[one.n] = one._replace(progress=progress, message=message, grace_ms=grace_ms)
     return list(newest.values())
 
 

@@ -12,7 +12,7 @@ from treadle.model.status import Status
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import Claimed, Effects, NewEvent, Settlement, Touch
+from treadle.store.values import Checkpoint, Claimed, Effects, NewEvent, Settlement, Touch
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, new_job, settlement
 
@@ -385,6 +385,41 @@ class CancelledWhileRunningContract(ContractPart):
         assert [moved.id for moved in await bench.reap(SECOND, {"slow": HOUR})] == [quick]
         assert await bench.reap(SECOND, {"slow": HOUR}) == []
         assert [moved.id for moved in await bench.reap(HOUR, {"slow": SECOND})] == [slow]
+
+    @pytest.mark.parametrize("cancelled_first", [False, True])
+    async def test_the_grace_counts_from_the_end_of_a_step_that_must_finish(
+        self, bench: Workbench, cancelled_first: bool
+    ) -> None:
+        id = await bench.enqueue_one()
+        job = await bench.claim_one()
+        if cancelled_first:
+            await steering.cancel(bench.store, [id], "")
+        await bench.store.checkpoint(job.lease, [Checkpoint(job.n, job.token, 0, grace_ms=2 * MINUTE)])
+        if not cancelled_first:
+            await steering.cancel(bench.store, [id], "")
+        await bench.store.touch(job.lease, [Touch(job.n, job.token, 0, 50, "half")])
+        await bench.pass_time(MINUTE)
+        assert await bench.reap(SECOND) == []
+        await bench.store.touch(job.lease, [Touch(job.n, job.token, 0, None, None, grace_ms=0)])
+        assert await bench.reap(SECOND) == []
+        await bench.pass_time(2 * SECOND)
+        assert [moved.id for moved in await bench.reap(SECOND)] == [id]
+
+    async def test_the_time_limit_of_a_step_that_must_finish_is_the_bound(self, bench: Workbench) -> None:
+        job = await self.cancelling(bench)
+        touches = [Touch(job.n, job.token, 0, None, None, MINUTE), Touch(job.n, job.token, 0, None, None)]
+        await bench.store.touch(job.lease, touches)
+        await bench.pass_time(MINUTE + 2 * SECOND)
+        assert await bench.reap(30 * SECOND) == []
+        assert [moved.id for moved in await bench.reap(SECOND)] == [job.id]
+
+    async def test_a_step_that_ended_before_the_cancel_does_not_shorten_the_grace(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one()
+        job = await bench.claim_one()
+        await bench.store.touch(job.lease, [Touch(job.n, job.token, 0, None, None, 0)])
+        await bench.pass_time(MINUTE)
+        await steering.cancel(bench.store, [id], "")
+        assert await bench.reap(SECOND) == []
 
     async def test_what_was_not_asked_to_stop_has_no_grace(self, bench: Workbench) -> None:
         id = await bench.make("processing")

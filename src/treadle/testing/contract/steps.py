@@ -199,6 +199,9 @@ class CheckpointContract(ContractPart):
         page = await bench.store.steps(id, "fetch")
         assert page is not None
         assert page.items[0]["result"] == "x" * 100_000
+        small = await bench.store.steps(id, "fetch", max_result_bytes=65_536)
+        assert small is not None
+        assert (small.items[0]["result"], small.items[0]["resultSize"]) == (None, 100_002)
         key = StepKey("fetch")
         assert await bench.store.step_results(job.n, [key]) == {key: large}
 
@@ -233,6 +236,8 @@ class WaitContract(ContractPart):
         id = await waiting(bench)
         job = await bench.job(id)
         assert (job.status, job.attempt, job.locked_by, job.step) == (Status.WAITING, 0, None, "approve")
+        assert job.waits_until is not None
+        assert 59 < (job.waits_until - job.created_at).total_seconds() / 60 < 70
         assert states(job) == {"fetch": "completed", "approve": "waiting", "publish": "pending"}
         assert await bench.history(id) == ["step:completed", "waiting"]
         assert [one.id for one in await bench.store.list(Listing(status=Status.WAITING))] == [id]

@@ -229,8 +229,8 @@ class Conversation:
                 return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options))
             case {"for": "database"}:
                 return list(self._caller.services.resources.database)
-            case {"for": "recall", "name": name, "key": key, "cancelable": cancelable}:
-                return list(await self._caller.services.recall_step(self._call, name, key, cancelable))
+            case {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms}:
+                return list(await self._caller.services.recall_step(self._call, name, key, finish_ms))
             case {"for": "record", "record": record, "name": name, "key": key}:
                 done = StepRecord(*record) if record else None
                 return await self._caller.services.record_step(self._call, done, name, key)

@@ -220,8 +220,8 @@ class ChildServices:
     def http(self) -> Any:
         return self._call.line.resources.http()
 
-    def recall_step(self, call: ChildCall, name: str, key: str, cancelable: bool) -> Any:
-        return Known(*self._ask(wire.recall_request(name, key, cancelable)).result())
+    def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
+        return Known(*self._ask(wire.recall_request(name, key, finish_ms)).result())
 
     def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
         return self._ask(wire.record_request(record, name, key)).result()
@@ -250,8 +250,8 @@ class ChildLoopServices(ChildServices):
 
     blocking = False
 
-    async def recall_step(self, call: ChildCall, name: str, key: str, cancelable: bool) -> Any:
-        return Known(*await asyncio.wrap_future(self._ask(wire.recall_request(name, key, cancelable))))
+    async def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
+        return Known(*await asyncio.wrap_future(self._ask(wire.recall_request(name, key, finish_ms))))
 
     async def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
         return await asyncio.wrap_future(self._ask(wire.record_request(record, name, key)))

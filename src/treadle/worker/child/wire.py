@@ -94,8 +94,8 @@ def _unpacked(value: Any) -> Any:
 # -- steps -------------------------------------------------------------------------------------------
 
 
-def recall_request(name: str, key: str, cancelable: bool) -> Message:
-    return {"for": "recall", "name": name, "key": key, "cancelable": cancelable}
+def recall_request(name: str, key: str, finish_ms: int | None) -> Message:
+    return {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms}
 
 
 def record_request(record: StepRecord | None, name: str, key: str) -> Message:

@@ -77,7 +77,7 @@ document.addEventListener("submit", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !(event.metaKey || event.ctrlKey)) return;
-  const button = one("dialog[open] [data-confirm]");
+  const button = one("dialog[open] [data-confirm]") ?? event.target.closest?.("form[data-answer]")?.querySelector("[data-confirm]");
   if (button) {
     event.preventDefault();
     button.form.requestSubmit(button);

@@ -15,6 +15,12 @@ export function ago(ms) {
   return ms >= 0 ? `${text} ago` : `in ${text}`;
 }
 
+// "2d 20h": the time that is left, in two units.
+export function left(ms) {
+  const whole = Math.round(Math.max(ms, 0) / 1000);
+  return whole < 86400 ? duration(ms) : `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
+}
+
 export function duration(ms) {
   const whole = Math.round(Math.max(ms, 0) / 1000);
   if (ms < 9950) return `${(Math.max(ms, 0) / 1000).toFixed(1)} s`;
@@ -34,5 +40,6 @@ setInterval(() => {
   if (document.visibilityState !== "visible") return;
   const now = Date.now();
   for (const time of all("time[data-ago]")) put(time, ago(now - Date.parse(time.dateTime)));
+  for (const time of all("time[data-until]")) put(time, left(Date.parse(time.dateTime) - now));
   for (const cell of all("[data-since]")) put(cell, duration(now - Date.parse(cell.dataset.since)));
 }, 1000);

@@ -124,6 +124,9 @@ CREATE TABLE treadle.parked (
 );
 CREATE INDEX parked_until ON treadle.parked (until) WHERE until IS NOT NULL;
 
+-- From when the grace of a cancel counts, if a step has to finish first.
+ALTER TABLE treadle.running ADD COLUMN grace_from bigint;
+
 -- What the steps of a job have done. A step is its name and key; `place` is where it was declared or first seen.
 CREATE TABLE treadle.steps (
     n           bigint NOT NULL,

@@ -139,6 +139,9 @@ CREATE TABLE treadle_parked (
 );
 CREATE INDEX treadle_parked_until ON treadle_parked (until) WHERE until IS NOT NULL;
 
+-- From when the grace of a cancel counts, if a step has to finish first.
+ALTER TABLE treadle_running ADD COLUMN grace_from INTEGER;
+
 -- What the steps of a job have done. A step is its name and key; `place` is where it was declared or first seen.
 CREATE TABLE treadle_steps (
     n           INTEGER NOT NULL,
