@@ -203,7 +203,8 @@ def test_without_javascript_every_page_reads_and_actions_work(browser: Browser, 
     person = Person(context.new_page(), served)
     person.sign_in()
     job = served.fail()
-    for path in ("/", "/jobs", "/errors", "/topics", "/workers", "/system", f"/jobs/{job.id}"):
+    pages = "/ /jobs /errors /topics /schedules /workers /templates /system /jobs/new /new-schedule /system/keys/new"
+    for path in (*pages.split(), f"/jobs/{job.id}"):
         person.page.goto(f"{served.url}/_{path}")
         expect(person.page.get_by_role("heading", level=1)).to_be_visible()
     person.page.goto(f"{served.url}/_/jobs")

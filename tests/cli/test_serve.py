@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.command import SECONDS, Command
 from tests.cli.test_worker import until
+from tests.servers import PostgresServer, find_postgres, needed
 
 PASSWORD = "correct horse"
 
@@ -154,6 +155,19 @@ def test_a_database_that_does_not_answer_keeps_no_server_from_stopping(treadle: 
                 httpx.post(f"{server.url}/api/jobs/enqueue", json={"topic": "mail"}, headers=headers, timeout=1)
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(30) == 0
+
+
+def test_a_database_that_goes_away_right_after_the_start_does_not_end_it(alone: Command) -> None:
+    with PostgresServer(needed(find_postgres)) as database:
+        treadle = Command(alone.folder, database.create_database("away"))
+        with serving(treadle) as server:
+            database.stop("immediate")
+            assert server.call("GET", "/api/jobs").status_code in (401, 503)
+            assert server.process.poll() is None
+            database.start()
+            headers = {"Authorization": token(treadle, server)}
+            until(lambda: server.call("GET", "/api/jobs", headers=headers).status_code == 200)
+            assert server.stop() == 0
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The list of jobs: US6's scenarios, search, tabs, paging, and markup that stays text."""
 
+import html
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -265,3 +266,36 @@ async def test_changing_everything_that_matches_reaches_older_jobs_than_the_sear
     jobs = [await visitor.failed_job(error="SmtpError: refused", max_attempts=1) for _ in range(3)]
     asks = await visitor.text("/_/bulk?action=requeue&all=1&q=refused")
     assert f"{len(jobs)} requeued" in asks or f"{len(jobs)} jobs" in asks, asks[:1500]
+
+
+async def test_an_idle_list_asks_the_same_number_of_queries_for_one_row_and_for_fifty(
+    sqlite_visitor: Visitor, asked: list[str]
+) -> None:
+    jobs = await sqlite_visitor.queue.enqueue_many("mail", [{}] * 50)
+    counts = []
+    for shown in (1, 50):
+        asked.clear()
+        ids = ",".join(job.id for job in jobs[:shown])
+        answer = await sqlite_visitor.get(f"/_/live?view=jobs&once=1&ids={ids}")
+        assert answer.status_code == 200
+        assert len([name for name in answer.json()["regions"] if name.startswith("job-")]) == shown
+        counts.append(sorted(asked))
+    assert counts[0] == counts[1]
+
+
+async def test_names_with_dots_are_links_that_work(visitor: Visitor) -> None:
+    await visitor.queue.enqueue("mail.weekly.v2")
+    for path in ("/_/topics", "/_/jobs", "/_/"):
+        page = (await visitor.get(path)).text
+        links = set(re.findall(r'href="([^"]*mail\.weekly\.v2[^"]*)"', page))
+        assert links or path == "/_/jobs", path
+        for link in links:
+            assert (await visitor.get(html.unescape(link))).status_code == 200, link
+
+
+async def test_a_worker_s_name_stays_text(visitor: Visitor) -> None:
+    await visitor.queue.store.open_lease(XSS, 60_000, {"topics": ["mail"], "capabilities": [XSS], "slots": 1})
+    page = (await visitor.get("/_/workers")).text
+    assert "&lt;img src=x" in page
+    assert "<img src=x" not in page
+    assert "<script>alert" not in page

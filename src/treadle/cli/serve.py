@@ -88,7 +88,7 @@ async def _serve(queue: Queue, *, runs_jobs: bool, drain: str) -> None:
 
     async def tell_later(address: str) -> None:
         await asyncio.sleep(AWAY_S)
-        while not await _tell_how_to_begin(queue, address):
+        while not await _tell_how_to_begin(queue, address, warn=False):
             await asyncio.sleep(AWAY_S)
 
     # Without handlers it runs no jobs, but still promotes delayed jobs and reclaims lost ones, so no extra process is
@@ -200,7 +200,7 @@ def _works(queue: Queue, runs_jobs: bool) -> str:
     return f", and running {', '.join(sorted(queue.handlers))} from {shown(queue.url)}"
 
 
-async def _tell_how_to_begin(queue: Queue, address: str) -> bool:
+async def _tell_how_to_begin(queue: Queue, address: str, *, warn: bool = True) -> bool:
     """While there is no superuser, show how to create one. False if the database is unavailable."""
     from treadle.accounts import Accounts
 
@@ -208,7 +208,8 @@ async def _tell_how_to_begin(queue: Queue, address: str) -> bool:
         async with asyncio.timeout(ANSWER_S):
             token = await Accounts(queue.store).setup_token()
     except (StoreUnavailable, TimeoutError) as error:
-        log.warning("the set-up link waits for the database: %s", str(error) or "it does not answer")
+        if warn:
+            log.warning("the set-up link waits for the database: %s", str(error) or "it does not answer")
         return False
     if token is not None:
         log.info("make the first superuser, once, within a day: %s/_/setup#token=%s", address, token)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.model.errors import StoreUnavailable
 from treadle.queue.backoff import Backoff
 from treadle.telemetry.outages import OutageLog
 
 log = logging.getLogger("treadle.worker")
+
+T = TypeVar("T")
 
 
 async def forever(name: str, step: Callable[[], Awaitable[None]], outage: OutageLog) -> None:
@@ -31,6 +33,21 @@ async def forever(name: str, step: Callable[[], Awaitable[None]], outage: Outage
         except Exception:
             log.exception("%s failed; it goes on", name)
             await asyncio.sleep(backoff.delay_s())
+
+
+async def insist(name: str, step: Callable[[], Awaitable[T]], outage: OutageLog) -> T:
+    """The answer of `step`, which is tried again as long as the database is away."""
+    backoff = Backoff()
+    caller = outage.caller(name)
+    while True:
+        try:
+            answer = await step()
+        except StoreUnavailable as error:
+            caller.failed(error)
+            await asyncio.sleep(backoff.delay_s())
+        else:
+            caller.worked()
+            return answer
 
 
 async def end(tasks: Sequence[asyncio.Task[Any]], seconds: float | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.maintenance import Maintenance
 from treadle.model.handler import Handler
 from treadle.policy.judgement import Cause
-from treadle.queue.background import forever
+from treadle.queue.background import forever, insist
 from treadle.queue.backoff import Backoff, jittered
 from treadle.queue.flows import FlowHandler
 from treadle.queue.hooks import Middleware, fitting
@@ -68,11 +68,14 @@ class Assembly:
             for handler in _functions_of(self.queue.handlers[topic]):
                 check_findable(handler, fitting(handler, self.queue.hooks.middleware))
         await self.queue.open()
-        await self.queue.save_templates()
-        self._build(await self._open_lease())
+        outage = self.queue.store.outage
+        await insist("saving the templates", self.queue.save_templates, outage)
+        lease = await insist("opening the lease", self._open_lease, outage)
+        await insist("starting to renew the lease", self._start_keeper, outage)
+        self._build(lease)
         self.settler.on_settled = on_settled
         self.claims.watch_for_the_end = self.options.burst
-        await self._start_keeper()
+        self.keeper.keep(lease)
         self.slots.start({topic: self._recipe(topic) for topic in self._topics()})
         self.unsubscribe = self.store.subscribe(self._hear, claims=True)
         self.claiming = self._task(self.claims.run())
@@ -81,12 +84,12 @@ class Assembly:
         self.started = True
 
     async def _start_keeper(self) -> None:
+        self.keeper = LeaseKeeper(self.queue.new_store, self.options.lease_ms, self.lease_lost, self._heartbeat)
         try:
             await self.keeper.start()
         except BaseException:
             self.keeper.abandon()
             raise
-        self.keeper.keep(self.slots.lease)
 
     def _duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
@@ -103,7 +106,6 @@ class Assembly:
         options, store = self.options, self.queue.store
         self.store = store
         self.site = self.queue.site
-        self.keeper = LeaseKeeper(self.queue.new_store, options.lease_ms, self.lease_lost, self._heartbeat)
         self.progress = ProgressWriter(store, self.job_lost)
         self.step_writer = StepWriter(store, self.metrics, self.job_lost)
         self.progress.post_steps = self.step_writer.post

@@ -182,10 +182,13 @@ class Pools:
                     await connection.execute(_settings(SEARCH_SETTINGS))
                 return await work(connection)
 
-        try:
-            return await self._on(self._searches, snapshot if together or self.pooled else work)
-        except asyncpg.QueryCanceledError:
-            raise too_slow(SEARCH_SECONDS) from None
+        async def in_time(connection: Any) -> T:
+            try:
+                return await (snapshot if together or self.pooled else work)(connection)
+            except asyncpg.QueryCanceledError:  # caught here: further out it would pass for an outage
+                raise too_slow(SEARCH_SECONDS) from None
+
+        return await self._on(self._searches, in_time)
 
     async def _on(self, pool: Pool | None, work: Work[T]) -> T:
         if pool is None:
