@@ -79,26 +79,29 @@ class Model:
         """Keys under which a job has stopped running in this step."""
         self.wakes: set[str] = set()
         """Keys under which a job left the queue without having run: `advance` and whoever steers a job look at them."""
+        self.replaced: list[tuple[str, str]] = []
+        """Running jobs that a user's transaction replaced, with the reason: the next `advance` asks them to stop."""
 
     # -- making jobs ---------------------------------------------------------------------------
 
-    def insert(self, batch: Sequence[NewJob], atomic: bool) -> list[str]:
+    def insert(self, batch: Sequence[NewJob], atomic: bool, joined: bool = False) -> list[str]:
         """For each job "made", the id of the one that stands for it, or the name of its refusal.
 
-        An atomic batch with a refusal makes nothing, and the refusals are all that it answers with.
+        An atomic batch with a refusal makes nothing, and the refusals are all that it answers with. `joined`: in a
+        user's transaction.
         """
         before = copy.deepcopy(self.__dict__)
-        answers = [self._insert(new) for new in batch]
+        answers = [self._insert(new, joined) for new in batch]
         refusals = [answer for answer in answers if answer[0].isupper()]
         if atomic and refusals:
             self.__dict__.update(before)
             return refusals
         return answers
 
-    def _insert(self, new: NewJob) -> str:
+    def _insert(self, new: NewJob, joined: bool) -> str:
         if standing := self._same_key(new):
             return standing
-        if refusal := self._apply_policy(new):
+        if refusal := self._apply_policy(new, joined):
             return refusal
         self.made += 1
         run_at = self.now + new.delay_ms
@@ -108,14 +111,17 @@ class Model:
         self._queue(job)
         return "made"
 
-    def _apply_policy(self, new: NewJob) -> str:
+    def _apply_policy(self, new: NewJob, joined: bool = False) -> str:
         limit = new.limit
         live = [job for job in self._oldest_first() if limit and job.limit and job.limit.key == limit.key]
         if limit and limit.policy == "reject_same_scope" and len(live) >= limit.most:
             return "ConcurrencyRejected"
         if limit and limit.policy == "replace_same_scope":
             surplus = live[: max(len(live) - limit.most + 1, 0)]
-            self._cancel_all([job.id for job in surplus], f"replaced by job {new.id}", ())
+            reason = f"replaced by job {new.id}"
+            later = [job.id for job in surplus if joined and job.place == "running"]
+            self.replaced += [(id, reason) for id in later]
+            self._cancel_all([job.id for job in surplus if job.id not in later], reason, ())
         return ""
 
     def _same_key(self, new: NewJob) -> str | None:
@@ -312,8 +318,12 @@ class Model:
         late = [job for job in self.jobs.values() if job.status == "pending" and self._overdue(job)]
         for job in late:
             self._expire(job)
+        moved = self._moved(late)
+        for id, reason in self.replaced:
+            self._cancel_all([id], reason, ())
+        self.replaced.clear()
         self._take_wakes()
-        return len(due), self._moved(late)
+        return len(due), moved
 
     def tidy(self) -> None:
         self._wake({job.limit.key for job in self.jobs.values() if job.place == "held" and job.limit})

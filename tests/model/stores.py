@@ -65,6 +65,10 @@ class Side:
         """All of them in one transaction; the rows of each."""
         raise NotImplementedError
 
+    def user_connection(self) -> Any:
+        """As a user's program opens it, with a transaction begun."""
+        raise NotImplementedError
+
     def empty(self) -> None:
         self.run([self.fill("DELETE FROM {%s}" % table) for table in EMPTIED])
 
@@ -90,6 +94,7 @@ class SqliteSide(Side):
 
     def __init__(self, path: Path, stale_after_ms: int) -> None:
         super().__init__()
+        self.path = path
         # What a power cut would do is another test's matter.
         self.store = SqliteStore(path, synchronous="NORMAL", stale_after_ms=stale_after_ms)
         self.connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
@@ -100,6 +105,11 @@ class SqliteSide(Side):
         self.connection.execute("COMMIT")
         return answers
 
+    def user_connection(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.execute("BEGIN")
+        return connection
+
     def close(self) -> None:
         self.connection.close()
 
@@ -109,6 +119,7 @@ class PostgresSide(Side):
 
     def __init__(self, url: str, stale_after_ms: int) -> None:
         super().__init__()
+        self.url = url
         self.store: PostgresStore = PostgresStore(url, stale_after_ms=stale_after_ms)
         self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
 
@@ -128,6 +139,9 @@ class PostgresSide(Side):
         super().pass_time(ms)
         # The store remembers where in the queue its last claim ended; in a moved time that is nowhere.
         self.store._marks.clear()
+
+    def user_connection(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url)
 
     def close(self) -> None:
         self.connection.close()
@@ -155,13 +169,14 @@ class Pair:
         self.postgres.close()
         self.loop.close()
 
-    def each(self, call: Callable[[Side], Awaitable[T]]) -> dict[Side, T]:
-        """The same call on both at the same time."""
+    def each(self, call: Callable[[Side], Awaitable[T]], only: Side | None = None) -> dict[Side, T]:
+        """The same call on both at the same time, or on the only one."""
+        sides = self.sides if only is None else (only,)
 
         async def together() -> list[T]:
-            return list(await asyncio.gather(*(call(side) for side in self.sides)))
+            return list(await asyncio.gather(*(call(side) for side in sides)))
 
-        return dict(zip(self.sides, self.loop.run_until_complete(together()), strict=True))
+        return dict(zip(sides, self.loop.run_until_complete(together()), strict=True))
 
     def empty(self) -> None:
         for side in self.sides:
