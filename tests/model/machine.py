@@ -18,11 +18,38 @@ from tests.model.transactions import UserTransaction, answer_of, enqueued
 from treadle.model.errors import TreadleError
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, Snoozed, decide
+from treadle.policy.lifecycle import (
+    CancelAcknowledged,
+    Completed,
+    Failed,
+    Outcome,
+    Parked,
+    Released,
+    RowState,
+    Snoozed,
+    decide,
+)
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Claimed, Graces, Moved, NewJob, Refusal, Settlement, Touch, Wants
+from treadle.store.values import (
+    FOREVER,
+    Answer,
+    Checkpoint,
+    Claimed,
+    Effects,
+    Graces,
+    Moved,
+    NewJob,
+    NewStep,
+    Refusal,
+    Settlement,
+    StepKey,
+    StepWrite,
+    Touch,
+    Wants,
+)
 
 # Time is counted in units that are far longer than a run takes, and everything is due in the middle of one: how fast
 # the machine runs never decides. Each step also takes a second, so that no two steps happen at the same time.
@@ -35,6 +62,9 @@ TOPICS = ("mail", "video", "orders")
 LIMITS = {"g1": 1, "g2": 2, "g3": 2}
 # Under keys that jobs of the other topics don't use: while a user's transaction is open, it alone has to do with them.
 SET_APART = "orders"
+STEPS = ("fetch", "approve", "page")
+LARGE = '"' + "x" * 5_000 + '"'
+"""A result that is kept apart from its step."""
 POLICIES = ("queue_same_scope", "reject_same_scope", "replace_same_scope")
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
 OUTCOMES = {"completed": 3, "retry": 3, "fatal": 1, "snoozed": 1, "released": 1, "acknowledged": 1}
@@ -114,9 +144,12 @@ class Lockstep(RuleBasedStateMachine):
             "settle": held * (8 if running else 1),
             "settle_many": held * (4 if running else 1),
             "touch": 2 * held,
+            "checkpoint": held * (5 if running else 1),
+            "park": held * (5 if running else 1),
+            "answer": 6 if "parked" in places else 2,
             "release_unknown": int(running),
             "time_passes": 4,
-            "advance": 5 if overdue or "later" in places else 1,
+            "advance": 5 if overdue or "later" in places or "parked" in places else 1,
             "reap": 8 if orphaned else 4 if cancelling else 1,
             "prune": int(ended),
             "tidy": 1,
@@ -132,7 +165,8 @@ class Lockstep(RuleBasedStateMachine):
     def _possible_beside(self, user: UserTransaction) -> dict[str, int]:
         """What does not wait for an open transaction, nor depend on the time, which does not pass."""
         keyed = any(one.idempotency_key for one in user.made)
-        names = "insert insert_many open_lease renew claim settle settle_many touch cancel reschedule delete pause"
+        names = "insert insert_many open_lease renew claim settle settle_many touch cancel reschedule delete"
+        names += " pause checkpoint park answer"
         usual = self._possible()
         return {name: usual[name] for name in names.split()} | {"end": 8, "run_into_it": 3 * keyed}
 
@@ -217,6 +251,8 @@ class Lockstep(RuleBasedStateMachine):
             plan["delay"] = random.randint(-2, 2)
         if random.random() < 0.25:
             plan["expires"] = random.randint(1, 3)
+        if random.random() < 0.3:
+            plan["steps"] = (NewStep("fetch", "Fetch"), NewStep("approve", "Approve"))
         if random.random() < 0.2:
             plan |= {"idempotency_key": random.choice(["k1", "k2"]), "scope_id": random.choice([None, "s1"])}
         if random.random() < 0.25:
@@ -447,6 +483,52 @@ class Lockstep(RuleBasedStateMachine):
             ),
         )
 
+    # -- steps, waits, answers -----------------------------------------------------------------
+
+    def checkpoint(self, random: Random) -> None:
+        hand = self.hands[self._hand(random)]
+        job = self.model.jobs.get(hand.id)
+        done = {name for name, step in job.flow.steps.items() if step.state == "completed"} if job else set()
+        name = random.choice([name for name in STEPS if name not in done] or ["another"])
+        state = random.choice(["processing", "completed", "completed", "failed"])
+        result = random.choice(["1", LARGE]) if state == "completed" else None
+        used = [name] if state == "completed" else []
+        expected = self.model.checkpoint(hand.id, hand.token, hand.lease, (name, state, result), used)
+        error, error_type = ("Boom: no", "Boom") if state == "failed" else (None, None)
+        write = StepWrite(name, "", StepState(state), 0, 1, error=error, error_type=error_type, result=result)
+
+        async def call(store: Store, side: Side) -> bool:
+            claimed = hand.claimed[side]
+            one = Checkpoint(claimed.n, claimed.token, 0, (write,), tuple(map(StepKey, used)))
+            return not await store.checkpoint(claimed.lease, [one])
+
+        self.ask(f"checkpoint {hand.id[-4:]} {name} {state}", expected, call)
+
+    def park(self, random: Random) -> None:
+        hand = self.hands[self._hand(random)]
+        name, length = random.choice(["approve", "page"]), random.choice([None, 1, 2])
+        wait_ms = None if length is None else length * UNIT - HALF
+        expected = self.model.park(hand.id, hand.token, hand.lease, name, wait_ms)
+        wait = StepWrite(name, "", StepState.WAITING, 0, 1, until_ms=wait_ms, schema="{}")
+
+        async def call(store: Store, side: Side) -> bool:
+            settlement = self._settlement(Report(hand, Parked(name), True), side)
+            return not await store.settle([settlement._replace(effects=Effects(steps=(wait,)))])
+
+        self.ask(f"park {hand.id[-4:]} for {name} {length=}", expected, call)
+
+    def answer(self, random: Random) -> None:
+        id = self._id(random, random.choice(["parked", "parked", "running", "ready", "ended"]))
+        step = random.choice(["approve", "approve", "page", "another"])
+        result, unannounced = random.choice(['"yes"', '"yes"', LARGE, None]), random.random() < 0.5
+        one = Answer(id, step, result=result, error=None if result else "no", unannounced=unannounced)
+        self.ask(
+            f"answer {id[-4:]} {step} {result and result[:5]} {unannounced=}",
+            self.model.answer(id, step, result, unannounced),
+            lambda store, _: store.answer([one]),
+            lambda answers: name_of(answers[0]),
+        )
+
     # -- what maintenance does -----------------------------------------------------------------
 
     def time_passes(self, random: Random) -> None:
@@ -489,7 +571,9 @@ class Lockstep(RuleBasedStateMachine):
     # -- what people ask for -------------------------------------------------------------------
 
     def cancel(self, random: Random) -> None:
-        places = [random.choice(["running", "ready", "held", "later", "ended"]) for _ in range(random.randint(1, 3))]
+        places = [
+            random.choice(["running", "ready", "held", "later", "parked", "ended"]) for _ in range(random.randint(1, 3))
+        ]
         ids = list(dict.fromkeys(self._id(random, place) for place in places))
         uncancelable = random.choice([(), (), (TOPICS[0],)])
         expected = self.model.cancel(ids, "by hand", uncancelable)
@@ -574,7 +658,7 @@ class Lockstep(RuleBasedStateMachine):
             self.pair.pass_time(STEP)
 
     def _expected(self, job: ModelJob) -> dict[str, Any]:
-        in_vain = job.status in ("pending", "failed", "cancelled", "expired")
+        in_vain = job.status in ("pending", "waiting", "failed", "cancelled", "expired")
         error, error_type = job.error or (None, None)
         assert 0 <= job.attempt <= job.max_attempts
         return {
@@ -584,6 +668,7 @@ class Lockstep(RuleBasedStateMachine):
             "retries": job.attempt if in_vain else job.attempt - 1,
             "priority": job.priority,
             "payload": job.new.payload,
+            "steps": {name: (step.state, bool(step.result)) for name, step in job.flow.steps.items()},
             "progress": 100 if job.ended_as == "completed" else job.progress or 0,
             "progress_message": job.message,
             "result": job.result,
@@ -610,6 +695,7 @@ def seen_job(job: Job, now: int) -> dict[str, Any]:
         "retries": job.retries,
         "priority": job.priority,
         "payload": '{"v":%d}' % job.payload["v"],
+        "steps": {step["id"]: (step["status"], step["resultSize"] is not None) for step in job.steps},
         "progress": job.progress,
         "progress_message": job.progress_message,
         "result": None if job.result_value is None else '{"done":true}',

@@ -1,7 +1,7 @@
 """SQLite and PostgreSQL do what the model says, whatever is done to them in whatever order.
 
-`make test` runs the short form, the same examples each time; TREADLE_FAULT=full runs 2,000 × 50 steps, TREADLE_FAULT=0.1
-a tenth of the examples.
+`make test` runs the short form, the same examples each time; TREADLE_FAULT=full runs 2,000 × 50 steps and
+TREADLE_FAULT=0.1 a tenth of the examples.
 """
 
 import itertools
