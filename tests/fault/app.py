@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from tests.fault import crash, handlers
+from tests.fault import crash, customers, handlers
 from tests.fault.journal import Pen
 from treadle import Queue, Worker
 from treadle.model.errors import StoreUnavailable
@@ -208,7 +208,23 @@ async def hold(arguments: argparse.Namespace) -> None:
         await store.engine.write(write)
 
 
-COMMANDS = {one.__name__: one for one in (work, enqueue, many_keys, prune, migrate, starve, scripts, fork, hold)}
+COMMANDS = {
+    one.__name__: one
+    for one in (
+        work,
+        enqueue,
+        many_keys,
+        prune,
+        migrate,
+        starve,
+        scripts,
+        fork,
+        hold,
+        customers.transactions,
+        customers.stay_open,
+        customers.growing,
+    )
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

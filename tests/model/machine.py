@@ -14,14 +14,43 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.model.model import Model, ModelJob
 from tests.model.stores import Pair, Side
-from treadle.model.errors import Refused, TreadleError
+from tests.model.transactions import UserTransaction, answer_of, enqueued
+from treadle.model.errors import TreadleError
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, Snoozed, decide
+from treadle.policy.lifecycle import (
+    CancelAcknowledged,
+    Completed,
+    Failed,
+    Outcome,
+    Parked,
+    Released,
+    RowState,
+    Snoozed,
+    decide,
+)
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Claimed, Graces, Inserted, Moved, NewJob, Refusal, Settlement, Touch, Wants
+from treadle.store.values import (
+    FOREVER,
+    HAS_STEPS,
+    Answer,
+    Checkpoint,
+    Claimed,
+    Effects,
+    Graces,
+    Moved,
+    NewJob,
+    NewStep,
+    Refusal,
+    Settlement,
+    StepKey,
+    StepWrite,
+    Touch,
+    Wants,
+)
 
 # Time is counted in units that are far longer than a run takes, and everything is due in the middle of one: how fast
 # the machine runs never decides. Each step also takes a second, so that no two steps happen at the same time.
@@ -30,8 +59,13 @@ HALF = UNIT // 2
 STEP = 1_000
 STALE_AFTER = 4 * UNIT + HALF
 
-TOPICS = ("mail", "video")
-LIMITS = {"g1": 1, "g2": 2}
+TOPICS = ("mail", "video", "orders")
+LIMITS = {"g1": 1, "g2": 2, "g3": 2}
+# Under keys that jobs of the other topics don't use: while a user's transaction is open, it alone has to do with them.
+SET_APART = "orders"
+STEPS = ("fetch", "approve", "page")
+LARGE = '"' + "x" * 5_000 + '"'
+"""A result that is kept apart from its step."""
 POLICIES = ("queue_same_scope", "reject_same_scope", "replace_same_scope")
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
 OUTCOMES = {"completed": 3, "retry": 3, "fatal": 1, "snoozed": 1, "released": 1, "acknowledged": 1}
@@ -68,6 +102,13 @@ class Lockstep(RuleBasedStateMachine):
         self.ids: list[str] = []
         self.last_tokens: dict[tuple[Side, str], int] = {}
         self.offsets = itertools.count(1)
+        self.user: UserTransaction | None = None
+        """The one that is open, on PostgreSQL. In SQLite it would keep everybody from writing, so there it begins and
+        ends in the step in which the other ends."""
+
+    def teardown(self) -> None:
+        if self.user:
+            self.user.end(commit=False)
 
     # -- choosing ------------------------------------------------------------------------------
 
@@ -80,7 +121,7 @@ class Lockstep(RuleBasedStateMachine):
     @rule(random=st.randoms(use_true_random=True))
     def step(self, random: Random) -> None:
         """One action, by its weight among those that can do something now."""
-        action = weighted(random, self._possible())
+        action = weighted(random, self._possible_beside(self.user) if self.user else self._possible())
         getattr(self, action)(random)
 
     def _possible(self) -> dict[str, int]:
@@ -91,19 +132,26 @@ class Lockstep(RuleBasedStateMachine):
         orphaned = any(job.lease and not model.live(job.lease) for job in jobs)
         overdue = any(job.status == "pending" and job.expires_at and job.expires_at <= model.now for job in jobs)
         cancelling = any(job.status == "cancelling" for job in jobs)
+        waited = any(job.place == "parked" and job.flow.overdue(model.now) for job in jobs)
+        held = any(self._is_free(hand.id) for hand in self.hands)
         return {
             "insert": 2 if places.count("ready") > 4 else 8,
             "insert_many": 2,
+            "transact": 2,
+            "begin": 2 if "g3" not in model.wakes else 0,
             "open_lease": 1 if working else 10,
             "renew": 1,
             "close_lease": 1,
             "claim": 10 if working and ready else 1,
-            "settle": bool(self.hands) * (8 if running else 1),
-            "settle_many": bool(self.hands) * (4 if running else 1),
-            "touch": 2 * bool(self.hands),
+            "settle": held * (8 if running else 1),
+            "settle_many": held * (4 if running else 1),
+            "touch": 2 * held,
+            "checkpoint": held * (6 if running else 1),
+            "park": held * (8 if running else 1),
+            "answer": 8 if "parked" in places else int(bool(places)),
             "release_unknown": int(running),
-            "time_passes": 4,
-            "advance": 5 if overdue or "later" in places else 1,
+            "time_passes": 8 if "parked" in places else 4,
+            "advance": 10 if overdue or waited else 5 if "later" in places else 1,
             "reap": 8 if orphaned else 4 if cancelling else 1,
             "prune": int(ended),
             "tidy": 1,
@@ -116,12 +164,28 @@ class Lockstep(RuleBasedStateMachine):
             "resume": 8 if model.paused else 0,
         }
 
+    def _possible_beside(self, user: UserTransaction) -> dict[str, int]:
+        """What does not wait for an open transaction, nor depend on the time, which does not pass."""
+        keyed = any(one.idempotency_key for one in user.made)
+        names = "insert insert_many open_lease renew claim settle settle_many touch cancel reschedule delete"
+        names += " pause checkpoint park answer"
+        usual = self._possible()
+        return {name: usual[name] for name in names.split()} | {"end": 8, "run_into_it": 3 * keyed}
+
+    def _is_free(self, id: str) -> bool:
+        """Not bound up with the transaction that is open."""
+        job = self.model.jobs.get(id)
+        return self.user is None or job is None or job.new.topic != SET_APART
+
+    def _topics(self) -> tuple[str, ...]:
+        return TOPICS if self.user is None else tuple(topic for topic in TOPICS if topic != SET_APART)
+
     def _id(self, random: Random, place: str) -> str:
         """Mostly of a job in this place; perhaps of any that was ever made, or of none."""
-        there = [job.id for job in self.model.jobs.values() if job.place == place]
+        there = [job.id for job in self.model.jobs.values() if job.place == place and self._is_free(job.id)]
         if there and random.random() < 0.8:
             return random.choice(there)
-        return random.choice([*self.ids, UNKNOWN])
+        return random.choice([*filter(self._is_free, self.ids), UNKNOWN])
 
     def _lease(self, random: Random) -> str:
         """Mostly the newest one."""
@@ -140,8 +204,9 @@ class Lockstep(RuleBasedStateMachine):
         expected: Any,
         call: Callable[[Store, Side], Awaitable[Any]],
         view: Callable[[Any], Any] = lambda answer: answer,
+        only: Side | None = None,
     ) -> Any:
-        """Both stores must answer as the model did; an error that Treadle raises counts by its name."""
+        """Both stores, or the only one, must answer as the model did; an error of Treadle's counts by its name."""
         note(f"{what} -> {expected}")
 
         async def one(side: Side) -> Any:
@@ -150,7 +215,7 @@ class Lockstep(RuleBasedStateMachine):
             except TreadleError as error:
                 return error
 
-        answers = self.pair.each(one)
+        answers = self.pair.each(one, only)
         seen = {
             side.dialect: name_of(answer) if isinstance(answer, TreadleError) else view(answer)
             for side, answer in answers.items()
@@ -164,17 +229,21 @@ class Lockstep(RuleBasedStateMachine):
         self._insert([self._plan(random)], atomic=True)
 
     def insert_many(self, random: Random) -> None:
-        batch = [{"delay": 0} | self._plan(random) for _ in range(random.randint(2, 5))]
+        self._insert(self._batch(random, self._topics()), atomic=random.random() < 0.5)
+
+    def _batch(self, random: Random, topics: Sequence[str]) -> list[dict[str, Any]]:
+        batch = [{"delay": 0} | self._plan(random, topics) for _ in range(random.randint(2, 5))]
         policy = random.choice(POLICIES)
         for plan in batch:
             # In one batch a key is under one policy, because a template has only one.
             if limit := plan.get("limit"):
                 plan["limit"] = limit._replace(policy=policy)
-        self._insert(batch, atomic=random.random() < 0.5)
+        return batch
 
-    def _plan(self, random: Random) -> dict[str, Any]:
+    def _plan(self, random: Random, topics: Sequence[str] = ()) -> dict[str, Any]:
+        topic = random.choice(topics or self._topics())
         plan: dict[str, Any] = {
-            "topic": random.choice(TOPICS),
+            "topic": topic,
             "payload": random.choice(['{"v":1}', '{"v":1}', '{"v":2}']),
             "priority": random.choice([50, 50, 75]),
             "capability": random.choice(["", "", "gpu"]),
@@ -184,50 +253,93 @@ class Lockstep(RuleBasedStateMachine):
             plan["delay"] = random.randint(-2, 2)
         if random.random() < 0.25:
             plan["expires"] = random.randint(1, 3)
+        if random.random() < 0.3:
+            plan["steps"] = (NewStep("fetch", "Fetch"), NewStep("approve", "Approve"))
         if random.random() < 0.2:
             plan |= {"idempotency_key": random.choice(["k1", "k2"]), "scope_id": random.choice([None, "s1"])}
         if random.random() < 0.25:
-            plan |= {"dedupe_key": random.choice(["d1", "d2"]), "repeatable": random.random() < 0.5}
+            keys = ["d3"] if topic == SET_APART else ["d1", "d2"]
+            plan |= {"dedupe_key": random.choice(keys), "repeatable": random.random() < 0.5}
         if random.random() < 0.4:
-            key = random.choice(list(LIMITS))
+            key = "g3" if topic == SET_APART else random.choice(["g1", "g2"])
             plan["limit"] = Limit(key, random.choice(POLICIES), LIMITS[key])
         return plan
 
     def _insert(self, batch: Sequence[dict[str, Any]], atomic: bool) -> None:
+        if self.user:  # no time passes, so each job needs an instant of its own
+            batch = [{"delay": 0} | plan for plan in batch]
         now = time.time_ns() // 1_000_000
         made = [self._new(dict(plan), now) for plan in batch]
-        expected = self.model.insert([mine for mine, _ in made], atomic)
-
-        async def call(store: Store, _: Side) -> list[str]:
-            try:
-                answers = await store.insert([theirs for _, theirs in made], atomic=atomic)
-            except Refused as refusal:
-                # Of several refusals an atomic batch raises any one.
-                return expected if atomic and name_of(refusal) in expected else [name_of(refusal)]
-            return [
-                answer.existing_id or "made" if isinstance(answer, Inserted) else name_of(answer) for answer in answers
-            ]
-
+        call = answer_of(self.model, made, atomic, joined=False)
         what = "insert" + "".join(f"\n    {mine.id[-4:]}: {plan}" for (mine, _), plan in zip(made, batch, strict=True))
-        self.ask(f"{what}\n    atomic={atomic}", expected, call)
+        self.ask(f"{what}\n    atomic={atomic}", call.expected, lambda store, _: enqueued(store, call))
         self.ids += [mine.id for mine, _ in made if mine.id in self.model.jobs]
 
-    def _new(self, plan: dict[str, Any], now: int) -> tuple[NewJob, NewJob]:
-        """The job as the model sees it (relative to its own time), and as the stores do."""
+    def _new(self, plan: dict[str, Any], now: int, *, named: bool = False) -> tuple[NewJob, NewJob]:
+        """The job as the model sees it (relative to its own time), and as the stores do. `named`: by its instants."""
         id = f"00000000-0000-7000-8000-{next(self.numbers):012x}"
         delay, expires = plan.pop("delay", None), plan.pop("expires", None)
         expires_in = None if expires is None else expires * UNIT - HALF
         if delay is None:  # due now, by the database's clock
             new = NewJob(id, **plan, expires_in_ms=expires_in)
             return new, new
-        if delay > 0:
-            new = NewJob(id, **plan, delay_ms=delay * UNIT - HALF + self._moment(), expires_in_ms=expires_in)
-            return new, new
-        # A named instant in the past or just now.
-        delay_ms = delay * UNIT - STEP // 2 + self._moment()
+        # In the future, or at a named instant in the past or just now.
+        delay_ms = delay * UNIT - (HALF if delay > 0 else STEP // 2) + self._moment()
         mine = NewJob(id, **plan, delay_ms=delay_ms, expires_in_ms=expires_in)
+        if delay > 0 and not named:
+            return mine, mine
         expires_at = None if expires_in is None else now + expires_in
         return mine, mine._replace(run_at=now + delay_ms, delay_ms=0, expires_at=expires_at, expires_in_ms=None)
+
+    # -- in users' transactions ------------------------------------------------------------------
+
+    def transact(self, random: Random) -> None:
+        """One that begins and ends while nothing else happens."""
+        user, commit = self._enqueue_in_one(random, TOPICS), random.random() < 0.7
+        self.ask(f"    {commit=}", user.expected, lambda _, side: user.run(side, commit=commit))
+        if commit:
+            self._committed(user)
+
+    def begin(self, random: Random) -> None:
+        user = self._enqueue_in_one(random, (SET_APART,))
+        self.user = user
+        self.ask("    begun", user.expected, lambda _, side: user.begin(side), only=self.pair.postgres)
+
+    def run_into_it(self, random: Random) -> None:
+        """Somebody else wants a key that the open transaction has taken: who is in a hurry gets an error."""
+        assert self.user
+        theirs = random.choice([one for one in self.user.made if one.idempotency_key])
+        mine = theirs._replace(id=UNKNOWN, dedupe_key=None, limit=None, delay_ms=0, expires_in_ms=None)
+        self.ask(
+            f"run_into {theirs.id[-4:]}",
+            "StoreBusy",
+            lambda store, _: store.insert([mine], patient=False),
+            only=self.pair.postgres,
+        )
+
+    def end(self, random: Random) -> None:
+        user, commit = self.user, random.random() < 0.7
+        assert user
+        self.user = None
+        user.end(commit=commit)
+        self.ask(f"end {commit=}", user.expected, lambda _, side: user.run(side, commit=commit), only=self.pair.sqlite)
+        if commit:
+            self._committed(user)
+
+    def _enqueue_in_one(self, random: Random, topics: Sequence[str]) -> UserTransaction:
+        user, now = UserTransaction(self.model), time.time_ns() // 1_000_000
+        for _ in range(random.randint(1, 3)):
+            batch = self._batch(random, topics)[: random.choice([1, 1, 5])]
+            atomic = random.random() < 0.5
+            made = [self._new(dict(plan), now, named=True) for plan in batch]
+            lines = "".join(f"\n    {mine.id[-4:]}: {plan}" for (mine, _), plan in zip(made, batch, strict=True))
+            note(f"in a user's transaction{lines}\n    {atomic=}")
+            user.add(made, atomic)
+        return user
+
+    def _committed(self, user: UserTransaction) -> None:
+        user.replay(self.model)
+        self.ids += [one.id for one in user.made]
 
     # -- running jobs --------------------------------------------------------------------------
 
@@ -264,7 +376,7 @@ class Lockstep(RuleBasedStateMachine):
 
     def claim(self, random: Random) -> None:
         label = self._lease(random)
-        topics = TOPICS if random.random() < 0.8 else (random.choice(TOPICS),)
+        topics = self._topics() if random.random() < 0.8 else (random.choice(self._topics()),)
         capabilities = ("gpu",) if random.random() < 0.8 else ()
         limit = random.randint(1, 6)
         free = max(limit - random.choice([0, 0, 0, 1, 2]), 0)
@@ -290,8 +402,9 @@ class Lockstep(RuleBasedStateMachine):
 
     def _hand(self, random: Random) -> int:
         """Mostly a claim that is still worth something."""
-        live = [i for i, hand in enumerate(self.hands) if self._is_live(hand)]
-        return random.choice(live) if live and random.random() < 0.8 else random.randrange(len(self.hands))
+        free = [i for i, hand in enumerate(self.hands) if self._is_free(hand.id)]
+        live = [i for i in free if self._is_live(self.hands[i])]
+        return random.choice(live) if live and random.random() < 0.8 else random.choice(free)
 
     def _is_live(self, hand: Hand) -> bool:
         job = self.model.jobs.get(hand.id)
@@ -372,6 +485,55 @@ class Lockstep(RuleBasedStateMachine):
             ),
         )
 
+    # -- steps, waits, answers -----------------------------------------------------------------
+
+    def checkpoint(self, random: Random) -> None:
+        hand = self.hands[self._hand(random)]
+        job = self.model.jobs.get(hand.id)
+        done = {name for name, step in job.flow.steps.items() if step.state == "completed"} if job else set()
+        name = random.choice([name for name in STEPS if name not in done] or ["another"])
+        state = random.choice(["processing", "completed", "completed", "failed"])
+        result = random.choice(["1", LARGE]) if state == "completed" else None
+        used = [name] if state == "completed" else []
+        expected = self.model.checkpoint(hand.id, hand.token, hand.lease, (name, state, result), used)
+        error, error_type = ("Boom: no", "Boom") if state == "failed" else (None, None)
+        write = StepWrite(name, "", StepState(state), 0, 1, error=error, error_type=error_type, result=result)
+
+        async def call(store: Store, side: Side) -> bool:
+            claimed = hand.claimed[side]
+            one = Checkpoint(claimed.n, claimed.token, 0, (write,), tuple(map(StepKey, used)))
+            return not await store.checkpoint(claimed.lease, [one])
+
+        self.ask(f"checkpoint {hand.id[-4:]} {name} {state}", expected, call)
+        # The store leaves the steps of a job alone when it is settled as one without: its owner has to know better.
+        for side, claimed in hand.claimed.items():
+            hand.claimed[side] = claimed._replace(flags=claimed.flags | HAS_STEPS)
+
+    def park(self, random: Random) -> None:
+        hand = self.hands[self._hand(random)]
+        name, length = random.choice(["approve", "approve", "page"]), random.choice([None, 1, 1, 2])
+        wait_ms = None if length is None else length * UNIT - HALF
+        expected = self.model.park(hand.id, hand.token, hand.lease, name, wait_ms)
+        wait = StepWrite(name, "", StepState.WAITING, 0, 1, until_ms=wait_ms, schema="{}")
+
+        async def call(store: Store, side: Side) -> bool:
+            settlement = self._settlement(Report(hand, Parked(name), True), side)
+            return not await store.settle([settlement._replace(effects=Effects(steps=(wait,)))])
+
+        self.ask(f"park {hand.id[-4:]} for {name} {length=}", expected, call)
+
+    def answer(self, random: Random) -> None:
+        id = self._id(random, random.choice(["parked", "parked", "parked", "running", "ready", "ended"]))
+        step = random.choice(["approve", "approve", "page", "another"])
+        result, unannounced = random.choice(['"yes"', '"yes"', LARGE, None]), random.random() < 0.5
+        one = Answer(id, step, result=result, error=None if result else "no", unannounced=unannounced)
+        self.ask(
+            f"answer {id[-4:]} {step} {result and result[:5]} {unannounced=}",
+            self.model.answer(id, step, result, unannounced),
+            lambda store, _: store.answer([one]),
+            lambda answers: name_of(answers[0]),
+        )
+
     # -- what maintenance does -----------------------------------------------------------------
 
     def time_passes(self, random: Random) -> None:
@@ -414,7 +576,9 @@ class Lockstep(RuleBasedStateMachine):
     # -- what people ask for -------------------------------------------------------------------
 
     def cancel(self, random: Random) -> None:
-        places = [random.choice(["running", "ready", "held", "later", "ended"]) for _ in range(random.randint(1, 3))]
+        places = [
+            random.choice(["running", "ready", "held", "later", "parked", "ended"]) for _ in range(random.randint(1, 3))
+        ]
         ids = list(dict.fromkeys(self._id(random, place) for place in places))
         uncancelable = random.choice([(), (), (TOPICS[0],)])
         expected = self.model.cancel(ids, "by hand", uncancelable)
@@ -494,11 +658,12 @@ class Lockstep(RuleBasedStateMachine):
                 told = [tuple(row[1:]) for row in events if row[0] == id]
                 assert told == job.events, f"{side.dialect}: of job {id} it tells {told}, not {job.events}"
         assert all(self.model.running(key) <= most for key, most in LIMITS.items())
-        self.model.now += STEP
-        self.pair.pass_time(STEP)
+        if self.user is None:
+            self.model.now += STEP
+            self.pair.pass_time(STEP)
 
     def _expected(self, job: ModelJob) -> dict[str, Any]:
-        in_vain = job.status in ("pending", "failed", "cancelled", "expired")
+        in_vain = job.status in ("pending", "waiting", "failed", "cancelled", "expired")
         error, error_type = job.error or (None, None)
         assert 0 <= job.attempt <= job.max_attempts
         return {
@@ -508,6 +673,7 @@ class Lockstep(RuleBasedStateMachine):
             "retries": job.attempt if in_vain else job.attempt - 1,
             "priority": job.priority,
             "payload": job.new.payload,
+            "steps": {name: (step.state, bool(step.result)) for name, step in job.flow.steps.items()},
             "progress": 100 if job.ended_as == "completed" else job.progress or 0,
             "progress_message": job.message,
             "result": job.result,
@@ -534,6 +700,7 @@ def seen_job(job: Job, now: int) -> dict[str, Any]:
         "retries": job.retries,
         "priority": job.priority,
         "payload": '{"v":%d}' % job.payload["v"],
+        "steps": {step["id"]: (step["status"], step["resultSize"] is not None) for step in job.steps},
         "progress": job.progress,
         "progress_message": job.progress_message,
         "result": None if job.result_value is None else '{"done":true}',

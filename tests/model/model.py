@@ -1,7 +1,7 @@
 """The queue as the design describes it, in plain dictionaries: what both stores must agree with, step by step.
 
-Written from the design, not from the SQL. It knows nothing of tables; a job is `ready`, `later`, `held`, `running` or
-`ended`, and time is a number that the machine moves.
+Written from the design, not from the SQL. It knows nothing of tables; a job is `ready`, `later`, `held`, `running`,
+`parked` or `ended`, and time is a number that the machine moves.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tests.model.steps import ModelStep, ModelSteps
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
 from treadle.store.values import NewJob
-
-LIVE_PLACES = ("ready", "later", "held", "running")
 
 
 @dataclass
@@ -42,7 +41,10 @@ class ModelJob:
     """The token whose owner reported the end."""
     result: str | None = None
     error: tuple[str, str] | None = None
-    events: list[tuple[str, str, str]] = field(default_factory=list)
+    events: list[tuple[str, str | None, str | None]] = field(default_factory=list)
+    flow: ModelSteps = field(default_factory=ModelSteps)
+    in_time: bool = False
+    """It has waited for an answer, so it began before its deadline."""
 
     @property
     def id(self) -> str:
@@ -52,6 +54,8 @@ class ModelJob:
     def status(self) -> str:
         if self.place == "ended":
             return str(self.ended_as)
+        if self.place == "parked":
+            return "waiting"
         if self.place == "running":
             return "processing" if self.cancel_at is None else "cancelling"
         return "pending"
@@ -79,43 +83,50 @@ class Model:
         """Keys under which a job has stopped running in this step."""
         self.wakes: set[str] = set()
         """Keys under which a job left the queue without having run: `advance` and whoever steers a job look at them."""
+        self.replaced: list[tuple[str, str]] = []
+        """Running jobs that a user's transaction replaced, with the reason: the next `advance` asks them to stop."""
 
     # -- making jobs ---------------------------------------------------------------------------
 
-    def insert(self, batch: Sequence[NewJob], atomic: bool) -> list[str]:
+    def insert(self, batch: Sequence[NewJob], atomic: bool, joined: bool = False) -> list[str]:
         """For each job "made", the id of the one that stands for it, or the name of its refusal.
 
-        An atomic batch with a refusal makes nothing, and the refusals are all that it answers with.
+        An atomic batch with a refusal makes nothing, and the refusals are all that it answers with. `joined`: in a
+        user's transaction.
         """
         before = copy.deepcopy(self.__dict__)
-        answers = [self._insert(new) for new in batch]
+        answers = [self._insert(new, joined) for new in batch]
         refusals = [answer for answer in answers if answer[0].isupper()]
         if atomic and refusals:
             self.__dict__.update(before)
             return refusals
         return answers
 
-    def _insert(self, new: NewJob) -> str:
+    def _insert(self, new: NewJob, joined: bool) -> str:
         if standing := self._same_key(new):
             return standing
-        if refusal := self._apply_policy(new):
+        if refusal := self._apply_policy(new, joined):
             return refusal
         self.made += 1
         run_at = self.now + new.delay_ms
         expires_at = None if new.expires_in_ms is None else self.now + new.expires_in_ms
         job = ModelJob(new, self.made, self.now, run_at, expires_at, new.priority, new.max_attempts)
+        job.flow.steps = {step.name: ModelStep(declared=True) for step in new.steps}
         self.jobs[job.id] = job
         self._queue(job)
         return "made"
 
-    def _apply_policy(self, new: NewJob) -> str:
+    def _apply_policy(self, new: NewJob, joined: bool = False) -> str:
         limit = new.limit
         live = [job for job in self._oldest_first() if limit and job.limit and job.limit.key == limit.key]
         if limit and limit.policy == "reject_same_scope" and len(live) >= limit.most:
             return "ConcurrencyRejected"
         if limit and limit.policy == "replace_same_scope":
             surplus = live[: max(len(live) - limit.most + 1, 0)]
-            self._cancel_all([job.id for job in surplus], f"replaced by job {new.id}", ())
+            reason = f"replaced by job {new.id}"
+            later = [job.id for job in surplus if joined and job.place == "running"]
+            self.replaced += [(id, reason) for id in later]
+            self._cancel_all([job.id for job in surplus if job.id not in later], reason, ())
         return ""
 
     def _same_key(self, new: NewJob) -> str | None:
@@ -184,16 +195,21 @@ class Model:
     def _end(self, job: ModelJob, status: str, event: str | None = None, error: tuple[str, str] | None = None) -> None:
         self._tell(job, event, status)
         self._leave(job)
+        if status == "cancelled":
+            job.flow.interrupt("cancelled")
+        elif job.place == "running":
+            job.flow.interrupt("failed" if status == "expired" else "pending")
         job.place, job.ended_as, job.ended_at, job.lease = "ended", status, self.now, None
         job.error = error or job.error
 
     def _cancelled(self, job: ModelJob, error: tuple[str, str] | None = None) -> None:
         self._end(job, "cancelled", "job:cancelled", error)
 
-    def _back(self, job: ModelJob, event: str, delay_ms: int = 0, *, spent: bool) -> None:
+    def _back(self, job: ModelJob, event: str, delay_ms: int = 0, *, spent: bool, to: str = "pending") -> None:
         """Pending again: at its old place in the queue, or set aside for a while."""
-        self._tell(job, event, "pending")
+        self._tell(job, event, to)
         self._leave(job)
+        job.flow.interrupt("failed" if event == "job:reclaimed" else "pending")
         job.attempt -= 0 if spent else 1
         job.lease, job.started, job.progress, job.message = None, False, None, None
         if delay_ms:
@@ -253,7 +269,7 @@ class Model:
 
     def _overdue(self, job: ModelJob) -> bool:
         """Its deadline passed before it was ever tried."""
-        return job.expires_at is not None and job.expires_at <= self.now and job.attempt == 0
+        return job.expires_at is not None and job.expires_at <= self.now and job.attempt == 0 and not job.in_time
 
     def _expire(self, job: ModelJob) -> None:
         self._end(job, "expired", "job:expired", ("deadline passed", "DeadlinePassed"))
@@ -302,18 +318,78 @@ class Model:
         job.message = job.message if message is None else message
         return True
 
+    # -- steps ---------------------------------------------------------------------------------
+
+    def checkpoint(
+        self, id: str, token: int, lease: str, write: tuple[str, str, str | None], used: Collection[str]
+    ) -> bool:
+        """Whether it was accepted: a step (name, state, result), and early answers that were used."""
+        job = self.jobs.get(id)
+        if not job or not self._owns(job, token, lease):
+            return False
+        job.started = True
+        job.flow.write(*write)
+        if write[1] == "completed":
+            job.events.append(("job:step:completed", None, None))
+        for name in used:
+            job.flow.answers.pop(name, None)
+        return True
+
+    def park(self, id: str, token: int, lease: str, step: str, wait_ms: int | None) -> bool:
+        job = self.jobs.get(id)
+        if not job or not self._owns(job, token, lease):
+            return bool(job and job.place == "ended" and job.settled_by == token)
+        job.started = True
+        job.flow.wait(step, None if wait_ms is None else self.now + wait_ms)
+        if job.cancel_at is not None:
+            self._cancelled(job)
+            job.settled_by = token
+        else:
+            self._back(job, "job:waiting", spent=False, to="waiting")
+            job.place, job.in_time = "parked", True
+            for name in job.flow.waiting():
+                if name in job.flow.answers:
+                    self._end_wait(job, name, job.flow.answers.pop(name))
+        self._wake_those_who_wait()
+        return True
+
+    def answer(self, id: str, step: str, result: str | None, unannounced: bool) -> str:
+        """With a result, or with an error."""
+        job = self.jobs.get(id)
+        if job is None:
+            return "JobNotFound"
+        if refusal := job.flow.refusal(step, job.place == "ended", unannounced):
+            return refusal
+        if step in job.flow.waiting():
+            self._end_wait(job, step, result)
+        else:
+            job.flow.answers[step] = result
+        return ""
+
+    def _end_wait(self, job: ModelJob, step: str, result: str | None) -> None:
+        job.flow.write(step, "failed" if result is None else "completed", result)
+        if result is not None:
+            job.events.append(("job:step:completed", "waiting", "pending"))
+        if job.place == "parked":
+            job.place = "ready"
+
     # -- moving jobs ---------------------------------------------------------------------------
 
     def advance(self) -> tuple[int, set[tuple[str, str]]]:
         """How many jobs are due now, and those that expired."""
         due = [job for job in self.jobs.values() if job.place == "later" and job.run_at <= self.now]
+        due += [job for job in self.jobs.values() if job.place == "parked" and job.flow.overdue(self.now)]
         for job in due:
             job.place = "ready"
         late = [job for job in self.jobs.values() if job.status == "pending" and self._overdue(job)]
         for job in late:
             self._expire(job)
+        moved = self._moved(late)
+        for id, reason in self.replaced:
+            self._cancel_all([id], reason, ())
+        self.replaced.clear()
         self._take_wakes()
-        return len(due), self._moved(late)
+        return len(due), moved
 
     def tidy(self) -> None:
         self._wake({job.limit.key for job in self.jobs.values() if job.place == "held" and job.limit})
@@ -380,10 +456,15 @@ class Model:
         return answers
 
     def _cancel_all(self, ids: Sequence[str], reason: str, uncancelable: Collection[str]) -> list[str]:
-        pending = [job for id in ids if (job := self.jobs.get(id)) and job.status == "pending"]
+        pending = [job for id in ids if (job := self.jobs.get(id)) and job.status in ("pending", "waiting")]
         answers = [self._cancel(id, reason, uncancelable) for id in ids]
         for job in pending:
-            self._cancelled(job)
+            if job.place == "parked":  # its worker needs not be asked, because there is none
+                self._tell(job, "job:cancelling", "cancelling")
+                job.events.append(("job:cancelled", "cancelling", "cancelled"))
+                self._end(job, "cancelled")
+            else:
+                self._cancelled(job)
             job.cancel_at, job.cancel_reason = self.now, reason
         return answers
 
@@ -424,6 +505,7 @@ class Model:
         self._tell(job, "job:requeued", "pending")
         job.attempt, job.run_at, job.expires_at = 0, self.now, None
         job.started, job.progress, job.message, job.result, job.error = False, None, None, None, None
+        job.flow.run_again()
         job.cancel_at, job.cancel_reason, job.ended_as, job.ended_at, job.settled_by = None, None, None, None, None
         self._queue(job)
         return ""
@@ -474,7 +556,7 @@ class Model:
         job = self.jobs.get(id)
         if job is None:
             return "JobNotFound"
-        if job.place == "running" or (job.ended_as == "completed" and not force):
+        if job.place in ("running", "parked") or (job.ended_as == "completed" and not force):
             return "WrongState"
         self._leave(job)
         del self.jobs[id]

@@ -24,6 +24,9 @@ TIMES = {
     "ready": "run_at",
     "later": "run_at",
     "held": "run_at",
+    "parked": "until",
+    "steps": "started_at ended_at until",
+    "answers": "created_at",
     "leases": "until renewed_at",
     "running": "claimed_at started_at cancel_at",
     "outcomes": "ended_at claimed_at started_at cancel_at",
@@ -65,6 +68,10 @@ class Side:
         """All of them in one transaction; the rows of each."""
         raise NotImplementedError
 
+    def user_connection(self) -> Any:
+        """As a user's program opens it, with a transaction begun."""
+        raise NotImplementedError
+
     def empty(self) -> None:
         self.run([self.fill("DELETE FROM {%s}" % table) for table in EMPTIED])
 
@@ -90,6 +97,7 @@ class SqliteSide(Side):
 
     def __init__(self, path: Path, stale_after_ms: int) -> None:
         super().__init__()
+        self.path = path
         # What a power cut would do is another test's matter.
         self.store = SqliteStore(path, synchronous="NORMAL", stale_after_ms=stale_after_ms)
         self.connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
@@ -100,6 +108,11 @@ class SqliteSide(Side):
         self.connection.execute("COMMIT")
         return answers
 
+    def user_connection(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.execute("BEGIN")
+        return connection
+
     def close(self) -> None:
         self.connection.close()
 
@@ -109,6 +122,7 @@ class PostgresSide(Side):
 
     def __init__(self, url: str, stale_after_ms: int) -> None:
         super().__init__()
+        self.url = url
         self.store: PostgresStore = PostgresStore(url, stale_after_ms=stale_after_ms)
         self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
 
@@ -128,6 +142,9 @@ class PostgresSide(Side):
         super().pass_time(ms)
         # The store remembers where in the queue its last claim ended; in a moved time that is nowhere.
         self.store._marks.clear()
+
+    def user_connection(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url)
 
     def close(self) -> None:
         self.connection.close()
@@ -155,13 +172,14 @@ class Pair:
         self.postgres.close()
         self.loop.close()
 
-    def each(self, call: Callable[[Side], Awaitable[T]]) -> dict[Side, T]:
-        """The same call on both at the same time."""
+    def each(self, call: Callable[[Side], Awaitable[T]], only: Side | None = None) -> dict[Side, T]:
+        """The same call on both at the same time, or on the only one."""
+        sides = self.sides if only is None else (only,)
 
         async def together() -> list[T]:
-            return list(await asyncio.gather(*(call(side) for side in self.sides)))
+            return list(await asyncio.gather(*(call(side) for side in sides)))
 
-        return dict(zip(self.sides, self.loop.run_until_complete(together()), strict=True))
+        return dict(zip(sides, self.loop.run_until_complete(together()), strict=True))
 
     def empty(self) -> None:
         for side in self.sides:

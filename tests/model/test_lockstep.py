@@ -1,10 +1,10 @@
 """SQLite and PostgreSQL do what the model says, whatever is done to them in whatever order.
 
-`make test` runs the short form, the same examples each time; TREADLE_FAULT=full runs 2,000 × 50 steps.
+`make test` runs the short form, the same examples each time; TREADLE_FAULT=full runs 2,000 × 50 steps and
+TREADLE_FAULT=0.1 a tenth of the examples.
 """
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.fault.scale import ASKED, scaled
 from tests.model.machine import STALE_AFTER, Lockstep
 from tests.model.stores import Pair
 
-FULL = os.environ.get("TREADLE_FAULT") == "full"
-EXAMPLES, STEPS = (2_000, 50) if FULL else (40, 30)
+EXAMPLES, STEPS = scaled(40, 2_000), scaled(30, 50)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def pair(tmp_path: Path, postgres_url: str) -> Iterator[Pair]:
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(7_200 if FULL else 600)
+@pytest.mark.timeout(600 if ASKED == "short" else 7_200)
 def test_both_stores_agree_with_the_model(pair: Pair) -> None:
     class Machine(Lockstep):
         pass

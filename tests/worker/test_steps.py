@@ -81,6 +81,26 @@ async def test_a_finished_step_never_runs_again(queue: Queue, start: Start, path
     assert types.count("job:step:completed") == 4
 
 
+async def test_a_step_is_not_left_under_way_when_its_handler_returns_without_it(queue: Queue, start: Start) -> None:
+    begun: list[asyncio.Task[Any]] = []
+
+    async def shown(job_id: str) -> bool:
+        return states(await queue.get(job_id)) == {"slow": "processing"}
+
+    @queue.job(max_attempts=1)
+    async def hasty(ctx: Context) -> int:
+        begun.append(asyncio.ensure_future(ctx.step("slow", asyncio.Event().wait)))
+        await until(lambda: shown(ctx.job_id))
+        return 1
+
+    job = await queue.enqueue("hasty")
+    await start(queue)
+    assert await job.result("30s") == 1
+    assert states(await job.refresh()) == {"slow": "pending"}
+    begun[0].cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
 async def test_the_same_step_twice_is_an_error(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     async def doubled(ctx: Context) -> int:

@@ -198,7 +198,8 @@ class JobSteps:
         """Waits begin only if the attempt ends because of them: a handler may have caught that it should wait."""
         waits = isinstance(outcome, Parked | Snoozed)
         last = tuple(one for one in self._last if waits or one.state is not StepState.WAITING)
-        if not last and not self._last_consumed:
+        # Even if there is nothing to add: a job that has steps in the database is not settled as one without.
+        if not last and not self._last_consumed and not self._flagged:
             return None
         return Effects(steps=last, consumed=tuple(self._last_consumed))
 
