@@ -776,7 +776,7 @@ async def test_bad_declarations(queue: Queue) -> None:
         lambda: flow.external("x" * 10_000),
         lambda: flow.step(name="a/b")(step),
         lambda: flow.step(name="other", timeout=0)(step),
-        lambda: flow.step(name="other", when="yes")(step),  # type: ignore[arg-type]
+        lambda: flow.step(name="other", when="yes")(step),  # type: ignore[call-overload]
         lambda: flow.external("other", answer_rule="((("),
         lambda: queue.flow("bad"),
         lambda: queue.flow("worse", process=True),
