@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from treadle import CancelPolicy, Concurrency, Context, Fail, Queue, Retry, Snooze
+from treadle import CancelPolicy, Concurrency, Context, Fail, Flow, Queue, Retry, Snooze
 
 queue = Queue("sqlite:///treadle-demo.db")
 
@@ -189,9 +189,81 @@ class Pipeline(BaseModel):
     options: dict[str, Any] = {}
 
 
-@queue.job(title="Pipeline of several steps", description="prepare, execute, finalize", timeout="10m")
-async def multi_step_pipeline(ctx: Context, pipeline: Pipeline) -> dict[str, Any]:
-    for percent, step in ((0, "prepare"), (33, "execute"), (66, "finalize")):
-        await ctx.progress(percent, step)
-        await asyncio.sleep(random.uniform(0.5, 2))
-    return {"source": pipeline.source, "rows": pipeline.rows}
+multi_step_pipeline: Flow[Pipeline] = queue.flow(
+    "multi_step_pipeline", title="Pipeline of several steps", description="prepare, execute, finalize", timeout="10m"
+)
+
+
+@multi_step_pipeline.step(title="準備資料", timeout=60)
+async def prepare(ctx: Context, pipeline: Pipeline) -> list[int]:
+    await asyncio.sleep(random.uniform(0.5, 2))
+    return [pipeline.rows // 4] * 4
+
+
+@multi_step_pipeline.step(title="執行任務", timeout=300, retry=Retry(3, backoff=["2s"]))
+async def execute(ctx: Context, pipeline: Pipeline) -> int:
+    parts: list[int] = ctx.results["prepare"]
+    for number, _ in enumerate(parts):
+        await ctx.progress(number * 100 // len(parts), f"part {number + 1} of {len(parts)}")
+        await asyncio.sleep(random.uniform(0.3, 1.2))
+        if random.random() < 0.05:
+            raise ConnectionError(f"{pipeline.source} closed the connection")
+    return sum(parts)
+
+
+@multi_step_pipeline.step(title="整理結果", timeout=30, cancelable=False)
+async def finalize(ctx: Context, pipeline: Pipeline) -> dict[str, Any]:
+    await asyncio.sleep(random.uniform(0.5, 2))
+    return {"source": pipeline.source, "rows": ctx.results["execute"]}
+
+
+class Article(BaseModel):
+    headline: str
+    reviewer: str | None = Field(None, description="Who answers; without one it waits for you")
+
+
+class Approval(BaseModel):
+    ok: bool
+    note: str = ""
+
+
+publish_article: Flow[Article] = queue.flow("publish_article", title="Article with an approval", max_attempts=1)
+
+
+@publish_article.step(title="Write the draft")
+async def draft(ctx: Context, article: Article) -> str:
+    await asyncio.sleep(random.uniform(1, 3))
+    return f"{article.headline}: lorem ipsum"
+
+
+publish_article.external("approve", title="Approve the draft", answer=Approval, timeout="20m")
+
+
+@publish_article.step(title="Publish it", when=lambda ctx, article: ctx.results["approve"].ok, cancelable=False)
+async def publish(ctx: Context, article: Article) -> str:
+    await asyncio.sleep(0.5)
+    return f"https://news.example.com/{article.headline.lower().replace(' ', '-')}"
+
+
+class Question(BaseModel):
+    question: str
+    turns: int = Field(5, ge=1, le=30)
+
+
+@queue.job(title="Agent with a step per turn", timeout="5m")
+async def research_agent(ctx: Context, ask: Question) -> str:
+    """A loop of unknown length: a restart goes on with the first turn that has not finished."""
+    talk = [ask.question]
+    for turn in range(ask.turns):
+        await ctx.progress(turn * 100 // ask.turns, f"turn {turn + 1}")
+        talk.append(await ctx.step("llm", _think, talk, key=turn, timeout="30s", retry=Retry(3, backoff=["1s"])))
+        if talk[-1].endswith("!"):
+            break
+    return talk[-1]
+
+
+async def _think(talk: list[str]) -> str:
+    await asyncio.sleep(random.uniform(0.5, 2))
+    if random.random() < 0.1:
+        raise ConnectionError("the model is overloaded")
+    return f"thought {len(talk)}" + ("!" if random.random() < 0.15 else "")
