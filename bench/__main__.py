@@ -19,14 +19,14 @@ from typing import Any
 
 import uvloop
 
-from bench import api, limits, pages, scenarios
+from bench import api, flows, limits, pages, scenarios
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain processes threads pickup delayed scheduled backlog ended snapshot single http pages memory "
-    "idle"
+    "limits enqueue drain processes threads pickup delayed scheduled flows backlog ended snapshot single http pages "
+    "memory idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
 ONCE = frozenset("ended snapshot pages memory idle".split())
@@ -129,6 +129,19 @@ class Bench:
         schedules, seconds = (1_000, 3) if self.quick else (10_000, 20)
         with self.store.fresh() as url:
             return run(scenarios.scheduled(url, self.folder, schedules, seconds))
+
+    def flows(self) -> Figures:
+        """Steps per second, and a drain next to jobs that wait, both against a plain drain of the same round."""
+        jobs, waiting, plain = (50, 100, 2_000) if self.quick else (1_000, 10_000, 50_000)
+        figures = self._drain("drain without flows", plain)
+        with self.store.fresh() as url:
+            uvloop.run(flows.load(url, jobs))
+            figures |= run(flows.steps(url, self.folder, jobs))
+        with self.store.fresh() as url:
+            uvloop.run(flows.park(url, waiting))
+            uvloop.run(scenarios.load(url, plain))
+            beside = run(scenarios.drain(url, self.folder, plain, self.store.server_cpu))
+        return figures | {"drain, 10,000 waiting /s": beside["drain /s"]}
 
     def backlog(self) -> Figures:
         rows = 10_000 if self.quick else 1_000_000

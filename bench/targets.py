@@ -74,6 +74,18 @@ TARGETS = [
     *_both("a delayed job's start after its time, p99 ms", "delayed start p99 ms", at_most=50),
     *_both("a schedule's job after its time, with 10,000 schedules, p50 ms", "slot late p50 ms", at_most=100),
     *_both(
+        "steps of 1,000 ten-step flows, 1 worker, of plain drained jobs",
+        "flow steps /s",
+        at_least=0.25,
+        of="drain without flows /s",
+    ),
+    *_both(
+        "drain with 10,000 waiting jobs, of the empty database",
+        "drain, 10,000 waiting /s",
+        at_least=0.95,
+        of="drain without flows /s",
+    ),
+    *_both(
         "drain with 1M jobs of another topic, of the empty database", "drain, 1M other /s", at_least=0.9, of="drain /s"
     ),
     *_both("drain with 1M future jobs, of the empty database", "drain, 1M future /s", at_least=0.9, of="drain /s"),

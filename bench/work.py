@@ -11,12 +11,13 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import TypedDict
 
-from treadle import Context, Queue
+from treadle import Context, Flow, Queue
 
 
 class Noop(TypedDict):
@@ -29,6 +30,21 @@ class Noop(TypedDict):
 def payload() -> Noop:
     """About 100 bytes of JSON; `t` is when the caller was about to enqueue."""
     return {"t": time.time(), "kind": "noop", "user": 123456, "pad": "x" * 40}
+
+
+STEPS = 10
+
+
+def declare_steps(queue: Queue, hit: Callable[[Noop], None]) -> None:
+    """A flow of ten steps that do nothing."""
+    flow: Flow[Noop] = queue.flow("steps")
+
+    async def step(ctx: Context, job: Noop) -> dict[str, bool]:
+        hit(job)
+        return {"ok": True}
+
+    for number in range(STEPS):
+        flow.step(name=f"step {number}")(step)
 
 
 class Tally:
@@ -64,6 +80,7 @@ async def main(url: str, path: Path, options: dict[str, Any]) -> None:
         return {"ok": True}
 
     queue.register("noop", noop_in_thread if options.get("threads") else noop)
+    declare_steps(queue, tally.hit)
     await queue.open()
     path.with_suffix(".ready").touch()
     await queue.work(slots=options.get("slots", 50), signals=True, drain="5s")

@@ -15,17 +15,26 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_every_figure_is_measured(store: str, tmp_path: Path) -> None:
     report = tmp_path / "report.md"
-    sections = "limits,enqueue,drain,pickup,http"
+    sections = "limits,enqueue,drain,pickup,flows,http"
     command = [sys.executable, "-m", "bench", "--quick", "--store", store, "--only", sections, "--output", str(report)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     text = report.read_text()
     figures = dict(re.findall(r"^\| ([^|]+) \| ([\d,.]+) \| [\d,. ·]+ \|$", text, re.MULTILINE))
-    for name in ("bare insert 1 /s", "bare drain 100 /s", "enqueue one /s", "enqueue_many /s", "drain /s"):
+    for name in (
+        "bare insert 1 /s",
+        "bare drain 100 /s",
+        "enqueue one /s",
+        "enqueue_many /s",
+        "drain /s",
+        "flow steps /s",
+    ):
         assert float(figures[name].replace(",", "")) > 0, name
     for name in ("bare FastAPI /s", "http enqueue /s", "http get /s", "http get, user, p99 ms"):
         assert float(figures[name].replace(",", "")) > 0, name
     assert "| drain, 1 worker, of" in text
+    assert "| steps of 1,000 ten-step flows, 1 worker, of plain drained jobs" in text
+    assert "| drain with 10,000 waiting jobs, of the empty database" in text
     assert "| POST enqueue, requests/s, of a bare FastAPI route" in text
     assert "a quick run" in text.lower(), "nobody shall take it for a result"
 

@@ -97,6 +97,29 @@ async def test_who_may_answer(sqlite_api: Api) -> None:
     assert (await api.post(f"/api/jobs/{job.id}/signal", body, as_="bob")).status_code == 200
 
 
+async def test_a_signal_for_one_scope_never_wakes_the_job_of_another(api: Api) -> None:
+    await api.rules(
+        enqueue_rule="scopeId = @request.auth.team", manage_rule="scope = 'team' && scopeId = @request.auth.team"
+    )
+    flow = declared(api)
+    made = {
+        name: (await api.enqueue("approval", scope="team", scopeId=team, as_=name))["id"]
+        for name, team in (("ann", "red"), ("bob", "blue"))
+    }
+    await api.queue.run_until_empty()
+    body = {"step": "approve", "result": {"ok": True}}
+    stranger = await api.post(f"/api/jobs/{made['bob']}/signal", body, as_="ann")
+    assert failure(stranger)[0] == 404, "as if it were not there"
+    assert (await api.post(f"/api/jobs/{made['ann']}/signal", body, as_="ann")).status_code == 200
+    await api.queue.run_until_empty()
+    seen = {name: (await api.get(f"/api/jobs/{id}", as_=name)).json() for name, id in made.items()}
+    assert {name: job["status"] for name, job in seen.items()} == {"ann": "completed", "bob": "waiting"}
+    assert [step["status"] for step in seen["bob"]["steps"]] == ["completed", "waiting", "pending"]
+    assert (await api.post(f"/api/jobs/{made['bob']}/signal", body, as_="bob")).status_code == 200
+    await api.queue.run_until_empty()
+    assert (await flow.queue.get(made["bob"])).status == "completed"
+
+
 async def claimed(api: Api, **more: Any) -> list[str]:
     answer = await api.post("/api/workers/claim", {"workerId": "go-1", "topics": ["approval", "mail"], **more})
     assert answer.status_code == 200, answer.text

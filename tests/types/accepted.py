@@ -8,7 +8,7 @@ from typing import Any, assert_type
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from treadle import Context, Job, Queue, Retry, SyncJob
+from treadle import Context, Flow, Job, Queue, Retry, SyncJob
 
 queue = Queue("sqlite:///jobs.db")
 
@@ -37,6 +37,40 @@ async def transcode(ctx: Context, video: Video) -> list[int]:
 @queue.job
 def send(mail: Mail) -> bool:
     return True
+
+
+index: Flow[Video] = queue.flow("index", timeout="6h")
+
+
+@index.step(timeout="10m", retry=Retry(4))
+async def fetch(ctx: Context, video: Video) -> list[str]:
+    return [video.url]
+
+
+@index.step
+def embed(video: Video) -> int:
+    return len(video.url)
+
+
+@index.step(cancelable=False)
+async def publish(ctx: Context) -> None: ...
+
+
+index.external("approve", answer=bool, timeout="3d")
+untyped = queue.flow("untyped")
+
+
+@untyped.step
+async def whole(ctx: Context, payload: dict[str, Any]) -> str:
+    return ""
+
+
+async def flows() -> None:
+    assert_type(await index.enqueue(Video(url="a"), delay="15m"), Job[Any])
+    assert_type(await index.options(priority="high").enqueue_many([Video(url="a")]), list[Job[Any]])
+    assert_type(embed(Video(url="a")), int)
+    await untyped.enqueue({"a": 1})
+    await untyped.enqueue()
 
 
 @queue.job

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from treadle import Context, Queue
+from treadle import Context, Flow, Queue
 
 queue = Queue("sqlite:///jobs.db")
 
@@ -23,6 +23,29 @@ async def transcode(ctx: Context, video: Video) -> list[int]:
     await ctx.enqueue(transcode, Mail("ann"))  # reject
     await ctx.enqueue("mail", prioritty="high")  # reject
     return [1]
+
+
+index: Flow[Video] = queue.flow("index")
+
+
+@index.step
+async def fetch(ctx: Context, video: Video) -> list[str]:
+    return [video.url]
+
+
+async def flows() -> None:
+    await index.enqueue(Mail("ann"))  # reject
+    await index.enqueue()  # reject
+    await index.enqueue(Video(url="a"), prioritty="high")  # reject
+    await index.enqueue_many([Mail("ann")])  # reject
+    await index.options(delay="15m").enqueue(Mail("ann"))  # reject
+
+
+def wrong(ctx: Context, mail: Mail) -> None: ...
+
+
+index.step(wrong)  # reject
+index.step(timeout="10m")(wrong)  # reject
 
 
 @queue.job

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.worker import step_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Context, Job, Queue, Retry, Status
+from treadle.model import steps as limits
 from treadle.model.errors import (
     AnswerError,
     DoubledStep,
@@ -19,6 +21,7 @@ from treadle.model.errors import (
     InvalidInput,
     JobFailed,
     StepEnded,
+    TooManySteps,
     UnknownStep,
     WaitTimeout,
     WrongState,
@@ -184,23 +187,6 @@ async def test_a_step_has_its_own_time_limit(queue: Queue, start: Start) -> None
     with pytest.raises(JobFailed, match="step slow ran longer than its limit of 50ms"):
         await job.result("30s")
     assert states(await job.refresh()) == {"slow": "failed"}
-
-
-async def test_a_large_result_fails_its_step_with_a_clear_error(queue: Queue, start: Start) -> None:
-    async def large() -> str:
-        return "x" * 50_000_000
-
-    @queue.job
-    async def greedy(ctx: Context) -> None:
-        await ctx.step("large", large)
-
-    job = await queue.enqueue("greedy")
-    await start(queue)
-    await ended(queue, job)
-    seen = await job.refresh()
-    assert (seen.status, seen.attempt) == (Status.FAILED, 1)
-    assert "the limit is 1,048,576" in (seen.last_error or "")
-    assert "the limit is 1,048,576" in seen.steps[0]["error"]
 
 
 async def test_a_cancel_waits_for_a_step_that_must_finish(queue: Queue, start: Start) -> None:
@@ -662,25 +648,137 @@ async def test_an_older_worker_leaves_a_new_step_to_others(queue: Queue, start: 
         assert (await newer.get(job.id)).attempt == 1
 
 
-async def test_signals_race_the_park(queue: Queue, start: Start) -> None:
-    """Before, during or after parking: each is received once."""
-    flow = queue.flow("raced", max_attempts=1)
+async def test_a_signal_while_its_step_runs_does_not_start_it_twice(queue: Queue, start: Start) -> None:
+    """Neither a signal for a step with code nor an early answer to the next one."""
+    begun, go = asyncio.Event(), asyncio.Event()
+    ran: list[str] = []
+    flow = queue.flow("signalled", max_attempts=1)
+
+    @flow.step
+    async def prepare(ctx: Context, payload: dict[str, Any]) -> None:
+        ran.append("prepare")
+        begun.set()
+        await go.wait()
+
     flow.external("approve", answer=int)
 
     @flow.step
-    async def done(ctx: Context, payload: dict[str, Any]) -> int:
+    async def publish(ctx: Context, payload: dict[str, Any]) -> int:
+        ran.append("publish")
         return int(ctx.results["approve"])
 
+    job = await flow.enqueue({})
     await start(queue)
+    await begun.wait()
+    with pytest.raises(UnknownStep):
+        await queue.signal(job.id, "prepare", 1)
+    await queue.signal(job.id, "approve", 2)
+    with pytest.raises(StepEnded):
+        await queue.signal(job.id, "approve", 3)
+    go.set()
+    assert await job.result("30s") == 2
+    assert ran == ["prepare", "publish"]
 
-    async def one(number: int) -> None:
-        job = await flow.enqueue({})
-        await asyncio.sleep(number % 7 / 1000)
-        await queue.signal(job.id, "approve", number)
-        assert await job.result("60s") == number
 
-    for first in range(0, 100, 20):
-        await asyncio.gather(*(one(number) for number in range(first, first + 20)))
+async def test_a_signal_while_a_handler_runs_does_not_start_it_twice(queue: Queue, start: Start) -> None:
+    """The step waits in one branch of a handler that is busy in another."""
+    begun, go = asyncio.Event(), asyncio.Event()
+    ran: list[str] = []
+
+    async def work() -> str:
+        ran.append("work")
+        begun.set()
+        await go.wait()
+        return "worked"
+
+    @queue.job(max_attempts=1)
+    async def both(ctx: Context) -> list[Any]:
+        return list(await asyncio.gather(ctx.step("work", work), ctx.wait_external("approve", answer=int)))
+
+    job = await queue.enqueue("both")
+    await start(queue)
+    await begun.wait()
+    await queue.signal(job.id, "approve", 2)
+    assert (await job.refresh()).status is Status.PROCESSING
+    go.set()
+    assert await job.result("30s") == ["worked", 2]
+    assert ran == ["work"]
+
+
+# -- limits ------------------------------------------------------------------------------------------
+
+
+async def test_the_most_step_names_of_a_job(queue: Queue, start: Start) -> None:
+    assert (limits.MAX_NAMES, limits.MAX_ROWS) == (200, 100_000)
+
+    @queue.job(max_attempts=1)
+    async def wide(ctx: Context, payload: dict[str, int]) -> None:
+        for number in range(payload["names"]):
+            await ctx.step(f"step {number}", asyncio.sleep, 0)
+
+    fits, over = await queue.enqueue_many("wide", [{"names": 200}, {"names": 201}])
+    await start(queue)
+    await fits.result("60s")
+    assert len((await fits.refresh()).steps) == 200
+    with pytest.raises(JobFailed, match="a job has at most 200 steps; tell runs of one step apart by key="):
+        await over.result("60s")
+    assert (await over.refresh()).error_type == TooManySteps.__name__
+
+
+async def test_the_most_runs_of_steps_of_a_job(queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted over all attempts."""
+    monkeypatch.setattr(limits, "MAX_ROWS", 30)
+
+    @queue.job(retry=Retry(2, backoff="fixed", delay="1ms"))
+    async def long(ctx: Context, payload: dict[str, int]) -> None:
+        for turn in range(20 * ctx.attempt):
+            await ctx.step("turn", asyncio.sleep, 0, key=turn)
+        if ctx.attempt < payload["attempts"]:
+            raise ValueError("once more")
+
+    fits, over = await queue.enqueue_many("long", [{"attempts": 1}, {"attempts": 2}])
+    await start(queue)
+    await fits.result("60s")
+    with pytest.raises(JobFailed, match="a job has at most 30 runs of steps; split the work into several jobs"):
+        await over.result("60s")
+    assert (await over.refresh()).steps[0]["items"] == {"total": 30, "done": 30, "failed": 0}
+
+
+async def test_a_flow_has_at_most_200_steps(queue: Queue) -> None:
+    flow = queue.flow("wide")
+    for number in range(200):
+        flow.external(f"step {number}")
+    with pytest.raises(InvalidInput, match="a flow has at most 200 steps"):
+        flow.external("one more")
+
+
+@pytest.mark.parametrize("declared", [False, True])
+async def test_a_result_of_50_mb_fails_its_step_and_stays_out_of_lists(
+    queue: Queue, start: Start, declared: bool
+) -> None:
+    async def large(ctx: Context, payload: dict[str, Any]) -> str:
+        return "x" * 50_000_000
+
+    if declared:
+        queue.flow("greedy").step(large)
+    else:
+
+        @queue.job
+        async def greedy(ctx: Context) -> None:
+            await ctx.step("large", large, ctx, {})
+
+    job = await queue.enqueue("greedy")
+    await start(queue)
+    await ended(queue, job)
+    seen = await job.refresh()
+    assert (seen.status, seen.attempt, seen.steps[0]["status"]) == (Status.FAILED, 1, "failed")
+    for error in (seen.last_error, seen.steps[0]["error"]):
+        assert error is not None
+        assert "the limit is 1,048,576" in error
+        assert "xxx" not in error
+    assert (seen.steps[0]["result"], seen.steps[0]["resultSize"]) == (None, None)
+    shown = [one.as_json() for one in await queue.list()]
+    assert len(json.dumps(shown)) < 10_000
 
 
 # -- bad declarations ----------------------------------------------------------------------------------

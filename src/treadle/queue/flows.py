@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, overload
 
 from pydantic_core import to_json
-from typing_extensions import Unpack
+from typing_extensions import TypeVar, Unpack
 
 from treadle.model.durations import Duration, duration_ms
 from treadle.model.errors import InvalidInput
@@ -23,12 +23,22 @@ from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.steps import from_answer
 from treadle.store.values import ClaimedStep
 
-if TYPE_CHECKING:
-    from treadle.queue.queue import Queue
-
 Call = ParamSpec("Call")
 ReturnT = TypeVar("ReturnT")
+FlowPayloadT = TypeVar("FlowPayloadT", default=Any)
 When = Callable[[Any, Any], Any]
+
+if TYPE_CHECKING:
+    from treadle.queue.context import Context
+    from treadle.queue.queue import Queue
+
+    ArgumentT = TypeVar("ArgumentT")
+    StepFunction: TypeAlias = (
+        Callable[[Context, ArgumentT], ReturnT]
+        | Callable[[ArgumentT], ReturnT]
+        | Callable[[Context], ReturnT]
+        | Callable[[], ReturnT]
+    )
 
 
 class FlowStep(Generic[Call, ReturnT]):
@@ -168,8 +178,11 @@ def _no_code(payload: Any) -> None:
     """In the place of a function, for a flow of external steps alone."""
 
 
-class Flow:
-    """A template with steps that come one after the other."""
+class Flow(Generic[FlowPayloadT]):
+    """A template with steps that come one after the other.
+
+    `flow: Flow[Corpus] = queue.flow("index")` tells type checkers the payload of its steps and of `enqueue`.
+    """
 
     def __init__(self, queue: Queue, handler: FlowHandler) -> None:
         self.queue = queue
@@ -178,7 +191,7 @@ class Flow:
         self._options: EnqueueOptions = {}
 
     @overload
-    def step(self, function: Callable[Call, ReturnT], /) -> FlowStep[Call, ReturnT]: ...
+    def step(self, function: StepFunction[FlowPayloadT, ReturnT], /) -> FlowStep[..., ReturnT]: ...
 
     @overload
     def step(
@@ -192,7 +205,7 @@ class Flow:
         when: When | None = None,
         cancelable: bool = True,
         process: bool = False,
-    ) -> Callable[[Callable[Call, ReturnT]], FlowStep[Call, ReturnT]]: ...
+    ) -> Callable[[StepFunction[FlowPayloadT, ReturnT]], FlowStep[..., ReturnT]]: ...
 
     def step(
         self,
@@ -248,17 +261,23 @@ class Flow:
         self.handler.declare(step)
         return step
 
-    def options(self, **options: Unpack[EnqueueOptions]) -> Flow:
+    def options(self, **options: Unpack[EnqueueOptions]) -> Flow[FlowPayloadT]:
         """The same flow with options of `Queue.enqueue`: `flow.options(delay="15m").enqueue(…)`."""
-        chosen = Flow(self.queue, self.handler)
+        chosen: Flow[FlowPayloadT] = Flow(self.queue, self.handler)
         chosen._options = merged(self._options, options)
         return chosen
+
+    @overload
+    async def enqueue(self, payload: FlowPayloadT, **options: Unpack[EnqueueOptions]) -> Job[Any]: ...
+
+    @overload
+    async def enqueue(self: Flow[dict[str, Any]], **options: Unpack[EnqueueOptions]) -> Job[Any]: ...
 
     async def enqueue(self, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Job[Any]:
         """See `Queue.enqueue`."""
         return await self.queue.enqueue(self.topic, payload, **merged(self._options, options))
 
-    async def enqueue_many(self, payloads: Sequence[Any], **options: Unpack[EnqueueOptions]) -> list[Job[Any]]:
+    async def enqueue_many(self, payloads: Sequence[FlowPayloadT], **options: Unpack[EnqueueOptions]) -> list[Job[Any]]:
         """See `Queue.enqueue_many`."""
         return await self.queue.enqueue_many(self.topic, payloads, **merged(self._options, options))
 

@@ -26,7 +26,7 @@ from treadle.model.settings import Settings
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
 from treadle.queue import results, signals, steering, templates
-from treadle.queue.flows import Flow, FlowHandler
+from treadle.queue.flows import Flow, FlowHandler, FlowPayloadT
 from treadle.queue.hooks import AnyHook, Hooks
 from treadle.queue.new_jobs import (
     EnqueueOptions,
@@ -226,7 +226,7 @@ class Queue:
         self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
 
-    def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow:
+    def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow[FlowPayloadT]:
         """A topic with steps: `@flow.step` declares them in their order. `options` are those of a job.
 
         Each step's result is kept, and a retry runs only what has not completed.

@@ -35,16 +35,19 @@ class LoopCaller:
             variables = copy_context()
             waits_for = variables.run(coroutine.send, None)
         except StopIteration as returned:
-            if context:
-                context._close()
-            return function.returned(call, returned.value)
+            value = returned.value
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # cancels and exits of a handler end the job, not the worker
             if context:
                 context._close()
             return function.raised(call, error)
-        return self._rest(call, context, variables, coroutine, waits_for)
+        else:
+            return self._rest(call, context, variables, coroutine, waits_for)
+        # Outside of `except`: the error of a result that can't be stored would show the whole StopIteration.
+        if context:
+            context._close()
+        return function.returned(call, value)
 
     async def _rest(
         self,
