@@ -60,7 +60,7 @@ async def test_a_waiting_flow(api: Api) -> None:
 async def test_an_answer_and_what_is_wrong_with_others(api: Api) -> None:
     id = await waiting(api, declared(api))
     path = f"/api/jobs/{id}/signal"
-    assert failure(await api.post(path, {"step": "aprove", "result": {"ok": True}})) == (404, "unknown_step")
+    assert failure(await api.post(path, {"step": "approval", "result": {"ok": True}})) == (404, "unknown_step")
     assert failure(await api.post(path, {"step": "prepare", "result": 1})) == (404, "unknown_step")
     wrong = await api.post(path, {"step": "approve", "result": {"ok": True, "reasons": [1]}})
     assert failure(wrong) == (400, "invalid_answer")

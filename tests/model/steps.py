@@ -41,8 +41,8 @@ class ModelSteps:
 
     def overdue(self, now: int) -> bool:
         """The first of its waits is over."""
-        untils = [step.until for step in self.steps.values() if step.state == "waiting" and step.until is not None]
-        return bool(untils) and min(untils) <= now
+        limits = [step.until for step in self.steps.values() if step.state == "waiting" and step.until is not None]
+        return bool(limits) and min(limits) <= now
 
     def refusal(self, name: str, ended: bool, unannounced: bool) -> str:
         step = self.steps.get(name)
