@@ -47,7 +47,8 @@ def alone(tmp_path: Path) -> Command:
 def treadle(request: pytest.FixtureRequest, alone: Command, url: str) -> Command:
     """The command with an empty database, once on each store; `empty_database`: without Treadle's tables."""
     if url.startswith("sqlite") and not request.node.get_closest_marker("empty_database"):
-        Queue(url).sync.migrate()
+        with Queue(url).sync as queue:
+            queue.migrate()
     return Command(alone.folder, url)
 
 
