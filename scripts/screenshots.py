@@ -27,8 +27,11 @@ ADDRESSES = {
     "template": "templates/demo_long_task",
 }
 PAGES = (
-    "overview jobs job errors topics schedules schedule workers templates template system".split()
+    "overview jobs job flow waiting errors topics schedules schedule workers templates template system".split()
 )  # or those that the command names
+
+# Lists of jobs with steps; the first one is opened.
+STEPS = {"flow": "jobs?topic=multi_step_pipeline&status=completed", "waiting": "jobs?status=waiting"}
 
 
 @contextmanager
@@ -61,6 +64,9 @@ def show(page: Page, url: str, name: str) -> None:
     if name == "job":
         page.goto(f"{url}/_/errors")
         page.click(".errors-table td:first-child a.topic >> nth=0")
+    elif name in STEPS:
+        page.goto(f"{url}/_/{STEPS[name]}")
+        page.click("tbody[data-job] a.topic >> nth=0")
     else:
         page.goto(f"{url}/_/{ADDRESSES.get(name, name)}")
     page.wait_for_selector("html[data-ready]", state="attached")

@@ -121,5 +121,5 @@ def test_its_pipeline_is_a_flow_with_the_steps_of_the_requirements(tmp_path: Pat
             return items
 
         until(lambda: jobs("multi_step_pipeline", "status = 'completed'"))
-        until(lambda: jobs("publish_article", "step = 'approve'"))
-        until(lambda: jobs("research_agent", "step = 'llm'"))
+        until(lambda: jobs("publish_corpus", "status = 'waiting'"))
+        until(lambda: jobs("ask_agent", "(step = 'model' || step = 'tool')"))

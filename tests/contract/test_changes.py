@@ -183,9 +183,9 @@ class TestOpenTransactions(Watched):
         outer, inner = first.transaction(), second.transaction()
         await outer.start()
         await inner.start()
-        await finish(bench.store, first, cancel([one], ""))
-        await finish(bench.store, second, cancel([two], ""))
-        await finish(bench.store, first, cancel([three], ""))
+        await finish(bench.store, first, cancel({one: ""}))
+        await finish(bench.store, second, cancel({two: ""}))
+        await finish(bench.store, first, cancel({three: ""}))
         await outer.commit()
         assert [id_of(change) for change in await watcher.look()] == [one, three]
         assert await watcher.look() == []
@@ -256,7 +256,7 @@ class TestOpenTransactions(Watched):
         await watcher.look()
         slow = connection.transaction()
         await slow.start()
-        await finish(bench.store, connection, cancel([first], ""))
+        await finish(bench.store, connection, cancel({first: ""}))
         await steering.cancel(bench.store, [second], "")
         assert [id_of(change) for change in await watcher.look()] == [second]
         await slow.commit()

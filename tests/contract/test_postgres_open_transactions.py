@@ -1,25 +1,37 @@
 """A user's transaction that stays open holds up what needs its keys, for a limited time, and nothing else."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import asyncpg
 import pytest
+from uuid_utils import uuid7
 
-import treadle.queue.intake
 from tests.contract.relational import RelationalDatabase
 from treadle.model.errors import StoreBusy, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
 from treadle.policy.lifecycle import Completed
+from treadle.queue import steering
 from treadle.queue.intake import Intake
-from treadle.store.postgres import store as postgres_store
-from treadle.store.values import Inserted
+from treadle.store import waiting_room
+from treadle.store.protocol import Store
+from treadle.store.sql.scripts.steer import cancel_idle
+from treadle.store.values import Answer, Effects, FollowUpsBusy, Inserted
 from treadle.testing.contract import ContractPart
-from treadle.testing.workbench import HOUR, MINUTE, Workbench, new_job
+from treadle.testing.contract.steps import waiting
+from treadle.testing.workbench import HOUR, MINUTE, Workbench, new_job, settlement
 
 KEY = Limit("g", REPLACE, 1)
+REQUESTS: dict[str, Callable[[Store, str], Coroutine[Any, Any, Any]]] = {
+    "cancel": lambda store, id: steering.cancel(store, [id]),
+    "reschedule": lambda store, id: steering.reschedule(store, [id], priority=1),
+    "delete": lambda store, id: steering.delete(store, [id]),
+    "bulk": lambda store, id: steering.cancel(store, [id, str(uuid7())]),
+    "requeue": lambda store, id: steering.requeue(store, [id]),
+    "answer": lambda store, id: store.answer([Answer(id, "approve", result="1")]),
+}
 
 
 @pytest.fixture
@@ -64,8 +76,7 @@ class TestOpenTransactions(ContractPart):
     async def test_after_its_time_it_is_told_that_the_store_is_busy(
         self, bench: Workbench, user: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(treadle.queue.intake, "KEY_SECONDS", 0.3)
-        monkeypatch.setattr(postgres_store, "KEY_SECONDS", 0.3)
+        monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 0.3)
         await bench.store.insert([new_job(dedupe_key="d")], connection=user)
         with pytest.raises(StoreUnavailable, match="locked"):
             await Intake(bench.store).add(new_job(dedupe_key="d"))
@@ -166,7 +177,7 @@ class TestOpenTransactions(ContractPart):
         self, bench: Workbench, user: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The store has few connections: those who wait must not have them all."""
-        monkeypatch.setattr(treadle.queue.intake, "KEY_SECONDS", 120.0)
+        monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 120.0)
         await bench.store.insert([new_job(idempotency_key=f"k{n}") for n in range(30)], connection=user)
         intake = Intake(bench.store)
         waiting = [asyncio.create_task(intake.add(new_job(idempotency_key=f"k{n}"))) for n in range(30)]
@@ -178,6 +189,110 @@ class TestOpenTransactions(ContractPart):
         assert not any(task.done() for task in waiting)
         await user.execute("ROLLBACK")
         assert all(answer.existing_id is None for answer in await asyncio.gather(*waiting))
+
+    async def _in_the_way(self, bench: Workbench, user: Any, verb: str) -> str:
+        """A job that the request can't change before the user's transaction has ended."""
+        if verb == "requeue":
+            id = await bench.make("cancelled", limit=KEY._replace(policy=REJECT))
+            await bench.store.insert([new_job(limit=KEY._replace(policy=REJECT))], connection=user)
+            return id
+        id = await (waiting(bench, limit=KEY) if verb == "answer" else bench.enqueue_one(limit=KEY, delay_ms=HOUR))
+        await bench.store.insert([new_job(limit=KEY)], connection=user)
+        return id
+
+    @pytest.mark.parametrize("verb", REQUESTS)
+    async def test_requests_that_wait_for_it_hold_up_nothing_else(
+        self, bench: Workbench, user: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+    ) -> None:
+        monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 120.0)
+        id = await self._in_the_way(bench, user, verb)
+        requests = [asyncio.create_task(REQUESTS[verb](bench.store, id)) for _ in range(8)]
+        lease = await bench.lease()
+        async with asyncio.timeout(30):
+            for _ in range(10):
+                other = await bench.enqueue_one(idempotency_key=str(uuid7()))
+                await bench.job(other)
+                assert await bench.settle(await bench.claim_one(lease=lease), Completed())
+                await steering.cancel(bench.store, [await bench.enqueue_one(delay_ms=HOUR)])
+        assert not any(task.done() for task in requests)
+        await user.execute("ROLLBACK")
+        async with asyncio.timeout(30):
+            await asyncio.gather(*requests)
+
+    @pytest.mark.parametrize("verb", REQUESTS)
+    async def test_a_request_that_has_waited_long_enough_is_told_to_try_again(
+        self, bench: Workbench, user: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+    ) -> None:
+        monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 0.3)
+        id = await self._in_the_way(bench, user, verb)
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await REQUESTS[verb](bench.store, id)
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await asyncio.gather(*(REQUESTS[verb](bench.store, id) for _ in range(3)))
+        await user.execute("ROLLBACK")
+        await REQUESTS[verb](bench.store, id)
+
+    async def test_the_reaper_waits_for_no_job_that_is_replaced_there(self, bench: Workbench, user: Any) -> None:
+        """Both count a cancelled job of the same topic in the same minute."""
+        stopping = await bench.make("cancelling")
+        old = await bench.enqueue_one(limit=KEY)
+        await bench.store.insert([new_job(limit=KEY)], connection=user)
+        async with asyncio.timeout(30):
+            assert [one.id for one in await bench.reap(0)] == [stopping]
+        await user.execute("COMMIT")
+        assert await bench.statuses([stopping, old]) == [Status.CANCELLED, Status.CANCELLED]
+        assert (await bench.store.stats()).counts[Status.CANCELLED] == 2
+
+    async def test_a_follow_up_that_needs_a_key_from_there_holds_up_no_other_ending(
+        self, bench: Workbench, user: Any
+    ) -> None:
+        blocked, plain, free = await bench.enqueue(3)
+        jobs = {job.id: job for job in await bench.claim(3)}
+        await bench.store.insert([new_job(idempotency_key="k")], connection=user)
+        follow = {blocked: Effects((new_job(idempotency_key="k"),)), free: Effects((new_job(idempotency_key="f"),))}
+        batch = [settlement(jobs[id], Completed())._replace(effects=follow.get(id)) for id in (blocked, plain, free)]
+        async with asyncio.timeout(30):
+            with pytest.raises(FollowUpsBusy) as busy:
+                await bench.store.settle(batch)
+        assert (busy.value.left, busy.value.lost) == ([batch[0]], [])
+        assert await bench.statuses([blocked, plain, free]) == [
+            Status.PROCESSING,
+            Status.COMPLETED,
+            Status.COMPLETED,
+        ]
+        await user.execute("ROLLBACK")
+        assert await bench.store.settle(busy.value.left) == []
+        assert await bench.status(blocked) is Status.COMPLETED
+
+    async def test_a_replaced_job_that_a_worker_claims_just_then_is_not_locked(
+        self, bench: Workbench, user: Any
+    ) -> None:
+        running, waits = await bench.make("processing"), await bench.make("delayed")
+        ended = await bench.make("cancelled")
+        script = cancel_idle({running: "a", waits: "b", ended: "c"}, -1)
+        left = await bench.store._run(user, script)  # type: ignore[attr-defined]
+        assert left == [running, ended]
+        async with asyncio.timeout(30):
+            await steering.release(bench.store, [running])
+            await steering.delete(bench.store, [ended])
+        await user.execute("COMMIT")
+        assert await bench.statuses([running, waits, ended]) == [Status.PENDING, Status.CANCELLED, None]
+
+    async def test_a_replaced_job_that_is_locked_again_is_stopped_later(self, bench: Workbench, user: Any) -> None:
+        old = await bench.make("processing", limit=KEY)
+        await user.execute("COMMIT")
+        await user.execute("BEGIN")
+        await bench.store.insert([new_job(limit=KEY)], connection=user)
+        await user.execute("COMMIT")
+        await user.execute("BEGIN")
+        await user.execute("SELECT 1 FROM treadle.running FOR UPDATE")
+        async with asyncio.timeout(30):
+            assert (await bench.store.advance()).next_in_ms is not None
+        assert await bench.status(old) is Status.PROCESSING
+        await user.execute("ROLLBACK")
+        await bench.store.advance()
+        assert await bench.status(old) is Status.CANCELLING
 
 
 class TestLongKeys(ContractPart):

@@ -1,14 +1,19 @@
 """Connections are opened when needed, used again as they are, and thrown away when something is wrong with them."""
 
 import asyncio
+import contextlib
+import gc
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import pytest
 
+from treadle import Queue, WrongState
 from treadle.store.postgres import pools
 from treadle.store.postgres.pools import Pool
+from treadle.testing.workbench import eventually
 
 
 @pytest.fixture
@@ -160,3 +165,82 @@ async def test_closing_does_not_wait_for_ever(postgres_url: str, monkeypatch: py
     await pool.close()
     assert connection.is_closed()
     pool.give_back(connection)
+
+
+async def test_work_goes_on_when_its_caller_gives_up_and_the_connection_serves_again(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await pool.take()
+    first = await pid(connection)
+    await connection.execute("CREATE TEMPORARY TABLE done (n integer)")
+    work = connection.execute("INSERT INTO done SELECT 1 FROM pg_sleep(0.2)")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await pool.finish(connection, work)
+    await eventually(lambda: bool(pool._idle))
+    async with pool.connection() as again:
+        assert await pid(again) == first
+        assert await again.fetchval("SELECT count(*) FROM done") == 1
+    assert not caplog.records
+
+
+async def test_an_error_after_the_caller_has_given_up_is_not_logged(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await pool.take()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await pool.finish(connection, connection.execute("SELECT 1 / (SELECT 0 FROM pg_sleep(0.1))"))
+    await eventually(lambda: bool(pool._idle))
+    gc.collect()
+    assert not caplog.records
+
+
+async def test_a_connection_that_its_caller_did_not_wait_for_serves_the_next(postgres_url: str) -> None:
+    opened: list[Any] = []
+    go = asyncio.Event()
+
+    async def connect() -> Any:
+        await go.wait()
+        opened.append(await asyncpg.connect(postgres_url))
+        return opened[-1]
+
+    pool = Pool(connect, 2)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await pool.take()
+    go.set()
+    async with asyncio.timeout(10), pool.connection() as one, pool.connection() as two:
+        assert {one, two} == set(opened)
+    await pool.close()
+
+
+async def test_callers_that_give_up_leave_no_trace_in_the_log(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncpg opens connections to cancel statements, and says so when it can't."""
+    dice = random.Random(8)
+    async with Queue(postgres_url) as queue:
+        job = await queue.enqueue("mail")
+
+        async def impatient() -> None:
+            for _ in range(25):
+                call = dice.choice(
+                    [
+                        lambda: queue.enqueue("mail"),
+                        lambda: queue.enqueue("mail", idempotency_key=str(dice.random())),
+                        lambda: queue.enqueue_many("mail", [{}] * 5),
+                        lambda: queue.list(limit=10),
+                        lambda: queue.get(job.id),
+                        lambda: queue.cancel(job.id),
+                    ]
+                )
+                with contextlib.suppress(TimeoutError, WrongState):
+                    await asyncio.wait_for(call(), dice.choice([0.0005, 0.001, 0.002, 0.004]))
+
+        await asyncio.gather(*(impatient() for _ in range(12)))
+        async with asyncio.timeout(30):
+            await queue.enqueue("mail")
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []

@@ -22,7 +22,8 @@ from treadle.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed
 from treadle.queue import steering
-from treadle.store.sqlite import lock, writer
+from treadle.store.protocol import Store
+from treadle.store.sqlite import fork_gate, lock, writer
 from treadle.store.sqlite.lock import WriteLock
 from treadle.store.sqlite.store import SqliteStore
 from treadle.store.sqlite.writer import Writer
@@ -646,6 +647,71 @@ class TestTurningToWal:
         monkeypatch.setattr(writer, "BUSY_SECONDS", 0)
         with pytest.raises(StoreUnavailable, match="can't open .*new.db: database is locked"):
             writer.Writer(path).connect()
+
+
+class TestFork(SqlitePart):
+    def forked(self, bench: Workbench) -> tuple[int, int]:
+        """A child with its own new store, which says "began", writes a job and says how that went; its pid and pipe."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - in the child
+            answer = b"written"
+            try:
+                asyncio.events._set_running_loop(None)
+                os.write(writing, b"began ")
+                asyncio.run(self._write(bench.database.make_store()))
+            except BaseException as error:
+                answer = repr(error).encode()
+            finally:
+                os.write(writing, answer)
+                os._exit(0)
+        os.close(writing)
+        return child, reading
+
+    async def _write(self, store: Store) -> None:
+        await store.open()
+        await store.insert([new_job()])
+        await store.close()
+
+    async def test_a_fork_waits_for_the_transaction_under_way(self, bench: Workbench) -> None:
+        go, busy = await self.blocked(bench)
+        forking = asyncio.create_task(asyncio.to_thread(self.forked, bench))
+        await eventually(fork_gate._forking.locked)
+        assert not forking.done()
+        go.set()
+        child, reading = await forking
+        try:
+            async with asyncio.timeout(20):
+                assert await asyncio.to_thread(os.read, reading, 100) == b"began "
+                assert await asyncio.to_thread(os.read, reading, 100) == b"written"
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+        await busy
+        assert await bench.store.count(Listing()) == 1
+        await bench.enqueue(1)
+
+    async def test_a_child_that_was_forked_inside_a_transaction_blocks_no_other_writer(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its copy of SQLite counts the write lock as held for ever."""
+        monkeypatch.setattr(fork_gate, "LIMIT_SECONDS", 0)
+        go, busy = await self.blocked(bench)
+        child, reading = await asyncio.to_thread(self.forked, bench)
+        go.set()
+        await busy
+        try:
+            async with asyncio.timeout(20):
+                assert await asyncio.to_thread(os.read, reading, 100) == b"began "
+                other = await bench.another()
+                for store in (bench.store, other) * 20:
+                    await bench.enqueue(1, store=store)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+        assert await bench.store.count(Listing()) == 40
 
 
 class TestLongReader(SqlitePart):

@@ -181,19 +181,35 @@ async def test_a_snoozed_job_has_no_negative_wait(visitor: Visitor) -> None:
     assert "data-since" not in page[page.index("<thead>") :]
 
 
-async def test_a_page_of_jobs_asks_the_same_number_of_queries_for_one_row_and_for_fifty(
-    sqlite_visitor: Visitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+@pytest.fixture
+async def asked(sqlite_visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The verbs of the store that pages used."""
+    found: list[str] = []
     store = sqlite_visitor.queue.store
-    for verb in ("get", "list", "count", "backlog", "obstacles", "events", "stats", "topics", "workers"):
+    verbs = ("get", "list", "count", "backlog", "obstacles", "events", "stats", "topics", "workers", "failed_groups")
+    for verb in verbs:
         method = getattr(store, verb)
 
         def counted(*args: Any, verb: str = verb, method: Any = method, **options: Any) -> Any:
-            asked.append(verb)
+            found.append(verb)
             return method(*args, **options)
 
         monkeypatch.setattr(store, verb, counted)
+    return found
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/errors", "/topics", "/workers", "/system"])
+async def test_a_page_reads_the_state_of_the_queue_once(sqlite_visitor: Visitor, asked: list[str], path: str) -> None:
+    await sqlite_visitor.failed_job(max_attempts=1)
+    asked.clear()
+    await sqlite_visitor.text(f"/_{path}")
+    counts = {verb: asked.count(verb) for verb in ("backlog", "topics", "workers", "failed_groups")}
+    assert set(counts.values()) == {1}, counts
+
+
+async def test_a_page_of_jobs_asks_the_same_number_of_queries_for_one_row_and_for_fifty(
+    sqlite_visitor: Visitor, asked: list[str]
+) -> None:
     counts = []
     for jobs in (1, 49):
         await sqlite_visitor.queue.enqueue_many("mail", [{}] * jobs)
@@ -211,3 +227,41 @@ async def test_a_secret_is_shown_nowhere(visitor: Visitor) -> None:
         assert page.status_code == 200
         assert "s3cr3t-t0k3n" not in page.text
         assert "***" in page.text
+
+
+async def test_words_are_looked_for_in_the_newest_jobs_and_the_page_says_so(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.insights.search.SEARCHED", 3)
+    old = await visitor.failed_job(error="SmtpError: REFUSED", max_attempts=1)
+    jobs = [await visitor.failed_job(error="SmtpError: REFUSED", max_attempts=1) for _ in range(2)]
+    await visitor.queue.enqueue("other")
+    for query in ("q=refused", "q=error:refused", "q=refused&sort=runAt"):
+        page = (await visitor.get(f"/_/jobs?{query}")).text
+        assert set(re.findall(r'<tbody id="job-([^"]+)"', page)) == {job.id for job in jobs}, query
+        assert "of 2 that match in the newest 3 jobs" in words(page)
+        assert "all that match, older ones too" in words(page)
+    by_status = (await visitor.get("/_/jobs?q=status:failed refused")).text
+    assert old.id in by_status
+    assert "in the newest" not in words(by_status)
+    nothing = await visitor.text("/_/jobs?q=nowhere")
+    assert "Nothing with nowhere in the newest 3 jobs. To look further back" in nothing
+
+
+async def test_a_search_by_an_index_reaches_the_oldest_job(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.insights.search.SEARCHED", 1)
+    old = await visitor.queue.enqueue("mail", {"userId": "7"}, scope="user", scope_id="u1")
+    await visitor.queue.enqueue_many("mail", [{}] * 3)
+    for query in (f"id:{old.id}", "scopeId:u1", "scope:user scopeId:u1 payload.userId:7"):
+        page = (await visitor.get(f"/_/jobs?q={query}")).text
+        assert old.id in page, query
+        assert "in the newest" not in words(page)
+
+
+async def test_changing_everything_that_matches_reaches_older_jobs_than_the_search(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.insights.search.SEARCHED", 1)
+    jobs = [await visitor.failed_job(error="SmtpError: refused", max_attempts=1) for _ in range(3)]
+    asks = await visitor.text("/_/bulk?action=requeue&all=1&q=refused")
+    assert f"{len(jobs)} requeued" in asks or f"{len(jobs)} jobs" in asks, asks[:1500]

@@ -1,5 +1,6 @@
 """Signing in and out, the first superuser, and whose pages may send forms."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -131,6 +132,73 @@ async def test_addresses_of_one_ipv6_network_count_together(sqlite_url: str) -> 
             bad = {**OURS, "X-Forwarded-For": f"2001:db8:1:2::{i:x}"}
             last = await visitor.post("/_/login", bad, identity=ROOT, password="wrong password")
         assert last.status_code == 429
+
+
+async def test_wrong_tries_from_one_ipv6_network_leave_its_neighbours_alone(sqlite_url: str) -> None:
+    async with visiting(sqlite_url, signed_in=False, trusted_proxies="127.0.0.1") as visitor:
+        for i in range(5):
+            bad = {**OURS, "X-Forwarded-For": f"2001:db8:1:2::{i:x}"}
+            await visitor.post("/_/login", bad, identity=ROOT, password="wrong password")
+        neighbour = {**OURS, "X-Forwarded-For": "2001:db8:1:3::1"}
+        assert (await visitor.post("/_/login", neighbour, identity=ROOT, password=PASSWORD)).status_code == 303
+
+
+async def test_guesses_from_many_addresses_wait_longer_and_the_owner_gets_in(sqlite_url: str) -> None:
+    async with visiting(sqlite_url, signed_in=False, trusted_proxies="127.0.0.1") as visitor:
+        owner = {**OURS, "X-Forwarded-For": "198.51.100.7"}
+        assert (await visitor.post("/_/login", owner, identity=ROOT, password=PASSWORD)).status_code == 303
+        answers = [
+            await visitor.post(
+                "/_/login", {**OURS, "X-Forwarded-For": f"203.0.113.{i}"}, identity=ROOT, password="wrong password"
+            )
+            for i in range(20)
+        ]
+        assert [answer.status_code for answer in answers] == [400] * 10 + [429] * 10
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers[10:])
+        assert (await visitor.post("/_/login", owner, identity=ROOT, password=PASSWORD)).status_code == 303
+
+
+async def test_with_a_public_address_forms_of_the_other_scheme_are_refused(sqlite_url: str) -> None:
+    async with visiting(sqlite_url, signed_in=False, public_url="https://jobs.example.com") as visitor:
+        for origin, status in (("http://jobs.example.com", 403), ("https://jobs.example.com", 303)):
+            answer = await visitor.post("/_/login", {"Origin": origin}, identity=ROOT, password=PASSWORD)
+            assert answer.status_code == status, origin
+
+
+async def test_signing_out_takes_the_cookie_back(sqlite_visitor: Visitor) -> None:
+    answer = await sqlite_visitor.post("/_/logout")
+    assert re.match(r'treadle_auth="?"?;.*Max-Age=0', answer.headers["set-cookie"])
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_answers_around_signing_in_are_never_kept(stranger: Visitor) -> None:
+    answers = [
+        await stranger.get("/_/jobs"),
+        await stranger.get("/_/login"),
+        await stranger.post("/_/login", identity=ROOT, password="wrong password"),
+        await stranger.post("/_/login", {"Origin": "https://evil.example"}, identity=ROOT, password=PASSWORD),
+        await stranger.post("/_/login", identity=ROOT, password=PASSWORD),
+        await stranger.get("/_/jobs/none"),
+        await stranger.client.post(
+            "/api/collections/_superusers/auth-with-password", json={"identity": ROOT, "password": PASSWORD}
+        ),
+    ]
+    assert [answer.status_code for answer in answers] == [303, 200, 400, 403, 303, 404, 200]
+    assert {answer.headers.get("cache-control") for answer in answers} == {"no-store"}
+
+
+async def test_two_people_with_two_links_make_one_superuser(tmp_path: Path) -> None:
+    async with visiting(f"sqlite:///{tmp_path}/new.db", signed_in=False) as visitor:
+        older, newer = await visitor.accounts.setup_token(), await visitor.accounts.setup_token()
+        answers = await asyncio.gather(
+            *(
+                visitor.post("/_/setup", token=token, email=email, password=PASSWORD, passwordConfirm=PASSWORD)
+                for token, email in ((older, "a@example.com"), (newer, "b@example.com"), (newer, "c@example.com"))
+            )
+        )
+        assert sorted(answer.status_code for answer in answers) == [303, 403, 403]
+        [made] = await visitor.accounts.list("_superusers")
+        assert made.email != "a@example.com", "an older link is dead"
 
 
 async def test_a_forwarding_header_of_a_stranger_counts_for_nothing(stranger: Visitor) -> None:

@@ -1,13 +1,15 @@
 """The steps of a job on its page: what each has done, running some again, and answering one that waits."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from tests.dashboard.flow_jobs import write
 from tests.dashboard.visitor import Visitor, flash, form_of, visiting, words
-from treadle import Job
+from treadle import Context, Job
+from treadle.dashboard.words import duration
 from treadle.model.status import Status
 from treadle.model.steps import StepState
 
@@ -129,12 +131,25 @@ async def test_a_step_that_does_not_exist_is_not_found(sqlite_visitor: Visitor, 
     assert (await sqlite_visitor.get(f"/_/jobs/{job.id}/step?{query}")).status_code == 404
 
 
-async def test_completions_of_one_step_in_a_row_are_one_line_of_the_timeline(visitor: Visitor) -> None:
-    runs = [write("embed", key=str(i)) for i in range(12)]
-    job, _ = await visitor.flows.begun(write("fetch"), *runs)
+async def test_many_completions_in_a_row_are_one_line_of_the_timeline(visitor: Visitor) -> None:
+    job, claimed = await visitor.flows.begun(write("fetch"), write("approve"))
     timeline = words(part((await visitor.get(f"/_/jobs/{job.id}")).text, "timeline"))
     assert "fetch completed" in timeline
-    assert "embed completed 12 times" in timeline
+    assert "approve completed" in timeline
+    turns = [write(name, key=str(turn)) for turn in range(6) for name in ("model", "tool")]
+    await visitor.flows.wrote(claimed, *turns)
+    timeline = words(part((await visitor.get(f"/_/jobs/{job.id}")).text, "timeline"))
+    assert "fetch, approve, model and 1 more completed 14 times" in timeline
+
+
+async def test_the_timeline_says_how_long_a_whole_attempt_ran(visitor: Visitor) -> None:
+    job = await visitor.flows.failed()
+    events = await visitor.queue.events(job.id)
+    started, ended = (
+        next(one.created_at for one in events if one.type == f"job:{name}") for name in ("started", "failed")
+    )
+    timeline = words(part((await visitor.get(f"/_/jobs/{job.id}")).text, "timeline"))
+    assert f"Failed ran {duration(ended - started)}" in timeline
 
 
 async def test_markup_in_steps_stays_text(visitor: Visitor) -> None:
@@ -236,6 +251,8 @@ async def test_a_waiting_job_says_which_step_waits_and_when_it_gives_up(visitor:
     page = await visitor.text(f"/_/jobs/{job.id}")
     assert "Step approve waits for an answer. It gives up in 2d 23h ." in page
     assert "Waiting for" in page
+    assert f"await queue.signal('{job.id}', 'approve', True)" in page
+    assert f"/api/jobs/{job.id}/signal" in page
     assert "2d 23h left" in page
     jobs = await visitor.text("/_/jobs")
     assert "Step approve waits for an answer. It gives up in 2d 23h ." in jobs
@@ -268,6 +285,48 @@ async def test_the_answer_is_a_form_made_from_its_schema(visitor: Visitor) -> No
     assert found.steps[1]["result"] == {"ok": True, "audience": "internal", "limit": 7, "tags": {"a": 1}}
     assert "answered by root@example.com" in await visitor.text(f"/_/jobs/{job.id}")
     assert f"Answered job …{job.id[-8:]}" in await visitor.text("/_/system")
+
+
+class Approval(BaseModel):
+    ok: bool
+    audience: Literal["customers", "internal"] = "customers"
+
+
+async def test_a_real_flow_is_answered_run_to_its_end_and_run_from_a_step(visitor: Visitor) -> None:
+    flow = visitor.queue.flow("newsletter")
+
+    @flow.step
+    async def draft(ctx: Context, payload: dict[str, Any]) -> str:
+        return "News about looms"
+
+    flow.external("approve", answer=Approval, timeout="3d", answer_rule='@request.auth.id != ""')
+
+    @flow.step(when=lambda ctx, payload: ctx.results["approve"].ok)
+    async def send(ctx: Context, payload: dict[str, Any]) -> str:
+        return f"{ctx.results['draft']} for {ctx.results['approve'].audience}"
+
+    await visitor.queue.save_templates()
+    job = await flow.enqueue({})
+    assert "will wait for an answer, within 3d 0h" in await visitor.text(f"/_/jobs/{job.id}")
+    await visitor.queue.run_until_empty()
+    page = await visitor.text(f"/_/jobs/{job.id}")
+    assert "Progress 33 %" in page
+    assert "made from the step’s schema, Approval" in page
+    assert "send comes next" in page
+    assert '@request.auth.id != ""' in page
+    wrong = await visitor.post(f"/_/jobs/{job.id}/answer", step="approve", key="", json='{"ok": "perhaps"}')
+    assert wrong.status_code == 400
+    assert 'id="a1-json-problem"' in wrong.text
+    fields = {"payload.ok": "true", "payload.audience": '"internal"'}
+    answer = await visitor.post(f"/_/jobs/{job.id}/answer", step="approve", key="", **fields)
+    assert answer.status_code == 303, words(answer.text)[-500:]
+    await visitor.queue.run_until_empty()
+    found = await visitor.queue.get(job.id)
+    assert (found.status, found.result_value) == (Status.COMPLETED, "News about looms for internal")
+    assert "2 steps run: approve, send" in await visitor.text(f"/_/jobs/{job.id}/requeue?step=approve")
+    await visitor.confirm(f"/_/jobs/{job.id}/requeue?step=approve")
+    await visitor.queue.run_until_empty()
+    assert (await visitor.queue.get(job.id)).status is Status.WAITING
 
 
 async def test_a_refused_answer_says_at_each_field_what_is_wrong(visitor: Visitor) -> None:

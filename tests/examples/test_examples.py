@@ -34,6 +34,26 @@ EXPECTED = {
         job:started
         job:completed
     """,
+    "agent_loop": """
+        the model reads: What costs more, apples or pears?
+        the model reads: apples cost 3
+        the model reads: pears cost 4
+        Pears cost more than apples.
+        model completed 3 of 3
+        tool completed 2 of 2
+    """,
+    "approval": """
+        waiting for approve
+        refused: the answer to approve: result.ok: Input should be a valid boolean, unable to interpret input
+        sent: News about looms
+        {'write': 'completed', 'approve': 'completed', 'send': 'skipped'}
+    """,
+    "nightly_report": """
+        Every day at 02:30 (Europe/Berlin)
+        7 orders
+        same next run: True
+        last job: True
+    """,
     "transaction_sqlite3": """
         Ada
         rolled back: an order can't cost less than nothing
@@ -61,7 +81,7 @@ EXPECTED = {
     """,
 }
 # Their workers are processes of their own, which log what they do; or a job fails on purpose, which is logged.
-WITH_LOG = {"sync_script", "web_producer", "retries"}
+WITH_LOG = {"sync_script", "web_producer", "retries", "agent_loop"}
 
 
 def test_every_example_is_tested() -> None:

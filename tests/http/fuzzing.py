@@ -33,6 +33,8 @@ CHECKS = (
 )
 TOPIC = "fuzz.deep"
 TEMPLATE = "fuzz_template"
+FLOW, STEP = "fuzz.flow", "approve"
+WORKER = "fuzz-worker"
 FILTERS = (
     "payload.n > 3",
     f"topic = '{TOPIC}' && (status = 'failed' || status ?= 'pending')",
@@ -187,6 +189,12 @@ class Guide:
             case.path_parameters["id"] = self._ended_job()
         elif path.startswith("/api/schedules/"):
             case.path_parameters["id"] = self._schedule()
+        elif path.startswith("/api/operations/"):
+            case.path_parameters["id"] = self._operation()
+        elif path.endswith("/drain"):
+            case.path_parameters["name"] = WORKER
+        elif "{step}" in path or path.endswith("/signal"):
+            self._wait(case)
         elif path.startswith("/api/templates/"):
             case.path_parameters["topic"] = TEMPLATE
         elif "{id}" in path:
@@ -245,6 +253,19 @@ class Guide:
         """Each time another one: some requests delete it."""
         made: dict[str, Any] = self._call("POST", "/api/schedules", {"topic": TOPIC, "cron": "0 9 1 1 *"})
         return str(made["id"])
+
+    def _operation(self) -> str:
+        """Each time another one: some requests stop it."""
+        body = {"action": "cancel", "filter": "topic = 'no_such_topic'", "background": True}
+        return str(self._call("POST", "/api/jobs/bulk", body)["operationId"])
+
+    def _wait(self, case: Case) -> None:
+        """A job whose step waits for an answer."""
+        case.path_parameters["id"] = self._enqueue(1, topic=FLOW)[0]
+        if "step" in case.path_parameters:
+            case.path_parameters["step"] = STEP
+        elif isinstance(case.body, dict) and _is_text(case.body.get("step"), 100):
+            case.body["step"] = STEP
 
     def _ended_job(self) -> str:
         if not self._ended:

@@ -1,12 +1,13 @@
 """Whatever a client sends, the answer is one that the OpenAPI document tells of."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.fault.scale import ASKED, scaled
 from tests.http.api import Api, failure
-from tests.http.fuzzing import TEMPLATE, Guide, fuzz
+from tests.http.fuzzing import FLOW, STEP, TEMPLATE, WORKER, Guide, fuzz
 from tests.http.served import ROOT, Served, served
 from treadle import Queue
 
@@ -24,11 +25,14 @@ def token_of(caller: str, server: Served) -> str | None:
     return None
 
 
-def save_template(url: str) -> None:
+async def prepare(url: str) -> None:
+    """What no request can make: a template, a flow, a worker."""
     queue = Queue(url)
     queue.register(TEMPLATE, lambda payload: None)
-    queue.sync.save_templates()
-    queue.sync.close()
+    queue.flow(FLOW).external(STEP)
+    async with queue:
+        await queue.save_templates()
+        await queue.store.open_lease(WORKER, 3_600_000, {"topics": [], "capabilities": [], "slots": 1})
 
 
 @pytest.mark.timeout(scaled(300, 5400))
@@ -36,7 +40,7 @@ def save_template(url: str) -> None:
 def test_no_request_breaks_the_server_or_the_document(url: str, caller: str, tmp_path: Path) -> None:
     # Every case that the document implies is many; in short they are tried once.
     exhaustive = ASKED != "short" or (caller == "superuser" and url.startswith("sqlite"))
-    save_template(url)
+    asyncio.run(prepare(url))
     with served(tmp_path, url) as server:
         guide = Guide(server.url, server.sign_in("_superusers", ROOT), token_of(caller, server))
         report = fuzz(guide, requests=scaled(*CALLERS[caller]), seed=SEED, exhaustive=exhaustive)

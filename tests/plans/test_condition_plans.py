@@ -12,7 +12,9 @@ from tests.plans import test_postgres_plans as postgres
 from tests.plans import test_sqlite_plans as sqlite
 from tests.plans.backlog import job_id
 from tests.servers import PostgresServer
+from treadle.model.status import Status
 from treadle.policy import rules
+from treadle.policy.rules import SortKey
 from treadle.store.postgres.pools import READ_SETTINGS
 from treadle.store.sql import lists
 from treadle.store.sql.queries import load
@@ -83,3 +85,21 @@ def test_in_postgres(world: postgres.World, text: str) -> None:
         index = {"id": "jobs_id_key"}.get(str(WANTED[text]), str(WANTED[text]))
         assert postgres.indexes(plan) & {index, f"{index}_id"}
         assert postgres.scanned(plan) == set()
+
+
+BY_TIME = Listing(status=Status.PENDING, sort=(SortKey("runAt", False),))
+
+
+def test_delayed_jobs_are_read_in_the_order_of_their_times_in_sqlite(file: Path) -> None:
+    query, values = lists.page(load("sqlite"), "sqlite", BY_TIME, 7 * DAY)
+    with closing(sqlite3.connect(file)) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
+    assert any("treadle_later_due" in line for line in plan), plan
+    assert sum(line.startswith("SEARCH j ") for line in plan) == 1, "only the jobs of the page are looked up"
+
+
+def test_delayed_jobs_are_read_in_the_order_of_their_times_in_postgres(world: postgres.World) -> None:
+    query, values = lists.page(load("postgres"), "postgres", BY_TIME, 7 * DAY)
+    plan = postgres.explain(world, query, list(values), READ_SETTINGS)
+    assert "later_due" in postgres.indexes(plan)
+    assert not postgres.scanned(plan) & {"jobs", "later"}

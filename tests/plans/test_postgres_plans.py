@@ -120,7 +120,7 @@ async def touched(world: World, act: Act, *, reading: bool = False) -> Touched:
     store = PostgresStore(world.url, stale_after_ms=7 * DAY)
     await store.open(migrate=False)
     try:
-        pool = store.pools.reader() if reading else store.pools.acquire()
+        pool = store.pools._from(store.pools._reads if reading else store.pools._engine)
         async with pool as connection:
             try:
                 async with connection.transaction():

@@ -8,12 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from pydantic import BaseModel
 
 from tests.queue.hands import Hands, eventually
 from treadle import (
     CodeDefined,
+    Concurrency,
     InvalidCron,
     InvalidInput,
     InvalidPayload,
@@ -611,3 +613,41 @@ def test_a_blocking_run_gives_a_blocking_job(url: str) -> None:
     with Queue(url).sync as queue:
         queue.schedules.create("report", "@daily", id="daily")
         assert queue.schedules.run("daily").refresh().schedule_id == "daily"
+
+
+async def test_a_slot_with_a_locked_key_holds_up_no_other_schedule(postgres_url: str) -> None:
+    async with Queue(postgres_url) as queue:
+        limit = Concurrency("reject_same_scope", keys=["input.k"])
+
+        @queue.job(concurrency=limit)
+        async def rare(payload: dict[str, Any]) -> None: ...
+
+        for name, key in (("locked", 1), ("free", 2)):
+            await queue.schedules.create("rare", every="1h", id=name, payload={"k": key})
+        at = await make_due(queue, "locked")
+        await make_due(queue, "free")
+        user = await asyncpg.connect(postgres_url)
+        await user.execute("BEGIN")
+        await queue.enqueue("rare", {"k": 1}, connection=user)
+        async with asyncio.timeout(30):
+            assert await fire(queue) <= 1000
+        assert [job.payload for job in await jobs_of(queue)] == [{"k": 2}]
+        await user.execute("ROLLBACK")
+        await user.close()
+        scheduler = asyncio.create_task(_keep_firing(queue))
+        await eventually(lambda: _has_jobs(queue, 2))
+        scheduler.cancel()
+        newest = (await jobs_of(queue))[-1]
+        assert newest.payload == {"k": 1}
+        assert newest.scheduled_at is not None
+        assert to_ms(newest.scheduled_at) == at, "the slot kept its time"
+
+
+async def _keep_firing(queue: Queue) -> None:
+    scheduler = Scheduler(queue)
+    while True:
+        await scheduler.step()
+
+
+async def _has_jobs(queue: Queue, count: int) -> bool:
+    return len(await jobs_of(queue)) == count

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-import treadle.queue.intake
 from treadle.model.errors import ConcurrencyRejected, Refused, StoreBusy, StoreUnavailable
 from treadle.queue.intake import MOST, Intake
+from treadle.store import waiting_room
 from treadle.store.protocol import Store
 from treadle.store.values import Inserted, NewJob
 from treadle.testing.workbench import eventually
@@ -210,11 +210,68 @@ async def test_of_those_who_need_one_key_one_is_on_its_way_at_a_time(intake: Int
 async def test_a_key_that_stays_locked_is_store_unavailable_in_time(
     intake: Intake, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(treadle.queue.intake, "KEY_SECONDS", 0.2)
+    monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 0.2)
     store.let(10_000)
     store.locked = {"k"}
     found = await answers(add(intake, *(job(n, key="k") for n in range(3))))
     assert [type(one) for one in found] == [StoreUnavailable] * 3
     store.locked = set()
     assert await intake.add(job(7, key="k")) == Inserted(7)
-    assert intake._turns == {}
+    assert intake._waiting._turns == {}
+
+
+async def test_jobs_without_keys_of_a_failed_group_are_stored_together(intake: Intake, store: SlowStore) -> None:
+    store.locked = {"k"}
+    first, *others = add(intake, job(0), job(1, key="k"), *(job(n) for n in range(2, 100)))
+    await turns()
+    store.let(3)
+    assert await answers([first, *others[1:]]) == [Inserted(n) for n in (0, *range(2, 100))]
+    assert [len(group) for group in store.groups[:3]] == [1, 99, 98]
+    store.locked = set()
+    store.let()
+    assert await others[0] == Inserted(1)
+
+
+async def test_one_locked_key_among_many_is_found_in_a_few_tries(intake: Intake, store: SlowStore) -> None:
+    store.locked = {"k250"}
+    tasks = add(intake, *(job(n, key=f"k{n}") for n in range(500)))
+    await turns()
+    store.let(10_000)
+    del tasks[250]
+    assert await answers(tasks) == [Inserted(n) for n in range(500) if n != 250]
+    assert len(store.groups) < 40
+    store.locked = set()
+
+
+async def test_the_next_job_with_a_locked_key_fails_no_group(
+    intake: Intake, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 0.2)
+    store.let(100)
+    store.locked = {"k"}
+    assert [type(one) for one in await answers(add(intake, job(1, key="k")))] == [StoreUnavailable]
+    store.groups.clear()
+    store.permits = asyncio.Semaphore(0)
+    tasks = add(intake, *(job(n, key="k" if n % 2 else f"k{n}") for n in range(10)))
+    await turns()
+    store.let(10_000)
+    assert await answers(tasks[::2]) == [Inserted(n) for n in range(0, 10, 2)]
+    assert {type(one) for one in await answers(tasks[1::2])} == {StoreUnavailable}
+    shared = [group for group in store.groups if len(group) > 1]
+    assert not {"1", "3", "5", "7", "9"} & {id for group in shared for id in group}
+
+
+async def test_a_job_gives_up_in_time_however_many_others_wait(
+    intake: Intake, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets no turn: the only try under way never ends."""
+    monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 0.2)
+    store.let(1)
+    store.locked = {"k"}
+    stuck = add(intake, job(1, key="k"))
+    await eventually(lambda: len(store.groups) == 2)
+    late = add(intake, *(job(n, key="k") for n in range(2, 5)))
+    assert {type(one) for one in await answers(late)} == {StoreUnavailable}
+    store.locked = set()
+    store.let()
+    assert await answers(stuck) == [Inserted(1)]

@@ -25,8 +25,8 @@ def names(file: str) -> list[str]:
 
 
 def users(name: str) -> list[Path]:
-    """The modules that run this query. `steer` makes up six names: f"take_{place}" and f"lock_{place}"."""
-    made_up = re.fullmatch(r"(take|lock)_(ready|later|held)", name)
+    """The modules that run this query. `steer` makes up names: f"take_{place}" and f"lock_{place}"."""
+    made_up = re.fullmatch(r"(take|lock)_(ready|later|held|parked)", name)
     other = f"{made_up[1]}_{{place}}" if made_up else name
     spelled = re.compile(rf"""["']({name}|{re.escape(other)})["']""")
     return [path for path, code in PYTHON.items() if spelled.search(code)]

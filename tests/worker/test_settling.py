@@ -10,7 +10,7 @@ from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
 from treadle import Context, Queue, Retry
 from treadle.queue import steering
-from treadle.store.values import Settlement
+from treadle.store.values import FollowUpsBusy, Settlement
 
 
 def noop(queue: Queue) -> Any:
@@ -158,3 +158,31 @@ async def test_the_worker_stops_claiming_when_endings_pile_up(
     assert worker.metrics.claimed <= 200
     gate.set()
     await until(lambda: worker.metrics.completed == 1000)
+
+
+async def test_an_ending_with_a_locked_follow_up_is_tried_again_and_holds_up_no_other(
+    queue: FaultyQueue, start: Start
+) -> None:
+    quick = noop(queue)
+    tries: list[int] = []
+    locked = True
+
+    async def settle(call: Around, batch: list[Settlement]) -> Any:
+        left = [one for one in batch if locked and one.transition.result == '"blocked"']
+        tries.append(len(left))
+        lost = await call([one for one in batch if one not in left])
+        if left:
+            raise FollowUpsBusy(left, lost)
+        return lost
+
+    queue.faults.around("settle", settle)
+    worker = await start(queue)
+    blocked = await quick.enqueue_many([{"x": "blocked"}] * 3)
+    await until(lambda: tries.count(3) > 2)
+    for number in range(10):
+        assert await (await quick.enqueue({"x": number})).result("15s") == number
+    assert [(await queue.get(job.id)).status for job in blocked] == ["processing"] * 3
+    locked = False
+    assert [await job.result("15s") for job in blocked] == ["blocked"] * 3
+    assert worker.metrics.completed == 13
+    assert worker.metrics.lease_losses == 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILE = "treadle-demo.db"
 EMAIL = "demo@example.com"
-REVIEW_EVERY_S = 10.0
+REVIEW_EVERY_S = 30.0
 PORTS = 20
 """How many ports to try, starting from the requested one."""
 
@@ -61,17 +61,13 @@ def arrivals() -> list[Arrival]:
         Arrival("render_video", 45, lambda: {"assetId": f"v_{_id()}", "preset": "1080p"}, lambda: {"expires": "4m"}),
         Arrival("demo_long_task", 37, lambda: {"target": f"album_{_id()}"}, _user),
         Arrival("multi_step_pipeline", 19, lambda: {"source": f"s3://demo/{_id()}", "rows": 1000}),
-        Arrival("publish_article", 21, lambda: {"headline": f"News {_id()}", "reviewer": _reviewer()}),
-        Arrival("research_agent", 27, lambda: {"question": random.choice(["why?", "since when?", "how many?"])}),
+        Arrival("publish_corpus", 40, lambda: {"corpus": random.choice(["support-eu", "legal-eu"])}),
+        Arrival("ask_agent", 25, lambda: {"question": "Which invoices from September are unpaid?"}),
     ]
 
 
 def _user() -> dict[str, Any]:
     return {"scope": "user", "scope_id": f"user_{random.randrange(100, 200)}"}
-
-
-def _reviewer() -> str | None:
-    return random.choice(["ada", "linus", None])
 
 
 def _priority() -> dict[str, Any]:
@@ -175,13 +171,13 @@ async def _cancel_some(queue: Queue) -> None:
 
 
 async def _review_some(queue: Queue) -> None:
-    """Answer the articles that have a reviewer; the others wait for the person at the dashboard."""
+    """Answer for one corpus; the other one waits for the person at the dashboard."""
     while True:
         await asyncio.sleep(REVIEW_EVERY_S)
-        for job in await queue.list(topic="publish_article", status="waiting", limit=20):
-            if job.payload["reviewer"] is not None and random.random() < 0.5:
+        for job in await queue.list(topic="publish_corpus", status="waiting", limit=100):
+            if job.payload["corpus"] == "support-eu":
                 answer = {"ok": random.random() < 0.8, "note": "read it twice"}
-                await _try(queue.signal(job.id, "approve", answer, answered_by=job.payload["reviewer"]))
+                await _try(queue.signal(job.id, "approve", answer, answered_by="ada"))
 
 
 async def _try(work: Coroutine[Any, Any, Any]) -> None:

@@ -144,7 +144,8 @@ class LongTask(BaseModel):
     items: int = Field(20, ge=1, le=1000, description="How many parts it has")
 
 
-@queue.job(
+long_task = queue.flow(
+    "demo_long_task",
     title="示範長任務",
     description="展示 job template、進度、取消、重跑與排程能力",
     concurrency=Concurrency("reject_same_scope"),
@@ -153,11 +154,26 @@ class LongTask(BaseModel):
     cancel=CancelPolicy(supported=True, mode="cooperative", grace=30),
     retry=Retry(2, [30, 120]),
 )
-async def demo_long_task(ctx: Context, task: LongTask) -> dict[str, int]:
-    for item in range(task.items):
+
+
+@long_task.step(name="prepare", title="準備資料", timeout=60)
+async def prepare_task(ctx: Context, task: LongTask) -> list[int]:
+    await asyncio.sleep(1)
+    return list(range(task.items))
+
+
+@long_task.step(name="execute", title="執行任務", timeout=300)
+async def execute_task(ctx: Context, task: LongTask) -> int:
+    for item in ctx.results["prepare"]:
         await asyncio.sleep(0.4)
         await ctx.progress(item * 100 // task.items, f"{task.target}: {item} of {task.items}")
-    return {"items": task.items}
+    return task.items
+
+
+@long_task.step(name="finalize", title="整理結果", timeout=30, cancelable=False)
+async def finalize_task(ctx: Context, task: LongTask) -> dict[str, int]:
+    await asyncio.sleep(0.5)
+    return {"items": ctx.results["execute"]}
 
 
 class Report(BaseModel):
@@ -189,81 +205,90 @@ class Pipeline(BaseModel):
     options: dict[str, Any] = {}
 
 
-multi_step_pipeline: Flow[Pipeline] = queue.flow(
+pipeline: Flow[Pipeline] = queue.flow(
     "multi_step_pipeline", title="Pipeline of several steps", description="prepare, execute, finalize", timeout="10m"
 )
 
 
-@multi_step_pipeline.step(title="準備資料", timeout=60)
-async def prepare(ctx: Context, pipeline: Pipeline) -> list[int]:
+@pipeline.step(name="prepare", title="準備資料", timeout=60)
+async def prepare_rows(ctx: Context, wanted: Pipeline) -> dict[str, Any]:
     await asyncio.sleep(random.uniform(0.5, 2))
-    return [pipeline.rows // 4] * 4
+    return {"source": wanted.source, "rows": wanted.rows}
 
 
-@multi_step_pipeline.step(title="執行任務", timeout=300, retry=Retry(3, backoff=["2s"]))
-async def execute(ctx: Context, pipeline: Pipeline) -> int:
-    parts: list[int] = ctx.results["prepare"]
-    for number, _ in enumerate(parts):
-        await ctx.progress(number * 100 // len(parts), f"part {number + 1} of {len(parts)}")
-        await asyncio.sleep(random.uniform(0.3, 1.2))
-        if random.random() < 0.05:
-            raise ConnectionError(f"{pipeline.source} closed the connection")
-    return sum(parts)
+@pipeline.step(name="execute", title="執行任務", timeout=300, retry=Retry(3, ["1s"]))
+async def execute_rows(ctx: Context, wanted: Pipeline) -> int:
+    for part in range(4):
+        await ctx.progress(part * 25, f"part {part + 1} of 4")
+        await asyncio.sleep(random.uniform(0.2, 0.8))
+    if random.random() < 0.4:
+        raise ConnectionError(f"{wanted.source} hung up")
+    return int(ctx.results["prepare"]["rows"])
 
 
-@multi_step_pipeline.step(title="整理結果", timeout=30, cancelable=False)
-async def finalize(ctx: Context, pipeline: Pipeline) -> dict[str, Any]:
-    await asyncio.sleep(random.uniform(0.5, 2))
-    return {"source": pipeline.source, "rows": ctx.results["execute"]}
+@pipeline.step(name="finalize", title="整理結果", timeout=30, cancelable=False)
+async def finalize_rows(ctx: Context, wanted: Pipeline) -> dict[str, Any]:
+    await asyncio.sleep(random.uniform(0.2, 1))
+    return {"source": wanted.source, "rows": ctx.results["execute"]}
 
 
-class Article(BaseModel):
-    headline: str
-    reviewer: str | None = Field(None, description="Who answers; without one it waits for you")
+# A flow that waits for a person, and a loop of unknown length that keeps each turn.
+
+
+class Corpus(BaseModel):
+    corpus: str
+    documents: int = 24
 
 
 class Approval(BaseModel):
-    ok: bool
-    note: str = ""
+    ok: bool = Field(description="Publish these documents?")
+    audience: Literal["customers", "internal"] = Field("customers", description="Who may search them afterwards.")
+    note: str | None = Field(None, max_length=500, description="Goes to the person who asked.")
 
 
-publish_article: Flow[Article] = queue.flow("publish_article", title="Article with an approval", max_attempts=1)
+corpus: Flow[Corpus] = queue.flow(
+    "publish_corpus", title="Publish a corpus", description="Indexed, approved by a person, published"
+)
 
 
-@publish_article.step(title="Write the draft")
-async def draft(ctx: Context, article: Article) -> str:
-    await asyncio.sleep(random.uniform(1, 3))
-    return f"{article.headline}: lorem ipsum"
+@corpus.step
+async def fetch(ctx: Context, wanted: Corpus) -> list[str]:
+    await asyncio.sleep(1.5)
+    return [f"document-{n:02}" for n in range(wanted.documents)]
 
 
-publish_article.external("approve", title="Approve the draft", answer=Approval, timeout="20m")
+@corpus.step
+async def summarise(ctx: Context, wanted: Corpus) -> str:
+    for part in range(10):
+        await asyncio.sleep(0.3)
+        await ctx.progress(part * 10, f"{part * 41} words")
+    return f"The corpus {wanted.corpus} holds {wanted.documents} documents. Two expire this year."
 
 
-@publish_article.step(title="Publish it", when=lambda ctx, article: ctx.results["approve"].ok, cancelable=False)
-async def publish(ctx: Context, article: Article) -> str:
-    await asyncio.sleep(0.5)
-    return f"https://news.example.com/{article.headline.lower().replace(' ', '-')}"
+corpus.external("approve", answer=Approval, timeout="3d")
 
 
-class Question(BaseModel):
-    question: str
-    turns: int = Field(5, ge=1, le=30)
+@corpus.step(when=lambda ctx, wanted: ctx.results["approve"].ok, cancelable=False)
+async def publish(ctx: Context, wanted: Corpus) -> str:
+    await asyncio.sleep(1)
+    return f"{wanted.corpus} for {ctx.results['approve'].audience}"
 
 
-@queue.job(title="Agent with a step per turn", timeout="5m")
-async def research_agent(ctx: Context, ask: Question) -> str:
-    """A loop of unknown length: a restart goes on with the first turn that has not finished."""
-    talk = [ask.question]
-    for turn in range(ask.turns):
-        await ctx.progress(turn * 100 // ask.turns, f"turn {turn + 1}")
-        talk.append(await ctx.step("llm", _think, talk, key=turn, timeout="30s", retry=Retry(3, backoff=["1s"])))
-        if talk[-1].endswith("!"):
-            break
-    return talk[-1]
+@queue.job(timeout="10m", retry=Retry(3, ["2s"]))
+async def ask_agent(ctx: Context, payload: dict[str, Any]) -> str:
+    for turn in range(random.Random(ctx.job_id).randrange(3, 12)):
+        await ctx.step("model", _think, key=turn, retry=Retry(3, ["500ms"]))
+        await ctx.step("tool", _use_tool, payload["question"], key=turn)
+    return "three invoices are unpaid"
 
 
-async def _think(talk: list[str]) -> str:
-    await asyncio.sleep(random.uniform(0.5, 2))
+async def _think() -> dict[str, int]:
+    await asyncio.sleep(random.uniform(0.3, 1.5))
     if random.random() < 0.1:
-        raise ConnectionError("the model is overloaded")
-    return f"thought {len(talk)}" + ("!" if random.random() < 0.15 else "")
+        raise TimeoutError("the model took too long")
+    return {"tokens": random.randrange(100, 900)}
+
+
+async def _use_tool(question: str) -> str:
+    await asyncio.sleep(random.uniform(0.1, 0.8))
+    return f"looked for {question}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 from treadle.dashboard import words
@@ -13,6 +14,8 @@ from treadle.insights.error_text import read_error
 from treadle.model.events import STEP_COMPLETED, Event
 from treadle.model.job import Job, from_ms
 
+# More completions of steps in a row are one line.
+MOST_COMPLETIONS = 5
 ICONS = {
     "job:enqueued": ("plus", "muted"),
     "job:started": ("st_processing", "is-processing"),
@@ -91,10 +94,12 @@ def _attempt(number: int, started: datetime, worker: str, event: Event) -> Attem
     )
 
 
-def timeline_items(events: Sequence[Event]) -> Any:
+def timeline_items(events: Sequence[Event]) -> Iterator[TimelineItem]:
     before: datetime | None = None
+    started: datetime | None = None
     number = 0
-    for event, times in _gathered(events):
+    for group in _gathered(events):
+        event = group[-1]
         at = from_ms(event.created_at)
         assert at is not None
         if event.type == "job:requeued":
@@ -102,30 +107,36 @@ def timeline_items(events: Sequence[Event]) -> Any:
         if event.type == "job:started":
             number += 1
         icon, css = ICONS.get(event.type, ("info", "muted"))
-        text, took = _event_text(event, number, times), _event_took(event, before, at)
-        yield TimelineItem(icon, css, text, took, at, _note(event))
+        since = started if event.type in ENDS_ATTEMPT else before
+        text, took = _event_text(group, number), _event_took(event, since or before, at)
+        if len(group) > 1:
+            took = words.span(from_ms(group[0].created_at), at)
+        yield TimelineItem(icon, css, text, took, at, "" if len(group) > 1 else _note(event))
         before = at
+        if event.type in ENDS_ATTEMPT or event.type == "job:started":
+            started = at if event.type == "job:started" else None
 
 
-def _gathered(events: Sequence[Event]) -> Any:
-    """Each event with how often it came: completions of one step in a row are one line."""
-    last, times = None, 0
-    for event in events:
-        same = last is not None and event.type == STEP_COMPLETED == last.type and _step(event) == _step(last)
-        if last is not None and not same:
-            yield last, times
-        last, times = event, times + 1 if same else 1
-    if last is not None:
-        yield last, times
+def _gathered(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """Each event by itself, but many completions of steps in a row together: a loop has hundreds."""
+    for steps, some in groupby(events, lambda event: event.type == STEP_COMPLETED):
+        group = list(some)
+        if steps and len(group) > MOST_COMPLETIONS:
+            yield group
+        else:
+            yield from ([event] for event in group)
 
 
 def _step(event: Event) -> str:
     return str(event.metadata.get("step") or event.message)
 
 
-def _event_text(event: Event, number: int, times: int) -> str:
+def _event_text(group: Sequence[Event], number: int) -> str:
+    event = group[-1]
     if event.type == STEP_COMPLETED:
-        return f"{_step(event)} completed" + (f" {times:,} times" if times > 1 else "")
+        names = list(dict.fromkeys(_step(one) for one in group))
+        told = ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+        return f"{told} completed" + (f" {len(group):,} times" if len(group) > len(names) else "")
     if event.type == "job:waiting":
         return event.message[:1].upper() + event.message[1:] or "Waits"
     if event.type == "job:started":

@@ -73,7 +73,7 @@ class Page:
 
     def __init__(self, request: Request, state: State, caller: Caller | None) -> None:
         self.request = request
-        self.state = state
+        self.state = state.for_one_page()
         self.caller = caller
         self.base = base_of(request)
         self.now = datetime.now(UTC)

@@ -6,6 +6,7 @@ import shlex
 
 from treadle.dashboard.words import as_json, pretty_json
 from treadle.model.job import Job
+from treadle.model.status import Status
 
 
 def snippets(job: Job, address: str) -> list[tuple[str, str]]:
@@ -22,4 +23,17 @@ def snippets(job: Job, address: str) -> list[tuple[str, str]]:
         f'  method: "POST",\n  headers: {{ Authorization: `Bearer ${{token}}`, "Content-Type": "application/json" }},\n'
         f"  body: {as_json(as_json({'topic': job.topic, 'payload': job.payload}))},\n}});"
     )
-    return [("curl", curl), ("Python", python), ("JavaScript", script), ("JSON", pretty_json(job.payload))]
+    again = [("curl", curl), ("Python", python), ("JavaScript", script), ("JSON", pretty_json(job.payload))]
+    return [*again, *_answers(job, root)]
+
+
+def _answers(job: Job, root: str) -> list[tuple[str, str]]:
+    """Answers to the step that a waiting job waits for; `true` stands for the answer."""
+    if job.status is not Status.WAITING or not job.step:
+        return []
+    curl = (
+        f"curl -X POST {shlex.quote(f'{root}/api/jobs/{job.id}/signal')} \\\n"
+        f'  -H "Authorization: Bearer $TREADLE_TOKEN" -H "Content-Type: application/json" \\\n'
+        f"  -d {shlex.quote(as_json({'step': job.step, 'result': True}))}"
+    )
+    return [("Answer by curl", curl), ("Answer in Python", f"await queue.signal({job.id!r}, {job.step!r}, True)")]

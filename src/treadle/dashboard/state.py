@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from treadle.dashboard.checkup import Checkup
 from treadle.http.server import Server
 from treadle.insights import failures, overview
 from treadle.insights.failures import FailureGroup
-from treadle.insights.overview import CachedAnswer, Now
+from treadle.insights.overview import CachedAnswer, Now, OneAnswer
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
+
+T = TypeVar("T")
 
 
 class State:
@@ -20,12 +24,23 @@ class State:
         self.queue = queue = server.queue
         store = queue.store
         self.audit, self.operations = server.audit, server.operations
-        self.now: CachedAnswer[Now] = CachedAnswer(2.0, lambda: overview.now(store))
-        self.counts: CachedAnswer[dict[str, int | None]] = CachedAnswer(2.0, lambda: count_jobs(store, JobSearch()))
-        self.stats: CachedAnswer[QueueStats] = CachedAnswer(2.0, queue.stats)
-        self.failures: CachedAnswer[list[FailureGroup]] = CachedAnswer(5.0, lambda: failures.failure_groups(store))
+        self.now: CachedAnswer[Now] | OneAnswer[Now] = CachedAnswer(2.0, lambda: overview.now(store))
+        self.counts: CachedAnswer[dict[str, int | None]] | OneAnswer[dict[str, int | None]] = CachedAnswer(
+            2.0, lambda: count_jobs(store, JobSearch())
+        )
+        self.stats: CachedAnswer[QueueStats] | OneAnswer[QueueStats] = CachedAnswer(2.0, queue.stats)
+        self.failures: CachedAnswer[list[FailureGroup]] | OneAnswer[list[FailureGroup]] = CachedAnswer(
+            5.0, lambda: failures.failure_groups(store)
+        )
         self.checkup = Checkup(store.examine)
         self.database = _database_words(queue.url)
+
+    def for_one_page(self) -> State:
+        """The same, but each answer is read once, however many parts of the page show it."""
+        page = copy.copy(self)
+        page.now, page.counts = _one(self.now), _one(self.counts)
+        page.stats, page.failures = _one(self.stats), _one(self.failures)
+        return page
 
     def forget(self) -> None:
         """Drop cached answers after a change, so that the next page shows it."""
@@ -35,6 +50,10 @@ class State:
     async def failing_groups(self, within: timedelta = timedelta(hours=1)) -> Sequence[FailureGroup]:
         since = datetime.now(UTC) - within
         return [one for one in await self.failures.get() if one.last_seen >= since]
+
+
+def _one(answer: CachedAnswer[T] | OneAnswer[T]) -> OneAnswer[T]:
+    return OneAnswer(answer.cached if isinstance(answer, OneAnswer) else answer)
 
 
 def _database_words(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,10 +51,12 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
     """Sorted by the longest waiting job."""
     store = state.queue.store
     at = datetime.now(UTC)
-    now = await state.now.get()
-    hours = await overview.history(store, at - timedelta(hours=HOURS - 1, minutes=at.minute), 60)
-    ended = await overview.history(store, at - range_.length, range_.step_minutes)
-    ran = await times(store, at - range_.length, range_.step_minutes)
+    now, hours, ended, ran = await asyncio.gather(
+        state.now.get(),
+        overview.history(store, at - timedelta(hours=HOURS - 1, minutes=at.minute), 60),
+        overview.history(store, at - range_.length, range_.step_minutes),
+        times(store, at - range_.length, range_.step_minutes),
+    )
     rows = [_row(topic, now, distribution(ran, "run", topic.topic), hours, ended, range_) for topic in now.topics]
     return sorted(rows, key=lambda row: (-row.oldest_ms, row.name))
 

@@ -82,7 +82,7 @@ class ListedJobs(NamedTuple):
 
 async def page(store: Store, listing: Listing, *, counted: bool = True) -> ListedJobs:
     jobs, total, searched = await asyncio.gather(
-        store.list(listing), store.count(listing, COUNT_CAP) if counted else _nothing(), _searched(store, listing)
+        store.list(listing), store.count(listing, COUNT_CAP) if counted else _nothing(), searched_part(store, listing)
     )
     return ListedJobs(jobs, total, searched)
 
@@ -91,10 +91,10 @@ async def _nothing() -> None:
     return None
 
 
-async def _searched(store: Store, listing: Listing) -> int | None:
-    """How many jobs a condition over documents was applied to, if there are more."""
+async def searched_part(store: Store, listing: Listing) -> int | None:
+    """In how many of the newest jobs documents and words were looked for, if there are more."""
     plain, inside = by_cost(True if listing.condition is None else listing.condition)
-    if listing.newest is None or inside is True:
+    if listing.newest is None or (inside is True and listing.text is None):
         return None
-    there = await store.count(replace(listing, condition=plain, newest=None), listing.newest)
+    there = await store.count(replace(listing, condition=plain, newest=None, text=None), listing.newest)
     return listing.newest if there > listing.newest else None

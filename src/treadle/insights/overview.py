@@ -12,9 +12,10 @@ from typing import Generic, TypeVar
 from treadle.insights.stats import QueueStats, summarise
 from treadle.insights.templates import saved_templates
 from treadle.model.job import Job, to_ms
+from treadle.model.status import Status
 from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Topic
+from treadle.store.values import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Stats, Topic
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -22,6 +23,8 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 SAMPLE = 500
 QUICK_S = 0.05
 KEPT_FOR = 10
+# Longer than any span, so that its endings come as one sum per topic and status.
+WHOLE_SPAN_MINUTES = 2**40
 
 
 class CachedAnswer(Generic[T]):
@@ -59,6 +62,23 @@ class CachedAnswer(Generic[T]):
         return self._answer
 
 
+class OneAnswer(Generic[T]):
+    """The same answer each time it is asked, so that the parts of one page agree and the database is asked once."""
+
+    def __init__(self, cached: CachedAnswer[T]) -> None:
+        self.cached = cached
+        self._reading: asyncio.Future[T] | None = None
+
+    async def get(self) -> T:
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self.cached.get())
+        return await asyncio.shield(self._reading)
+
+    def forget(self) -> None:
+        self._reading = None
+        self.cached.forget()
+
+
 @dataclass(frozen=True, slots=True)
 class Now:
     """The current state of the queue, without reading single jobs."""
@@ -79,6 +99,12 @@ class Now:
             for worker in self.workers
             if topic in worker.topics and (not capability or capability in worker.capabilities)
         ]
+
+    def pending(self) -> int:
+        return sum(one.pending for one in self.topics)
+
+    def processing(self) -> int:
+        return sum(one.processing for one in self.topics)
 
     def due(self, topic: str | None = None) -> int:
         return sum(one.jobs for one in self.backlog if one.due and topic in (None, one.topic))
@@ -119,5 +145,10 @@ async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[
     return await store.history(to_ms(since, "since"), step_minutes)
 
 
-async def stats_since(store: Store, since: datetime) -> QueueStats:
-    return summarise(await store.stats(None, to_ms(since, "since")))
+async def ended_since(store: Store, since: datetime) -> QueueStats:
+    """Counts of the jobs that have ended since then; the numbers of live jobs are left at 0."""
+    counts, ran = dict.fromkeys((status.value for status in Status), 0), 0
+    for one in await history(store, since, WHOLE_SPAN_MINUTES):
+        counts[one.status] += one.jobs
+        ran += one.run_ms if one.status == Status.COMPLETED else 0
+    return summarise(Stats(counts, ran, {}))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from treadle.insights.lists import COUNT_CAP, listing
+from treadle.insights.lists import COUNT_CAP, listing, searched_part
 from treadle.model.errors import QueryTooSlow
 from treadle.model.job import Job, rfc3339
 from treadle.model.status import Status
@@ -19,6 +19,8 @@ from treadle.store.values import Listing
 
 _QUALIFIER = re.compile(r"(?:^|(?<=\s))(topic|status):([a-z0-9_.]+)(?=\s|$)")
 STALE = "stale"
+SEARCHED = 2_000
+"""In how many of the newest jobs of each status words are looked for, so that a search takes no longer than a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,13 @@ class JobSearch:
         return found
 
     def listing(self, limit: int, offset: int) -> Listing:
-        return self._listing(limit, offset, self.condition())
+        """The jobs that match; words and qualifiers without an index are looked for in the newest jobs only."""
+        if not self.q.strip():
+            return self._listing(limit, offset, self.condition())
+        indexed, text = rules.by_index(rules.parse_search(self.q))
+        condition = rules.both(replace(self, q="").condition(), indexed)
+        found = self._listing(limit, offset, condition)
+        return replace(found, newest=SEARCHED, text=None if text is True else text)
 
     def frozen(self, status: Status, as_of: datetime) -> Listing:
         """Every matching job with this status that has not moved since then, with no age limit."""
@@ -82,14 +90,19 @@ class FoundJobs:
     jobs: Sequence[Job]
     counts: Mapping[str, int | None]
     """By status, and the total under ""; each at most one more than the cap."""
+    searched: int | None = None
+    """Words were looked for in this many of the newest jobs; None if in all."""
     cap: int = COUNT_CAP
 
 
 async def find_jobs(store: Store, search: JobSearch, limit: int, offset: int) -> FoundJobs:
     """One page, and the number of matches per status."""
     found = search.narrowed
-    jobs, counts = await asyncio.gather(store.list(found.listing(limit, offset)), count_jobs(store, found))
-    return FoundJobs(jobs, counts)
+    wanted = found.listing(limit, offset)
+    jobs, counts, searched = await asyncio.gather(
+        store.list(wanted), count_jobs(store, found), searched_part(store, wanted)
+    )
+    return FoundJobs(jobs, counts, searched)
 
 
 async def count_jobs(store: Store, search: JobSearch, statuses: Sequence[str] = ("", *Status)) -> dict[str, int | None]:

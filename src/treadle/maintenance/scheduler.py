@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from treadle.model.errors import InvalidInput, Refused, TreadleError, VersionConflict
+from treadle.model.errors import InvalidInput, Refused, StoreBusy, TreadleError, VersionConflict
 from treadle.policy.schedule import Firing, Schedule, ScheduleSlot, fire
 from treadle.queue.schedules import KIND, Stored, due_of, schedule_from
 from treadle.store.values import Inserted, NewJob, Record, RecordWrite
@@ -31,6 +31,8 @@ BATCH = 100
 LOOK_EVERY_MS = 10_000
 # How often to check a slot that waits for earlier jobs.
 HELD_MS = 1_000
+# How often to try a slot with a job that needs a key locked by another transaction.
+BUSY_MS = 1_000
 # The minimum time between two checks caused by hints.
 LEAST_PAUSE_S = 0.02
 SKIPPED = "schedule:skipped"
@@ -100,10 +102,16 @@ class Scheduler:
         ready = [one for record in records if (one := await self._prepared(record, now))]
         try:
             await self._save(ready)
-        except VersionConflict:  # one was changed since it was read, which must not stop the others
+        except (VersionConflict, StoreBusy):  # one was changed or its key is locked, which must not stop the others
             for one in ready:
                 with contextlib.suppress(VersionConflict):
-                    await self._save([one])
+                    await self._save_or_put_off(one)
+
+    async def _save_or_put_off(self, one: _Due) -> None:
+        try:
+            await self._save([one])
+        except StoreBusy:
+            await self._store.write_records([one.stored.write(one.stored.schedule, one.now + BUSY_MS)])
 
     async def _prepared(self, record: Record, now: int) -> _Due | None:
         try:
@@ -139,7 +147,7 @@ class Scheduler:
             return
         jobs = [job for one in ready for job in one.jobs]
         records = [one.stored.write(one.changed, one.due) for one in ready]
-        answers = iter(await self._store.insert(jobs, atomic=False, records=records))
+        answers = iter(await self._store.insert(jobs, atomic=False, patient=False, records=records))
         for one in ready:
             told = {job.id: _told(job, next(answers)) for job in one.jobs}
             made = [told[each] if isinstance(each, str) else each for each in one.made]

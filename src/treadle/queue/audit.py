@@ -91,7 +91,7 @@ class AuditLog:
     async def search(self, text: str, limit: int = 50) -> Sequence[AuditEntry]:
         """The newest entries with all words of the text: a person, an action, an id, a filter or a reason."""
         words = text.lower().split()
-        entries = await self.newest(SEARCHED)
+        entries = await self.newest(SEARCHED if words else limit)
         return [entry for entry in entries if all(word in entry.text for word in words)][:limit]
 
     async def forget_old(self) -> None:

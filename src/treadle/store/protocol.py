@@ -129,7 +129,8 @@ class Store(Protocol):
     ) -> list[Settlement]:
         """Apply the endings, each with its effects. Returns the lost ones (wrong lease or token), which changed
         nothing. If a follow-up job is refused, its settlement becomes a failure (`FollowUpRefused`), which is added to
-        `refused`."""
+        `refused`. If one needs a key that another transaction has locked, FollowUpsBusy names the settlements to report
+        again."""
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
@@ -167,7 +168,8 @@ class Store(Protocol):
         """Change jobs as `judge` says, all in one transaction: lock each one, judge it, move it.
 
         Returns the changed job, None if it was deleted, or the refusal. A `dry_run` returns the same answers with
-        unchanged jobs and changes nothing.
+        unchanged jobs and changes nothing. Waits up to 5 seconds for a job or key that another transaction has locked
+        (then StoreUnavailable).
         """
 
     async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from treadle.model.errors import StoreBusy
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
@@ -330,6 +331,16 @@ class Settlement(NamedTuple):
     known."""
 
 
+class FollowUpsBusy(StoreBusy):
+    """Follow-up jobs of these settlements need a key that another transaction has locked. The other settlements of the
+    batch were applied or are lost."""
+
+    def __init__(self, left: Sequence[Settlement], lost: Sequence[Settlement]) -> None:
+        super().__init__("another transaction has a key of a follow-up job locked; try again")
+        self.left = left
+        self.lost = lost
+
+
 class Touch(NamedTuple):
     """News of a running job: when it started, how far it is."""
 
@@ -435,7 +446,10 @@ class Listing:
     below: int | None = None
     """Only jobs with a smaller number, to go on after the last one that `select` returned."""
     newest: int | None = None
-    """Of a condition over documents: asked only of so many jobs, the newest that the rest of it lets through."""
+    """Of a condition over documents and of `text`: asked only of so many jobs, the newest that the rest of it lets
+    through."""
+    text: Condition | None = None
+    """What else must hold of the newest jobs: a search for words, which no index serves."""
 
 
 class Change(NamedTuple):

@@ -18,7 +18,7 @@ from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, Transition, decide
 from treadle.queue.backoff import Backoff
 from treadle.store.protocol import Store
-from treadle.store.values import Settlement, Touch
+from treadle.store.values import FollowUpsBusy, Settlement, Touch
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.errors import storable
 from treadle.worker.hook_runner import HookRunner
@@ -30,6 +30,8 @@ log = logging.getLogger("treadle.worker")
 BATCH = 1000
 TRIES_BEFORE_BLAMING_THE_DATA = 3
 LOGGED_CHARACTERS = 500
+# Until follow-up jobs with a locked key are tried again.
+BUSY_PAUSE_S = 0.1
 
 
 class Settler:
@@ -56,6 +58,8 @@ class Settler:
         self._waiting: deque[Settlement] = deque()
         self._touches: list[tuple[int, Touch]] = []
         self._in_flight: list[Settlement] = []
+        self._held: list[Settlement] = []
+        """Their follow-up jobs need a locked key; they are tried again after a pause, and hold up no others."""
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -73,10 +77,10 @@ class Settler:
         self._touches.append((lease, touch))
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._in_flight)
+        return len(self._waiting) + len(self._in_flight) + len(self._held)
 
     def unwritten(self) -> Iterable[Settlement]:
-        return (*self._in_flight, *self._waiting)
+        return (*self._in_flight, *self._held, *self._waiting)
 
     async def flushed(self) -> None:
         await self._empty.wait()
@@ -94,7 +98,8 @@ class Settler:
             self.on_written()
             if not self._waiting:
                 self._wake.clear()
-                self._empty.set()
+                if not self._held:
+                    self._empty.set()
 
     def _next_batch(self) -> list[Settlement]:
         waiting = self._waiting
@@ -108,6 +113,19 @@ class Settler:
         touches, self._touches = self._touches, []
         for lease in {lease for lease, _ in touches}:
             await self._write_touches(lease, [touch for owner, touch in touches if owner == lease])
+
+    def _hold(self, batch: list[Settlement], busy: Sequence[Settlement]) -> None:
+        """Take the busy ones out of the batch, to try them again later."""
+        if not self._held:
+            asyncio.get_running_loop().call_later(BUSY_PAUSE_S, self._try_held)
+        self._held += busy
+        held = set(map(id, busy))
+        batch[:] = [one for one in batch if id(one) not in held]
+
+    def _try_held(self) -> None:
+        held, self._held = self._held, []
+        for one in held:
+            self.add(one)
 
     async def _write(self, batch: list[Settlement]) -> None:
         try:
@@ -137,8 +155,13 @@ class Settler:
                 return stored, lost
 
     async def _settle_with_effects(self, batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+        """Takes the ones out of the batch that have to be tried again."""
         refused: list[Settlement] = []
-        lost = await self._store.settle(batch, refused=refused)
+        try:
+            lost = await self._store.settle(batch, refused=refused)
+        except FollowUpsBusy as busy:
+            self._hold(batch, busy.left)
+            lost = list(busy.lost)
         instead = {(one.job.n, one.job.token): one for one in refused}
         return [instead.get((one.job.n, one.job.token), one) for one in batch], lost
 

@@ -14,7 +14,7 @@ from treadle.dashboard.charts import Spark, spark
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.ranges import Range, range_of, segments
 from treadle.insights.failures import NEWEST, FailureGroup
-from treadle.insights.overview import stats_since
+from treadle.insights.overview import ended_since
 
 HOURS = 24
 
@@ -69,7 +69,7 @@ async def _context(page: Page, range_: Range) -> dict[str, Any]:
     if q:
         small = q.lower()
         rows = [row for row in rows if small in f"{row.type} {row.message} {row.frame} {row.topic}".lower()]
-    stats = await stats_since(page.state.queue.store, page.now - range_.length)
+    stats = await ended_since(page.state.queue.store, page.now - range_.length)
     looked_at = NEWEST if sum(len(group.times) for group in groups) >= NEWEST else 0
     return {
         "groups": rows,

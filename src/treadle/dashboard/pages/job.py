@@ -108,6 +108,8 @@ async def _with_steps(page: Page, view: JobView, events: Sequence[Event]) -> Job
     specs = (await page.state.queue.template(found.topic)).steps
     runs = await _runs(page, found)
     as_json = page.query("answer") == "json"
+    if specs and found.status in (Status.WAITING, Status.PENDING):
+        found.progress = found.progress or _done_percent(found)
     return replace(
         view,
         why=view.why if found.status is Status.PENDING else _now_lines(found),
@@ -115,6 +117,11 @@ async def _with_steps(page: Page, view: JobView, events: Sequence[Event]) -> Job
         strip=() if found.ended else list(_strip(found, page.now)),
         answers=[fresh_form(ask, as_json=as_json) for ask in asks(found, specs, runs)],
     )
+
+
+def _done_percent(found: Job) -> int:
+    """Of a flow that no worker has: its finished steps."""
+    return sum(step["status"] in STEPS_DONE for step in found.steps) * 100 // len(found.steps)
 
 
 async def waiting_asks(page: Page, found: Job) -> list[Ask]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from treadle.dashboard import flow_actions, words
+from treadle.dashboard import words
 from treadle.dashboard.asking import Choice, DryLine, DryRun, Field, Question
 from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.forms import count_of, priority_of, problem_of, time_of
@@ -75,8 +75,7 @@ async def _requeue_question(
     target, keep, hidden = page.url(f"/jobs/{job.id}/requeue"), "Keep as it is", [("back", back)]
     if step:
         hidden += [("mode", "from"), ("step", step), ("seen", step)]
-        runs, kept = flow_actions.would_run(job, "from", step)
-        dry = DryRun(page.now, _rerun_lines(runs, kept))
+        dry = DryRun(page.now, _rerun_lines(job, await _would_run(page, job, "from", step)))
         heading = f"Run from {step}?"
         return Question(heading, target, go, back, keep, lines=[line], hidden=hidden, dry=dry, problem=problem)
     return Question(
@@ -87,7 +86,7 @@ async def _requeue_question(
         keep,
         lines=[line],
         hidden=hidden,
-        choices=[*_modes(job), *await _same_way(page, job)],
+        choices=[*await _modes(page, job), *await _same_way(page, job)],
         dry=DryRun(page.now, _effects(job, "requeue")),
         fields=[_step_field(job)],
         problem=problem,
@@ -95,11 +94,16 @@ async def _requeue_question(
     )
 
 
-def _modes(job: Job) -> list[Choice]:
-    rest, _ = flow_actions.would_run(job, "unfinished", None)
-    every = _named([one["id"] for one in job.steps])
+async def _would_run(page: Page, job: Job, mode: str, step: str | None = None) -> Sequence[str]:
+    force = job.status is Status.COMPLETED
+    return (await page.state.queue.requeue_plan(job.id, force=force, mode=mode, step=step)).steps
+
+
+async def _modes(page: Page, job: Job) -> list[Choice]:
     completed = job.status is Status.COMPLETED
-    unfinished = Choice("mode", "unfinished", "Only what has not completed", _named(rest), checked=True)
+    every = _named(await _would_run(page, job, "all"))
+    rest = "" if completed else _named(await _would_run(page, job, "unfinished"))
+    unfinished = Choice("mode", "unfinished", "Only what has not completed", rest, checked=True)
     return [
         *([] if completed else [unfinished]),
         Choice("mode", "all", "All steps", every, checked=completed),
@@ -112,7 +116,8 @@ def _step_field(job: Job) -> Field:
     return Field("step", "From step", options=options, optional=True)
 
 
-def _rerun_lines(runs: Sequence[str], kept: Sequence[str]) -> list[DryLine]:
+def _rerun_lines(job: Job, runs: Sequence[str]) -> list[DryLine]:
+    kept = [one["id"] for one in job.steps if one["id"] not in runs]
     lines = [DryLine(len(runs), f"{'step runs' if len(runs) == 1 else 'steps run'}: {_named(runs)}")]
     return [*lines, DryLine(len(kept), f"kept, results included: {_named(kept)}", skipped=True)] if kept else lines
 
@@ -212,7 +217,7 @@ async def _apply(page: Page, job: Job, action: str, reason: str) -> None:
         case "requeue" if job.steps:
             mode = await page.field("mode") or "unfinished"
             step = await page.field("step") if mode == "from" else ""
-            await flow_actions.requeue(queue, job, mode, step or None)
+            await queue.requeue(job.id, force=force, mode=mode, step=step or None)
         case "requeue":
             await queue.requeue(job.id, force=force)
         case "cancel":

@@ -107,6 +107,7 @@ def _list(page: Page, search: JobSearch, number: int, found: FoundJobs) -> dict[
         "first": words.number(first),
         "last": words.number(first + len(found.jobs) - 1),
         "total_words": words.capped(total, found.cap),
+        "searched": "" if found.searched is None else words.number(found.searched),
         "page_number": number,
         "pages_words": f"{pages:,}+" if total > found.cap else f"{pages:,}",
         "previous_url": page.url("/jobs", **query, page=number - 1 if number > 2 else "") if number > 1 else "",

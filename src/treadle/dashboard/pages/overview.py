@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -109,12 +110,14 @@ async def _view(page: Page, range_: Range) -> OverviewView:
     state, at = page.state, page.now
     store = state.queue.store
     start = _start(at, range_)
-    now, groups = await state.now.get(), await state.failures.get()
-    ended = await insight.history(store, start, range_.step_minutes)
-    stats, before = [await insight.stats_since(store, at - range_.length * times) for times in (1, 2)]
-    spans = await times(store, start, range_.step_minutes)
+    now, groups, rows = await asyncio.gather(state.now.get(), state.failures.get(), topic_rows(state, RANGES["24h"]))
+    ended, stats, before, spans = await asyncio.gather(
+        insight.history(store, start, range_.step_minutes),
+        insight.ended_since(store, at - range_.length),
+        insight.ended_since(store, at - range_.length * 2),
+        times(store, start, range_.step_minutes),
+    )
     runs, waits = distribution(spans, "run"), distribution(spans, "wait")
-    rows = await topic_rows(state, RANGES["24h"])
     await state.checkup.look()
     problems = _problems(page, now, state.checkup.findings or ())
     buckets = _buckets(page, ended, start, range_)
@@ -227,10 +230,10 @@ def _tiles(
         else f"{'up' if stats.failed > failed_before else 'down'} from {failed_before:,}"
     )
     return [
-        Tile("Pending", f"{stats.pending:,}", "", f"{due:,} due now", page.url("/jobs", status="pending")),
+        Tile("Pending", f"{now.pending():,}", "", f"{due:,} due now", page.url("/jobs", status="pending")),
         Tile(
             "Processing",
-            f"{stats.processing:,}",
+            f"{now.processing():,}",
             "",
             f"of {slots:,} slots" if slots else "no worker",
             page.url("/jobs", status="processing"),

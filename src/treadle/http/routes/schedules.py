@@ -47,6 +47,7 @@ async def create_schedule(
     options = _options(body.model_dump(exclude_unset=True))
     topic = options.pop("topic")
     made = await here.queue.schedules.create(topic, created_by=caller.account_id, **options)
+    await here.note(request, "create_schedule", made.id)
     return await _shown(here, made)
 
 
@@ -79,13 +80,17 @@ async def change_schedule(
     options = _options(body.model_dump(exclude_unset=True))
     if "topic" in options:
         await _require_topic(request, here, options["topic"])
-    return await _shown(here, await here.queue.schedules.update(id, **options))
+    changed = await here.queue.schedules.update(id, **options)
+    switched = "enable_schedule" if options.get("enabled") else "disable_schedule"
+    await here.note(request, switched if options.keys() == {"enabled"} else "edit_schedule", changed.id)
+    return await _shown(here, changed)
 
 
 @router.delete("/api/schedules/{id}", **spec(status=204, errors=(404, 409)), dependencies=WRITING)
-async def delete_schedule(here: ServerDep, id: str) -> Response:
+async def delete_schedule(request: Request, here: ServerDep, id: str) -> Response:
     """Delete a schedule. 409 if the code still defines it, because it would come back; disable it instead."""
     await here.queue.schedules.delete(id)
+    await here.note(request, "delete_schedule", id)
     return Response(status_code=204)
 
 
@@ -94,9 +99,13 @@ async def delete_schedule(here: ServerDep, id: str) -> Response:
     **spec(doc.JobDocument, body=doc.NoBody, errors=(404, 409, 422)),
     dependencies=WRITING,
 )
-async def run_schedule(here: ServerDep, id: str, body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))]) -> Response:
+async def run_schedule(
+    request: Request, here: ServerDep, id: str, body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))]
+) -> Response:
     """Make a job now, ignoring `overlap`. The next run does not change."""
-    return answer((await here.queue.schedules.run(id)).as_json())
+    made = await here.queue.schedules.run(id)
+    await here.note(request, "run_schedule", id, reason=f"job {made.id}")
+    return answer(made.as_json())
 
 
 async def _one(here: Server, allowed: Condition, id: str) -> Schedule:

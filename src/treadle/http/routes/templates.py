@@ -55,12 +55,16 @@ async def _patch(request: Request, topic: doc.TopicName) -> doc.TemplatePatch:
     dependencies=[needs("templates", jobs_api=True)],
 )
 async def change_template(
-    here: ServerDep, topic: doc.TopicName, body: Annotated[doc.TemplatePatch, Depends(_patch)]
+    request: Request, here: ServerDep, topic: doc.TopicName, body: Annotated[doc.TemplatePatch, Depends(_patch)]
 ) -> Response:
     """Switch a template off or on, or make a saved version the current one."""
     changed = await here.queue.templates.update(
         topic, enabled=body.enabled, version=body.useVersion, expected=body.version
     )
+    if body.useVersion is not None:
+        await here.note(request, "use_template", topic, reason=f"version {body.useVersion}")
+    if body.enabled is not None:
+        await here.note(request, "enable_template" if body.enabled else "disable_template", topic)
     return answer(changed.as_json())
 
 

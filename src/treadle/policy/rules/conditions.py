@@ -205,6 +205,22 @@ def by_cost(condition: Condition) -> tuple[Condition, Condition]:
     return plain, every(part for part in parts if looks_inside(part))
 
 
+INDEXED = ("id", "topic", "status", "scope", "scopeId", "createdBy")
+
+
+def by_index(condition: Condition) -> tuple[Condition, Condition]:
+    """Split into two conditions that must both hold: over documents and indexed fields, and the rest."""
+    parts = condition.parts if isinstance(condition, All) else (condition,)
+    return every(part for part in parts if not _searches(part)), every(part for part in parts if _searches(part))
+
+
+def _searches(part: Condition) -> bool:
+    """Whether each job must be looked at, although no document is read."""
+    if isinstance(part, Comparison) and isinstance(part.left, JobField):
+        return part.sign != "=" or part.left.name not in INDEXED
+    return isinstance(part, Either) and not looks_inside(part)
+
+
 def matches(condition: Condition, job: Mapping[str, Any]) -> bool:
     """Whether a job, in JSON form, satisfies the condition. Comparisons with a missing field are false."""
     match condition:

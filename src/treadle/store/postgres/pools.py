@@ -11,7 +11,7 @@ transaction and leaves wake-ups to polling.
 
 asyncpg's own pool shields, wraps and resets a connection on each use, which costs as much as a short statement. The
 store leaves no state behind after a transaction, so these pools reuse a healthy connection without a reset and drop a
-broken one.
+broken one. Work on a connection runs in its own task, which ends even if the caller gives up.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import asyncpg
 
 from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.store.sql.lists import SEARCH_SECONDS, too_slow
+
+T = TypeVar("T")
+Work = Callable[[Any], Coroutine[Any, Any, T]]
 
 PLAN_SETTINGS = {
     "enable_hashjoin": "off",
@@ -41,7 +45,14 @@ PLAN_SETTINGS = {
     "lock_timeout": "0",
 }
 READ_SETTINGS = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
-SEARCH_SETTINGS = {**READ_SETTINGS, "statement_timeout": f"{SEARCH_SECONDS * 1000:.0f}"}
+# A search looks up some thousand jobs by their numbers. With the default cost of a page the planner reads the whole
+# table instead, and starting parallel workers takes longer than the search.
+SEARCH_SETTINGS = {
+    **READ_SETTINGS,
+    "statement_timeout": f"{SEARCH_SECONDS * 1000:.0f}",
+    "random_page_cost": "1.1",
+    "max_parallel_workers_per_gather": "0",
+}
 # No statement of the engine takes nearly this long. Past this limit the connection must be dead.
 COMMAND_SECONDS = 60
 # An idle connection is closed after this time.
@@ -142,32 +153,48 @@ class Pools:
                 return cast(list[Any], await connection.fetch(sql, *values))
         try:
             connection = await pool.take(sql)
-            try:
-                return cast(list[Any], await connection.fetch(sql, *values))
-            finally:
-                pool.give_back(connection)
+            return cast(list[Any], await pool.finish(connection, connection.fetch(sql, *values)))
         except Exception as error:
             raise self._as_told(error) from None
 
-    @contextlib.asynccontextmanager
-    async def reader(self) -> AsyncIterator[Any]:
-        async with self._from(self._reads) as connection:
-            yield connection
+    # -- work that ends even if its caller gives up ----------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def searcher(self, together: bool) -> AsyncIterator[Any]:
-        """A connection that stops slow statements; `together`: inside a transaction on one snapshot."""
-        async with self._from(self._searches) as connection:
-            try:
-                if not (together or self.pooled):
-                    yield connection
-                    return
-                async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    if self.pooled:
-                        await connection.execute(_settings(SEARCH_SETTINGS))
-                    yield connection
-            except asyncpg.QueryCanceledError:
-                raise too_slow(SEARCH_SECONDS) from None
+    async def change(self, work: Work[T]) -> T:
+        """Run `work` in a transaction with the engine's planner settings."""
+
+        async def transaction(connection: Any) -> T:
+            async with connection.transaction():
+                if self.pooled:
+                    await connection.execute(_settings(PLAN_SETTINGS))
+                return await work(connection)
+
+        return await self._on(self._engine, transaction)
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._on(self._reads, work)
+
+    async def search(self, work: Work[T], together: bool) -> T:
+        """On a connection that stops slow statements; `together`: inside a transaction on one snapshot."""
+
+        async def snapshot(connection: Any) -> T:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                if self.pooled:
+                    await connection.execute(_settings(SEARCH_SETTINGS))
+                return await work(connection)
+
+        try:
+            return await self._on(self._searches, snapshot if together or self.pooled else work)
+        except asyncpg.QueryCanceledError:
+            raise too_slow(SEARCH_SECONDS) from None
+
+    async def _on(self, pool: Pool | None, work: Work[T]) -> T:
+        if pool is None:
+            raise StoreUnavailable("the queue is not open; open it first")
+        try:
+            connection = await pool.take()
+            return cast(T, await pool.finish(connection, work(connection)))
+        except Exception as error:
+            raise self._as_told(error) from None
 
 
 class Pool:
@@ -196,7 +223,9 @@ class Pool:
         await self._room.acquire()
         try:
             self._check_open()
-            connection = self._spare(sql) or await self._connect()
+            connection = self._spare(sql) or await self._opened()
+        except asyncio.CancelledError:
+            raise  # the room is released when the connection is there
         except BaseException:
             self._room.release()
             raise
@@ -207,6 +236,33 @@ class Pool:
             self.give_back(connection)
             self._check_open()
         return connection
+
+    async def _opened(self) -> Any:
+        """A new connection. If the caller gives up, the next one gets it."""
+        task = asyncio.ensure_future(self._connect())
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.add_done_callback(self._keep)
+            raise
+        return task.result()
+
+    def _keep(self, opened: asyncio.Future[Any]) -> None:
+        if opened.cancelled() or opened.exception():
+            self._room.release()
+        else:
+            self.give_back(opened.result())
+
+    async def finish(self, connection: Any, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run `work` to its end, even if the caller gives up, and give the connection back.
+
+        asyncpg would cancel the statement over a second connection, in the background, and complain in the log when
+        that is interrupted in turn.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(partial(self.give_back, connection))
+        await asyncio.wait((task,))
+        return task.result()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -226,7 +282,10 @@ class Pool:
             if not connection.is_closed():
                 return connection
 
-    def give_back(self, connection: Any) -> None:
+    def give_back(self, connection: Any, done: asyncio.Task[Any] | None = None) -> None:
+        """`done`: what it was used for."""
+        if done and not done.cancelled():
+            done.exception()  # its caller may be gone, and asyncio logs what no one looks at
         self._room.release()
         self._busy.discard(connection)
         # Still in a transaction: its user was cancelled before it could roll back.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -40,6 +39,7 @@ from treadle.store.values import (
     UserDatabase,
     Wants,
 )
+from treadle.store.waiting_room import WaitingRoom
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
@@ -59,9 +59,9 @@ LOOK_SHARE = 20
 # Results written by one statement. Finding one in an array takes as long as the array is.
 RESULTS_TOGETHER = 200
 _BY_NUMBER = attrgetter("job.n")
-# How long an enqueue waits for a locked row before it lets others pass, and in total.
+# How long a transaction waits for a locked row before it gives its connection back. Short where others wait for it.
 LOCK_MS = 50
-KEY_SECONDS = 5.0
+SHORT_LOCK_MS = 10
 # A look from the heads that takes longer than this has stepped over dead rows. Otherwise claims need no marks.
 SLOW_LOOK_S = 0.01
 # This many in a row, because the first on a connection is slow: it is planned.
@@ -79,6 +79,7 @@ class PostgresStore(SqlStore):
         self.pools = Pools(url)
         self.notifier = Notifier(self.pools, self.hub)
         self._vacuum = Vacuum(self.pools)
+        self._waiting = WaitingRoom()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: dict[LaneKey, int] = {}
         self._marks: dict[int, LanePlace] = {}
@@ -146,11 +147,7 @@ class PostgresStore(SqlStore):
     # -- how scripts and queries run -----------------------------------------------------------
 
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
-        async def once() -> T:
-            async with self.pools.transaction() as connection:
-                return await self._run(connection, make())
-
-        answer = await _until_it_commits(once)
+        answer = await _until_it_commits(lambda: self.pools.change(lambda connection: self._run(connection, make())))
         if wakeups.READY in tell:
             self._marks.clear()  # something may have been put back in front of them
         if tell:
@@ -164,20 +161,25 @@ class PostgresStore(SqlStore):
             self.notifier.tell(tell)
         return answer
 
-    async def _locking(self, make: Callable[[], Script[T]]) -> T:
-        """Like `transact`, for scripts that may need a row locked by a user's transaction; StoreBusy if so."""
-
+    async def transact_or_busy(
+        self, make: Callable[[], Script[T]], tell: Sequence[str] = (), lock_ms: int = SHORT_LOCK_MS
+    ) -> T:
         def limited() -> Script[T]:
-            yield "limit_waits", [{"ms": str(LOCK_MS)}]
+            yield "limit_waits", [{"ms": str(lock_ms)}]
             return (yield from make())
 
         try:
-            return await self.transact(limited)
+            return await self.transact(limited, tell)
         except asyncpg.LockNotAvailableError:
             raise StoreBusy(
                 "another transaction has a key of this job locked (an enqueue in a user's transaction that is still "
                 "open?); try again"
             ) from None
+
+    async def transact_patiently(
+        self, keys: Sequence[Hashable], make: Callable[[], Script[T]], tell: Sequence[str] = ()
+    ) -> T:
+        return await self._waiting.run(_single(keys), lambda: self.transact_or_busy(make, tell, LOCK_MS))
 
     def _tell(self, hints: Sequence[str]) -> None:
         if wakeups.READY in hints:
@@ -197,9 +199,8 @@ class PostgresStore(SqlStore):
             return result
 
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        async with self.pools.reader() as connection:
-            rows: list[Any] = await connection.fetch(sql, *values)
-            return rows
+        rows: list[Any] = await self.pools.read(lambda connection: connection.fetch(sql, *values))
+        return rows
 
     async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
         # Planned once: planning a job's ten tables takes six times as long as reading it.
@@ -216,15 +217,14 @@ class PostgresStore(SqlStore):
             return [None] if len(writes) == 1 else [(await self.write_records([one]))[0] for one in writes]
 
     async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
-        async with (
-            self.pools.reader() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            return await read_on(connection, make())
+        async def snapshot(connection: Any) -> T:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return await read_on(connection, make())
+
+        return await self.pools.read(snapshot)
 
     async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
-        async with self.pools.searcher(together) as connection:
-            return await read_on(connection, make())
+        return await self.pools.search(lambda connection: read_on(connection, make()), together)
 
     # -- the hot paths -------------------------------------------------------------------------
 
@@ -239,14 +239,18 @@ class PostgresStore(SqlStore):
     ) -> list[Inserted | Refused]:
         if records:
             self._marks.clear()  # as below
-            return await self.transact(lambda: scripts.insert_with_records(jobs, atomic, records), wakeups.of_new(jobs))
+            return await self._insert_with_records(jobs, atomic, records, patient)
         if connection is not None:
             known = all(lane_of(job) in self._lanes for job in jobs)
             outside = None if known else lambda: self._register_lanes(jobs)
             return await insert_with(connection, self.dialect, self.queries, jobs, atomic, outside)
         if not jobs:
             return []
-        answers = await (self._patiently(jobs, atomic) if patient else self._sure_insert(jobs, atomic))
+        if patient:
+            keys = jobs[0].keys if len(jobs) == 1 else ()
+            answers = await self._waiting.run(keys, lambda: self._sure_insert(jobs, atomic))
+        else:
+            answers = await self._sure_insert(jobs, atomic)
         tell = wakeups.of_new(jobs)
         if any(job.run_at is not None for job in jobs) or wakeups.URGENT in tell:
             self._marks.clear()  # a time in the past or a higher priority belongs in front of them
@@ -264,16 +268,14 @@ class PostgresStore(SqlStore):
         assert self._loop, "open() came first"
         return asyncio.run_coroutine_threadsafe(register(), self._loop).result()
 
-    async def _patiently(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        """Holds no connection while it waits for a key, because claims and other enqueues need them."""
-        deadline = time.monotonic() + KEY_SECONDS
-        while True:
-            try:
-                return await self._sure_insert(jobs, atomic)
-            except StoreBusy as busy:
-                if time.monotonic() > deadline:
-                    raise StoreUnavailable(busy.message) from None
-            await asyncio.sleep(random.uniform(0.5, 1.5) * LOCK_MS / 1000)
+    async def _insert_with_records(
+        self, jobs: Sequence[NewJob], atomic: bool, records: Sequence[RecordWrite], patient: bool
+    ) -> list[Inserted | Refused]:
+        def script() -> Script[list[Inserted | Refused]]:
+            return scripts.insert_with_records(jobs, atomic, records)
+
+        tell = wakeups.of_new(jobs)
+        return await (self.transact_patiently((), script, tell) if patient else self.transact_or_busy(script, tell))
 
     async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         """If the connection breaks at COMMIT, check which jobs exist and insert the others again."""
@@ -282,6 +284,11 @@ class PostgresStore(SqlStore):
         except StoreBusy:
             raise
         except StoreUnavailable:
+            return await self._insert_missing(jobs, atomic)
+        except asyncpg.UniqueViolationError:
+            if not await self._when_created(jobs):
+                raise
+            # An earlier try was still committing when it was checked, and this one comes after a wait for a lock.
             return await self._insert_missing(jobs, atomic)
 
     async def _insert_missing(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
@@ -296,20 +303,17 @@ class PostgresStore(SqlStore):
         return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
 
     async def _when_created(self, jobs: Sequence[NewJob]) -> dict[str, int]:
-        async with self.pools.acquire() as connection:
-            rows = await connection.fetch(
-                "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])", [job.id for job in jobs]
-            )
-            return dict(rows)
+        sql = "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])"
+        return dict(await self.pools.fetch(sql, [job.id for job in jobs]))
 
     async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         if not (jobs[0].plain and _alike(jobs)):
-            answers = await self._locking(lambda: scripts.insert(jobs, atomic))
+            answers = await self.transact_or_busy(lambda: scripts.insert(jobs, atomic))
             return [_own(job, answer) for job, answer in zip(jobs, answers, strict=True)]
         at = await self._insert_alike(jobs)
         while at is None:
             # The lane does not exist: this is its first enqueue, or the transaction that added it rolled back.
-            self._lanes |= await self._locking(lambda: scripts.register_lanes(jobs[:1]))
+            self._lanes |= await self.transact_or_busy(lambda: scripts.register_lanes(jobs[:1]))
             at = await self._insert_alike(jobs)
         return [Inserted(at)] * len(jobs)
 
@@ -387,16 +391,19 @@ class PostgresStore(SqlStore):
         if len(rising) <= RESULTS_TOGETHER or not any(one.transition.result for one in rising):
             done = await self._settle_group(self.pools.fetch, lease, rising)
         else:
-            done = []
-            async with self.pools.transaction() as connection:
-                for i in range(0, len(rising), RESULTS_TOGETHER):
-                    done += await self._settle_group(connection.fetch, lease, rising[i : i + RESULTS_TOGETHER])
+            done = await self.pools.change(lambda connection: self._settle_groups(connection.fetch, lease, rising))
         self.hub.publish((wakeups.ENDED,))
         if len(done) == len(settlements):
             return []
         known = set(done)
         rest = [one for one in settlements if one.job.n not in known]
         return await self.transact(lambda: scripts.settle(rest))
+
+    async def _settle_groups(self, fetch: Fetch, lease: int, rising: Sequence[Settlement]) -> list[int]:
+        done = []
+        for i in range(0, len(rising), RESULTS_TOGETHER):
+            done += await self._settle_group(fetch, lease, rising[i : i + RESULTS_TOGETHER])
+        return done
 
     async def _settle_group(self, fetch: Fetch, lease: int, group: Sequence[Settlement]) -> list[int]:
         topics = list(dict.fromkeys([one.job.topic for one in group]))
@@ -413,6 +420,11 @@ class PostgresStore(SqlStore):
             to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
+
+
+def _single(keys: Sequence[Hashable]) -> Sequence[Hashable]:
+    """Which of many keys was locked is not known, so none of them is remembered."""
+    return keys if len(keys) == 1 else ()
 
 
 def _array(values: Sequence[object]) -> str:

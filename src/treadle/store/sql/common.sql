@@ -413,11 +413,6 @@ INSERT INTO {leases} (worker, worker_id, until, renewed_at, serves)
 SELECT l.worker, l.worker_id, {now} + t.ms, {now}, l.serves
 FROM {rows: lease bigint, ms bigint} JOIN {leases} l ON l.id = t.lease WHERE true RETURNING id
 
--- name: move_to_leases
--- Running jobs from the lease under which they were claimed to one of their own.
-UPDATE {running} SET lease = t.lease FROM {rows: n bigint, token bigint, old bigint, lease bigint}
-WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.old
-
 -- name: lease_workers
 -- The workers of these leases.
 SELECT l.id, l.worker_id, l.worker FROM {leases} l WHERE l.id {among: lease bigint}
@@ -702,18 +697,6 @@ FROM {rows: kind text, id text, key text, body text, due bigint}
 WHERE true ON CONFLICT DO NOTHING
 RETURNING kind, id, key, body, version, created_at, updated_at, due
 
--- name: change_records
--- Change records; missing from the answer: the ones with a different version or a taken key.
-UPDATE {records} SET key = t.key, body = t.body, due = t.due, version = t.version + 1, updated_at = {now}
-FROM {rows: kind text, id text, key text, body text, due bigint, version bigint}
-WHERE {records}.kind = t.kind AND {records}.id = t.id AND {records}.version = t.version
-    AND NOT EXISTS (SELECT 1 FROM {records} o WHERE o.kind = t.kind AND o.key = t.key AND o.id <> t.id)
-RETURNING {records}.kind, {records}.id, {records}.key, {records}.body, {records}.version, {records}.created_at,
-    {records}.updated_at, {records}.due
-
--- name: drop_records
-DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
-
 -- name: claimed_steps
 -- What the steps of these jobs have done, small results included, and the answers that came early.
 SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
@@ -754,9 +737,11 @@ ON CONFLICT (n, name, key) DO UPDATE SET result = excluded.result
 
 -- name: interrupt_steps
 -- Steps that were under way when their job's attempt ended, or that will not run any more.
-UPDATE {steps} SET state = t.state, error = t.error, error_type = t.error_type, ended_at = t.ended_at
-FROM {rows: n bigint, was text, state text, error text, error_type text, ended_at bigint}
-WHERE {steps}.n = t.n AND {steps}.state = t.was
+-- All rows say the same, except for which jobs.
+UPDATE {steps} SET state = (SELECT max(t.state) FROM {rows: state text}), error = (SELECT max(t.error) FROM {rows: error text}),
+    error_type = (SELECT max(t.error_type) FROM {rows: error_type text}),
+    ended_at = (SELECT max(t.ended_at) FROM {rows: ended_at bigint})
+WHERE n {among: n bigint} AND state = (SELECT max(t.was) FROM {rows: was text})
 
 -- name: flag_steps
 -- Jobs that have steps from now on.
@@ -795,26 +780,25 @@ FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 {seek: steps s ON s.n = a.n AND s.name = a.name AND s.key = a.key AND s.state = 'waiting'}
 
 -- name: drop_answers
--- Answers that were used.
-DELETE FROM {answers} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
+-- Answers that were used. With IS TRUE the second condition is a filter with a hash table, never a join.
+DELETE FROM {answers} WHERE n {among: n bigint}
+    AND (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text}) IS TRUE
 
 -- name: reset_steps
 -- Declared steps that run again.
 UPDATE {steps} SET state = 'pending', attempt = 0, progress = NULL, message = NULL, started_at = NULL, ended_at = NULL,
     ran_ms = 0, until = NULL, error = NULL, error_type = NULL, result = NULL, result_size = NULL, input_hash = NULL
-WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text}) AND title IS NOT NULL
+WHERE n {among: n bigint} AND title IS NOT NULL
+    AND (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text}) IS TRUE
 
 -- name: forget_steps
 -- Steps of a handler that run again: it makes them anew.
-DELETE FROM {steps} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
-    AND title IS NULL
+DELETE FROM {steps} WHERE n {among: n bigint} AND title IS NULL
+    AND (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text}) IS TRUE
 
 -- name: forget_step_results
-DELETE FROM {step_results} WHERE (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text})
-
--- name: set_payloads
--- New payloads of jobs that are requeued.
-UPDATE {jobs} SET payload = {json: t.payload} FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n
+DELETE FROM {step_results} WHERE n {among: n bigint}
+    AND (n, name, key) IN (SELECT t.n, t.name, t.key FROM {rows: n bigint, name text, key text}) IS TRUE
 
 -- name: job_payloads
 SELECT j.n, {json_text: j.payload} FROM {rows: n bigint} {seek: jobs j ON j.n = t.n}

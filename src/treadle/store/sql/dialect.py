@@ -145,8 +145,8 @@ class Postgres(Dialect):
         )
 
     def lower(self, text: str) -> str:
-        # lower() would follow the database's locale; only ASCII letters have two cases here.
-        return f"translate({text}, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz')"
+        # Without the collation it would follow the database's locale; only ASCII letters have two cases here.
+        return f'lower(({text}) COLLATE "C")'
 
     def in_bytes(self, text: str) -> str:
         return f'({text}) COLLATE "C"'

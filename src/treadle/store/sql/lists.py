@@ -33,6 +33,8 @@ JOINS = {
     "s": "LEFT JOIN {leases} {s} ON {s}.id = {r}.lease",
     "x": "LEFT JOIN {notes} {x} ON {x}.n = {p}.n",
 }
+# The places that keep the time of their jobs.
+TIMED = ("ready", "later", "held")
 # SQLite rejects statements of more than a million bytes.
 MAX_STATEMENT = 900_000
 # PostgreSQL and SQLite count the values of a statement in 15 bits.
@@ -190,10 +192,13 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
     """The jobs of one place, in order, without a limit."""
     source = _Source(build, place)
     plain, inside = by_cost(True if listing.condition is None else listing.condition)
-    columns = ["p.n", *(f"{source.sort_key(name)} AS k{i}" for i, name in enumerate(keys))]
+    inside = inside if listing.text is None else every([inside, listing.text])
     wheres = [*wheres, *_job_conditions(build, listing, source)]
     if plain is not True:
         wheres.append(f"({source.sql(plain)})")
+    if inside is not True and listing.newest is not None and listing.ended_since is None and not source.joins:
+        wheres = source.limit(wheres, listing.newest)
+    columns = ["p.n", *(f"{source.sort_key(name)} AS k{i}" for i, name in enumerate(keys))]
     own_order = order.replace("n ", "p.n ", 1)
     if listing.ended_since is not None and place == "outcomes" and build.dialect == "sqlite":
         # By number it would scan everything that ever ended for those few; PostgreSQL knows better.
@@ -221,6 +226,7 @@ class _Source:
         self.build = build
         self.place = place
         self.index = ""
+        self.first = ""
         own = PLACES[place]
         self.aliases = {alias: alias for alias in "jloqrahksx"} | {own: "p", "p": "p"}
         self.used: set[str] = set()
@@ -251,11 +257,24 @@ class _Source:
         return self.conditions.sql(condition)
 
     def sort_key(self, name: str) -> str:
-        return self.conditions.sort_key(name)
+        # A place has the job's time: without a join and bare, so that an index can give the order.
+        return "p.run_at" if name == "runAt" and self.place in TIMED else self.conditions.sort_key(name)
+
+    @property
+    def joins(self) -> bool:
+        """Whether another table is needed so far."""
+        return any(self.aliases[alias] != "p" for alias in self.used)
+
+    def limit(self, wheres: list[str], newest: int) -> list[str]:
+        """Take the newest of the place before anything is joined; returns the conditions that are left, none."""
+        where = f"WHERE {' AND '.join(wheres)} " if wheres else ""
+        bound = self.build.bind(newest)
+        self.first = f"(SELECT * FROM {self.build.table(self.place)} p {where}ORDER BY p.n DESC LIMIT {bound}) p"
+        return []
 
     def joined(self, wheres: list[str], lookups: list[str] | None = None) -> str:
         """The FROM and the WHERE."""
-        tables = [f"{self.build.table(self.place)} p {self.index}"]
+        tables = [self.first or f"{self.build.table(self.place)} p {self.index}"]
         wheres = [*wheres, *self._inner_joins(tables)]
         tables += self._outer_joins() + (lookups or [])
         return " ".join(tables) + (f" WHERE {' AND '.join(wheres)}" if wheres else "")

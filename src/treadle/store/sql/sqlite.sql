@@ -191,3 +191,25 @@ UPDATE {jobs} SET priority = coalesce(t.priority, {jobs}.priority), run_at = coa
     max_attempts = coalesce(t.max_attempts, {jobs}.max_attempts), changed_at = t.now
 FROM {rows: n bigint, priority integer, run_at bigint, max_attempts integer, now bigint} WHERE {jobs}.n = t.n
 RETURNING n, run_at
+
+-- name: move_to_leases
+-- Running jobs from the lease under which they were claimed to one of their own.
+UPDATE {running} SET lease = t.lease FROM {rows: n bigint, token bigint, old bigint, lease bigint}
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.old
+
+-- name: change_records
+-- Change records; missing from the answer: the ones with a different version or a taken key.
+UPDATE {records} SET key = t.key, body = t.body, due = t.due, version = t.version + 1, updated_at = {now}
+FROM {rows: kind text, id text, key text, body text, due bigint, version bigint}
+WHERE {records}.kind = t.kind AND {records}.id = t.id AND {records}.version = t.version
+    AND NOT EXISTS (SELECT 1 FROM {records} o WHERE o.kind = t.kind AND o.key = t.key AND o.id <> t.id)
+RETURNING {records}.kind, {records}.id, {records}.key, {records}.body, {records}.version, {records}.created_at,
+    {records}.updated_at, {records}.due
+
+-- name: drop_records
+-- Delete records of any kinds.
+DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
+
+-- name: set_payloads
+-- New payloads of jobs that are requeued.
+UPDATE {jobs} SET payload = t.payload FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n

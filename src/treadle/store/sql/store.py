@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from treadle.model.errors import InvalidInput, Refused, SchemaMismatch
+from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBusy
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
@@ -21,7 +21,7 @@ from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
 from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
-from treadle.store.sql.scripts import Script
+from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
     ANY_SIZE,
@@ -36,6 +36,7 @@ from treadle.store.values import (
     ClaimedSteps,
     EndedCount,
     FailedGroup,
+    FollowUpsBusy,
     Graces,
     Holding,
     Inserted,
@@ -64,6 +65,8 @@ from treadle.store.values import (
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
+# Follow-up jobs with a locked key that one call tries to store: other endings wait for each of them.
+BUSY_TRIES = 2
 # PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
 
@@ -86,6 +89,17 @@ class SqlStore(ABC):
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
         """Run the script that `make` returns in one transaction; then send the hints `tell`."""
+
+    async def transact_or_busy(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
+        """Like `transact`; StoreBusy if the script needs a row that a user's transaction has locked."""
+        return await self.transact(make, tell)
+
+    async def transact_patiently(
+        self, keys: Sequence[Hashable], make: Callable[[], Script[T]], tell: Sequence[str] = ()
+    ) -> T:
+        """Like `transact`, but waits at most 5 seconds for locked rows, without a connection; then StoreUnavailable.
+        `keys`: what the script needs; calls for the same key wait for each other."""
+        return await self.transact(make, tell)
 
     @abstractmethod
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
@@ -185,15 +199,27 @@ class SqlStore(ABC):
             rest = [one for one in mine if not is_plain(one) and not _may_be_refused(one)]
             if rest:
                 lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
-            for one in mine:
-                if _may_be_refused(one):
-                    lost += await self._settle_with_effects(one, [] if refused is None else refused)
+        left: list[Settlement] = []
+        tried = 0
+        for one in settlements:
+            if not _may_be_refused(one):
+                continue
+            if tried == BUSY_TRIES:
+                left.insert(0, one)  # before the ones that were tried
+                continue
+            try:
+                lost += await self._settle_with_effects(one, [] if refused is None else refused)
+            except StoreBusy:
+                left.append(one)
+                tried += 1
+        if left:
+            raise FollowUpsBusy(left, lost)
         return lost
 
     async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
         """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
-            return await self.transact(lambda: scripts.settle([one]), _told([one]))
+            return await self.transact_or_busy(lambda: scripts.settle([one]), _told([one]))
         except Refused as refusal:
             failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
             effects = one.effects and one.effects._replace(jobs=(), events=())
@@ -235,7 +261,8 @@ class SqlStore(ABC):
         known = [one for one in answers if is_job_id(one.id)]
         answering = scripts.Answering({}, 0)
         if known:
-            answering = await self.transact(lambda: scripts.answer(known))
+            ids = list(dict.fromkeys(one.id for one in known))
+            answering = await self.transact_patiently(ids, lambda: scripts.answer(known))
             self._tell([wakeups.READY, wakeups.ENDED] if answering.woken else [wakeups.ENDED])
         refusals = iter(answering.refusals.get(i) for i in range(len(known)))
         return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
@@ -258,8 +285,19 @@ class SqlStore(ABC):
         wait, overdue, held, replaced = (await self._ask("next_due"))[0]
         if (wait is None or wait > 0) and overdue is None and held is None and replaced is None:
             return Advanced(0, [], wait)
-        tell = [wakeups.READY, wakeups.ENDED] + ([wakeups.CANCEL] if replaced is not None else [])
-        return await self.transact(lambda: scripts.advance(limit), tell)
+        advanced = await self.transact(lambda: scripts.advance(limit), [wakeups.READY, wakeups.ENDED])
+        if replaced is not None and not await self._stop_replaced():
+            again = LOCKED_MS if advanced.next_in_ms is None else min(advanced.next_in_ms, LOCKED_MS)
+            advanced = advanced._replace(next_in_ms=again)
+        return advanced
+
+    async def _stop_replaced(self) -> bool:
+        """In a separate transaction: one of them may be locked. Returns False then."""
+        try:
+            await self.transact_or_busy(scripts.stop_replaced, [wakeups.CANCEL, wakeups.READY, wakeups.ENDED])
+        except StoreBusy:
+            return False
+        return True
 
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         if not await self._ask("anything_to_reap"):
@@ -279,7 +317,7 @@ class SqlStore(ABC):
             return _then_wake(scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run))
 
         try:
-            steering = await self.transact(script)
+            steering = await self.transact_patiently(known, script)
         except scripts.Undone as undone:
             return undone.steering.answers
         self._tell(sorted(steering.hints))
@@ -430,10 +468,8 @@ class SqlStore(ABC):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
         minute = -(2**40) if since is None else since // 60_000
-        topics: dict[str, dict[str, int]] = {}
+        topics = await self._live_counts()
         run_ms = 0
-        for name, status, count in await self._ask("live_counts"):
-            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
         for name, status, count, ran in await self._ask("ended_counts", [{"minute": minute}]):
             topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
             if status == Status.COMPLETED and topic in (None, name):
@@ -442,6 +478,13 @@ class SqlStore(ABC):
             topics = {name: counts for name, counts in topics.items() if name == topic}
         totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
         return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
+
+    async def _live_counts(self) -> dict[str, dict[str, int]]:
+        """Jobs that have not ended, by topic and status."""
+        topics: dict[str, dict[str, int]] = {}
+        for name, status, count in await self._ask("live_counts"):
+            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
+        return topics
 
     async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
         rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
@@ -467,7 +510,7 @@ class SqlStore(ABC):
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self) -> Sequence[Topic]:
-        counts = (await self.stats()).topics
+        counts = await self._live_counts()
         return [
             Topic(
                 name,

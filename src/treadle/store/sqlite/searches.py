@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from treadle.model.errors import StoreUnavailable
 from treadle.store.sql.lists import SEARCH_SECONDS, too_slow
+from treadle.store.sqlite.fork_gate import transaction_lock
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -47,7 +48,7 @@ class Searches:
     def _run(self, work: Work[T]) -> T:
         connection = self._connection()
         try:
-            with self._deadlines.within(self.seconds, connection):
+            with self._local.transacting, self._deadlines.within(self.seconds, connection):
                 self._check_open()
                 return work(connection)
         except sqlite3.Error as error:
@@ -64,7 +65,9 @@ class Searches:
         """This thread's own."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = self._connect()
+            self._local.transacting = transaction_lock()
+            with self._local.transacting:
+                connection = self._local.connection = self._connect()
             self._connections.append(connection)
         return connection
 

@@ -135,9 +135,9 @@ class SqliteStore(SqlStore):
         connection: Any = None,
         records: Sequence[RecordWrite] = (),
     ) -> list[Inserted | Refused]:
+        # `patient` makes no difference: there is one writer, so no key is ever locked.
         if records:
             return await self.transact(lambda: scripts.insert_with_records(jobs, atomic, records), wakeups.of_new(jobs))
-        # `patient` makes no difference: there is one writer, so no key is ever locked.
         if connection is not None:
             return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
         if not jobs:

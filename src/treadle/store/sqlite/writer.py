@@ -7,6 +7,8 @@ in a separate transaction, so one caller's error never affects another.
 Writers of different processes take turns with a file lock (`lock.py`), because SQLite's busy handler sleeps and polls:
 the lock would be idle while every waiting process sleeps. The lock also covers the checkpoint that a commit may
 trigger. This avoids the WAL-reset bug of SQLite before 3.51.3 (a writer and a checkpoint at the same instant).
+SQLite's own lock, which other programs may hold, is asked for with a short limit, and the file lock is released between
+two tries. A fork waits until no transaction is open (`fork_gate.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import functools
 import os
 import queue
+import random
 import sqlite3
 import threading
 import time
@@ -26,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.store import clock
+from treadle.store.sqlite.fork_gate import transaction_lock
 from treadle.store.sqlite.lock import WriteLock
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.watcher import FileWatcher
@@ -33,6 +37,8 @@ from treadle.store.sqlite.watcher import FileWatcher
 MIN_VERSION = (3, 35, 0)
 BUSY_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
+# How long the writer waits for SQLite's own lock before it lets other processes have their turn.
+LOCK_MS = 20
 GROUP = 256
 # How often to look for other processes' commits: often after one, then more and more rarely.
 WATCH_MIN = 0.0015
@@ -62,6 +68,10 @@ class _NotBegun(Exception):
         super().__init__(str(cause))
         self.cause = cause
 
+    @property
+    def locked(self) -> bool:
+        return "locked" in str(self.cause)
+
 
 class Writer:
     """Connections and threads of one open database."""
@@ -78,6 +88,7 @@ class Writer:
         self._log = f"{path}-wal"
         self._in_use = threading.Lock()
         """Held while the writer's connection is in use."""
+        self._transacting = transaction_lock()
         self._writer: threading.Thread | None = None
         self._watch: threading.Thread | None = None
         self._bell: FileWatcher | None = None
@@ -97,6 +108,7 @@ class Writer:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         _create_private(self.path)
         self._connection = self.connect()
+        self._connection.execute(f"PRAGMA busy_timeout = {LOCK_MS}")
         self._lock = WriteLock(self.path)
         self._writer = threading.Thread(
             target=self._write, args=(self._connection, self._lock), name="treadle-write", daemon=True
@@ -192,6 +204,8 @@ class Writer:
             finally:
                 self._lock.release()
         except _NotBegun as error:
+            if error.locked:
+                return BUSY  # the writer's thread can wait for it
             raise _explained(error.cause, self.path) from None
         except sqlite3.Error as error:
             raise _explained(error, self.path) from None
@@ -218,7 +232,8 @@ class Writer:
                 break
         with self._in_use:
             lock.take(lambda _: None)
-            connection.close()
+            with self._transacting:
+                connection.close()
             lock.close()
 
     def _join_waiting(self, group: list[_Request]) -> None:
@@ -267,32 +282,40 @@ class Writer:
     def _transaction(
         self, connection: sqlite3.Connection, lock: WriteLock, group: list[_Request], behind: list[_Request] | None
     ) -> list[Any]:
-        lock.take(lambda seconds: self._give_up([group, behind or []], seconds))
-        try:
-            # Empty by now if it took too long.
-            return self._transaction_in_turn(connection, lock, group, grows=behind is None) if group else []
-        finally:
-            lock.release()
+        until = time.monotonic() + BUSY_SECONDS
+        while True:
+            lock.take(lambda seconds: self._give_up([group, behind or []], seconds))
+            try:
+                # Empty by now if it took too long.
+                return self._transaction_in_turn(connection, lock, group, grows=behind is None) if group else []
+            except _NotBegun as error:
+                if not error.locked or time.monotonic() > until:
+                    raise
+            finally:
+                lock.release()
+            # Another program has SQLite's own lock. Other processes may know more about it, so let them try.
+            time.sleep(LOCK_MS / 1000 * random.uniform(1, 3))
 
     def _transaction_in_turn(
         self, connection: sqlite3.Connection, lock: WriteLock, group: list[_Request], grows: bool
     ) -> list[Any]:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise _NotBegun(error) from None
-        try:
-            answers: list[Any] = []
-            while len(answers) < len(group):
-                answers.append(group[len(answers)].work(connection))
-                if grows and len(answers) == len(group):
-                    self._join_waiting(group)
-            connection.execute("COMMIT")
-            lock.ring()
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        with self._transacting:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise _NotBegun(error) from None
+            try:
+                answers: list[Any] = []
+                while len(answers) < len(group):
+                    answers.append(group[len(answers)].work(connection))
+                    if grows and len(answers) == len(group):
+                        self._join_waiting(group)
+                connection.execute("COMMIT")
+                lock.ring()
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
         return answers
 
     def _give_up(self, groups: Sequence[list[_Request]], seconds: float) -> None:
@@ -333,11 +356,12 @@ class Writer:
     def _read_snapshot(self, work: Work) -> Any:
         connection = self._reader()
         try:
-            connection.execute("BEGIN")
-            try:
-                return work(connection)
-            finally:
-                connection.execute("ROLLBACK")
+            with self._local.transacting:
+                connection.execute("BEGIN")
+                try:
+                    return work(connection)
+                finally:
+                    connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise _explained(error, self.path) from None
 
@@ -345,14 +369,17 @@ class Writer:
         """One per thread. Opened here, because an initializer that fails once breaks the pool for good."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = self.connect()
+            self._local.transacting = transaction_lock()
+            with self._local.transacting:
+                connection = self._local.connection = self.connect()
             self._read_connections.append(connection)
         return connection
 
     def _read(self, sql: str, values: Sequence[Any]) -> list[Any]:
         connection = self._reader()
         try:
-            rows: list[Any] = connection.execute(sql, values).fetchall()
+            with self._local.transacting:
+                rows: list[Any] = connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             self._check_process()  # closing interrupts it
             raise _explained(error, self.path) from None

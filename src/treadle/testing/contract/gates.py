@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -395,6 +396,24 @@ class ReplacePolicyContract(ContractPart):
         old = await bench.make(state, limit=replacing())
         new = await bench.enqueue_one(limit=replacing())
         assert await bench.statuses([old, new]) == [Status.CANCELLED, Status.PENDING]
+
+    async def test_of_a_batch_the_last_one_stays_and_each_names_its_successor(self, bench: Workbench) -> None:
+        first = await bench.enqueue_one(limit=replacing())
+        jobs = [new_job(limit=replacing(), delay_ms=HOUR * (number % 2)) for number in range(20)]
+        assert all(isinstance(answer, Inserted) for answer in await bench.store.insert(jobs))
+        ids = [first, *(job.id for job in jobs)]
+        assert await bench.statuses(ids) == [Status.CANCELLED] * 20 + [Status.PENDING]
+        for old, new in pairwise(ids):
+            assert (await bench.job(old)).cancel_reason == f"replaced by job {new}"
+        assert await bench.claimable() == []
+
+    async def test_running_jobs_are_each_replaced_by_their_own_successor(self, bench: Workbench) -> None:
+        limits = [Limit(key, "replace_same_scope", 1) for key in ("g", "h")]
+        old = [await bench.enqueue_one(limit=limit) for limit in limits]
+        assert len(await bench.claim(2)) == 2
+        jobs = [new_job(limit=limit) for limit in limits]
+        await bench.store.insert(jobs)
+        assert [(await bench.job(id)).cancel_reason for id in old] == [f"replaced by job {job.id}" for job in jobs]
 
     async def test_with_room_nobody_is_replaced(self, bench: Workbench) -> None:
         ids = [await bench.enqueue_one(limit=replacing(3)) for _ in range(3)]

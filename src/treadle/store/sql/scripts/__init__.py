@@ -11,7 +11,7 @@ insert, claim, completion) have separate statements in the stores.
 
 from treadle.store.sql.scripts.claim import claim
 from treadle.store.sql.scripts.common import Script, not_found
-from treadle.store.sql.scripts.due import advance
+from treadle.store.sql.scripts.due import LOCKED_MS, advance, stop_replaced
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import take_wakes
@@ -27,6 +27,7 @@ from treadle.store.sql.scripts.upkeep import (
 )
 
 __all__ = [
+    "LOCKED_MS",
     "Answering",
     "Script",
     "Steering",
@@ -45,6 +46,7 @@ __all__ = [
     "settle",
     "split_lease",
     "steer",
+    "stop_replaced",
     "take_wakes",
     "tidy",
     "times_of",

@@ -12,7 +12,8 @@ from treadle.policy.admission import DEDUPE, Admit, Decision, Facts, LiveJob, Ow
 from treadle.store.sql.rows import UNCANCELABLE
 from treadle.store.sql.scripts.common import LOOKS, Script
 
-Cancel = Callable[[Sequence[str], str], Script[Any]]
+# Cancels jobs: the reason by the job's id.
+Cancel = Callable[[Mapping[str, str]], Script[Any]]
 
 
 class Admission(NamedTuple):
@@ -99,11 +100,15 @@ def apply(asked: Admission, cancel: Cancel) -> Script[None]:
 def replace(asked: Admission, cancel: Cancel, *, within_batch: bool) -> Script[None]:
     """Cancel replaced jobs: the ones outside this batch, or earlier ones in it once they are stored."""
     batch = {request.id for request in asked.requests}
-    for request, decision in zip(asked.requests, asked.decisions, strict=True):
-        if isinstance(decision, Admit):
-            old = [id_ for id_ in decision.cancels if (id_ in batch) is within_batch]
-            if old:
-                yield from cancel(old, f"replaced by job {request.id}")
+    reasons = {
+        id_: f"replaced by job {request.id}"
+        for request, decision in zip(asked.requests, asked.decisions, strict=True)
+        if isinstance(decision, Admit)
+        for id_ in decision.cancels
+        if (id_ in batch) is within_batch
+    }
+    if reasons:
+        yield from cancel(reasons)
 
 
 def _busy() -> StoreUnavailable:

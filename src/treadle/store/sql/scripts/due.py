@@ -24,12 +24,16 @@ def advance(limit: int) -> Script[Advanced]:
     waited = yield "take_overdue", [{"top": limit}]
     yield from woken(waited, WaitOver())
     ended = yield from _expire(limit)
-    for id_, reason in (yield "take_replaced", []):
-        yield from cancel([id_], reason)
     stuck = yield from take_wakes()
     more = limit in (len(due), len(waited), len(ended))
     wait = (yield "next_due", [])[0][0]
     return Advanced(len(due) + len(waited), ended, 0 if more else _next(wait, stuck))
+
+
+def stop_replaced() -> Script[None]:
+    """Cancel the running jobs that a user's transaction replaced, after its commit."""
+    if reasons := dict((yield "take_replaced", [])):
+        yield from cancel(reasons)
 
 
 def _next(wait: int | None, stuck: bool) -> int | None:

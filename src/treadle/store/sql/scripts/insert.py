@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -15,7 +16,7 @@ from treadle.store.sql.rows import EXPIRES, LIMITED, traits_of
 from treadle.store.sql.scripts.admitting import apply, ask, replace
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
 from treadle.store.sql.scripts.lanes import lane_of, register_lanes
-from treadle.store.sql.scripts.steer import cancel
+from treadle.store.sql.scripts.steer import cancel, cancel_idle
 from treadle.store.sql.scripts.steps import add_declared
 from treadle.store.values import Inserted, NewJob
 
@@ -28,10 +29,10 @@ def insert(jobs: Sequence[NewJob], atomic: bool, joined: bool = False) -> Script
 
     `joined`: in a user's transaction, which may stay open for long. Then no row is locked that a worker waits for.
     """
-    stop = _stop_after_commit if joined else cancel
     now: int = (yield "clock", [])[0][0]
     lanes = yield from register_lanes(jobs)
     reserved = [row[0] for row in (yield "reserve_numbers", [{"count": len(jobs)}])]
+    stop = partial(_stop_after_commit, writer=-reserved[0]) if joined and jobs else cancel
     requests = [request_of(job) for job in jobs]
     asked = yield from ask(requests, reserved)
     if atomic:
@@ -47,14 +48,18 @@ def insert(jobs: Sequence[NewJob], atomic: bool, joined: bool = False) -> Script
     return [_answer(decision, now) for decision in asked.decisions]
 
 
-def _stop_after_commit(ids: Sequence[str], reason: str) -> Script[None]:
-    """Cancel pending jobs; running ones are asked to stop by the next `advance` after the commit."""
-    jobs = as_facts((yield "find_jobs", [{"id": id_} for id_ in ids]))
+def _stop_after_commit(reasons: Mapping[str, str], writer: int) -> Script[None]:
+    """Cancel pending jobs; running ones are asked to stop by the next `advance` after the commit.
+
+    `writer`: used by no other transaction, so that none waits for this one's row of the tally.
+    """
+    jobs = as_facts((yield "find_jobs", [{"id": id_} for id_ in reasons]))
     running = {row[0] for row in (yield "find_running", numbers(job.n for job in jobs))} if jobs else set()
-    if later := [{"job": job.id, "reason": reason} for job in jobs if job.n in running]:
-        yield "add_replaced", later
-    if now := [job.id for job in jobs if job.n not in running]:
-        yield from cancel(now, reason)
+    later = [job.id for job in jobs if job.n in running]
+    if idle := {job.id: reasons[job.id] for job in jobs if job.n not in running}:
+        later += yield from cancel_idle(idle, writer)  # with the ones that a worker has just claimed
+    if later:
+        yield "add_replaced", [{"job": id_, "reason": reasons[id_]} for id_ in later]
 
 
 def request_of(job: NewJob) -> Request:

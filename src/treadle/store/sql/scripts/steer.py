@@ -55,6 +55,9 @@ class JudgedJob:
         return self.transition
 
 
+Look = Callable[[Mapping[int, JobFacts], Collection[int]], Script[list[JudgedJob]]]
+
+
 @dataclass(slots=True)
 class Steering:
     """The results of this script so far."""
@@ -62,6 +65,8 @@ class Steering:
     answers: dict[str, Refusal | None]
     """None: done as asked."""
     hints: set[str] = field(default_factory=set)
+    writer: int = 0
+    """Whose row of the tally counts the endings."""
 
     def refuse(self, job: JobFacts, error: Exception) -> None:
         self.answers[job.id] = Refusal(job.id, error)
@@ -77,42 +82,66 @@ class Undone(Exception):
 
 def steer(ids: Sequence[str], judge: Judge, stale_after_ms: int, *, dry_run: bool = False) -> Script[Steering]:
     steering = Steering({id_: not_found(id_) for id_ in ids})
+    yield from _steer(steering, judge, stale_after_ms, _look)
+    if dry_run:
+        raise Undone(steering)
+    return steering
+
+
+def _steer(steering: Steering, judge: Judge, stale_after_ms: int, look: Look) -> Script[None]:
+    ids = list(steering.answers)
     facts = {f.n: f for f in as_facts((yield "find_jobs", [{"id": id_} for id_ in ids]))}
     left = set(facts)
     for _ in range(LOOKS):
         if not left:
             break
         now: int = (yield "clock", [])[0][0]
-        found = yield from _look(facts, left)
+        found = yield from look(facts, left)
         left -= {one.facts.n for one in found}
         yield from _apply(_judged(found, judge, stale_after_ms, now, steering), now, steering)
         # Jobs that were found nowhere moved between two of the looks.
-    if dry_run:
-        raise Undone(steering)
-    return steering
 
 
-def cancel(ids: Sequence[str], reason: str) -> Script[None]:
-    """Cancel jobs that a new one replaces."""
-    yield from steer(ids, lambda _: CancelRequested(reason), 0)
+def cancel(reasons: Mapping[str, str]) -> Script[None]:
+    """Cancel jobs that new ones replace, each for its own reason."""
+    yield from steer(list(reasons), lambda job: CancelRequested(reasons[job.id]), 0)
+
+
+def cancel_idle(reasons: Mapping[str, str], writer: int) -> Script[list[str]]:
+    """Cancel the jobs that no worker has; returns the others, of which nothing is locked."""
+    steering = Steering({id_: not_found(id_) for id_ in reasons}, writer=writer)
+    yield from _steer(steering, lambda job: CancelRequested(reasons[job.id]), 0, _look_for_idle)
+    return [id_ for id_, refusal in steering.answers.items() if refusal is not None]
+
+
+def _look_for_idle(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[JudgedJob]]:
+    """Lock the jobs that wait for a worker or for an answer."""
+    return (yield from _look_in((*PENDING_PLACES, "parked"), facts, ns))
+
+
+def _look_in(places: Sequence[str], facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[JudgedJob]]:
+    found: list[JudgedJob] = []
+    left = set(ns)
+    for place in places:
+        status = Status.PENDING if place in PENDING_PLACES else Status.WAITING
+        rows = (yield f"lock_{place}", numbers(left)) if left else []
+        found += [JudgedJob(facts[n], place, status, attempt) for n, attempt in rows]
+        left -= {row[0] for row in rows}
+    return found
 
 
 def _look(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[JudgedJob]]:
     """Lock the jobs where they are. One that is moving between two places at this moment may be in none."""
-    found: list[JudgedJob] = []
-    left = set(ns)
-    for place in PENDING_PLACES:
-        rows = (yield f"lock_{place}", numbers(left)) if left else []
-        found += [JudgedJob(facts[n], place, Status.PENDING, attempt) for n, attempt in rows]
-        left -= {row[0] for row in rows}
+    found = yield from _look_in(PENDING_PLACES, facts, ns)
+    left = set(ns) - {one.facts.n for one in found}
     rows = (yield "lock_running", numbers(left)) if left else []
     for n, attempt, cancel_at in rows:
         status = Status.PROCESSING if cancel_at is None else Status.CANCELLING
         found.append(JudgedJob(facts[n], "running", status, attempt))
     left -= {row[0] for row in rows}
-    rows = (yield "lock_parked", numbers(left)) if left else []
-    found += [JudgedJob(facts[n], "parked", Status.WAITING, attempt) for n, attempt in rows]
-    left -= {row[0] for row in rows}
+    parked = yield from _look_in(["parked"], facts, left)
+    found += parked
+    left -= {one.facts.n for one in parked}
     for one in [EndedRow(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
         found.append(JudgedJob(facts[one.n], "ended", Status(one.status), one.attempt, one))
     steps = yield from steps_of({one.facts.n for one in found if one.ended and one.facts.flags & STEPS})
@@ -176,12 +205,17 @@ def _take(verdicts: Iterable[JudgedJob]) -> Script[None]:
 
 def _end_pending(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     yield from _take(verdicts)
-    yield from relocate([Move(v.facts, v.status, v.to, was_ready=v.place == "ready") for v in verdicts], now)
+    moves = [Move(v.facts, v.status, v.to, was_ready=v.place == "ready", writer=steering.writer) for v in verdicts]
+    yield from relocate(moves, now)
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 
 
 def _ask_to_stop(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
-    yield "mark_cancel", [{"n": v.facts.n, "reason": v.to.message} for v in verdicts]
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for one in verdicts:
+        by_reason[one.to.message].append(one.facts.n)
+    for reason, ns in by_reason.items():
+        yield "mark_cancel", [{"n": n, "reason": reason} for n in ns]
     yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
     steering.hints.add(wakeups.CANCEL)
 
@@ -193,7 +227,8 @@ def _cancel_parked(verdicts: Sequence[JudgedJob], now: int, steering: Steering) 
     moves = []
     for one in verdicts:
         state = RowState(Status.CANCELLING, one.attempt, one.facts.max_attempts)
-        moves.append(Move(one.facts, state.status, decide(state, CancelAcknowledged(one.to.message))))
+        over = decide(state, CancelAcknowledged(one.to.message))
+        moves.append(Move(one.facts, state.status, over, writer=steering.writer))
     yield from relocate(moves, now)
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 

@@ -118,8 +118,11 @@ def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
 
 def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
     """Steps of jobs whose attempt ended in the middle of one, or which will not go on."""
-    rows = [row for move in moves if move.facts.flags & STEPS for row in _interrupted(move, now)]
-    if rows:
+    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for move in moves:
+        for row in _interrupted(move, now) if move.facts.flags & STEPS else ():
+            alike.setdefault((row["was"], row["state"]), []).append(row)
+    for rows in alike.values():
         yield "interrupt_steps", rows
 
 

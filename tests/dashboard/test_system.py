@@ -1,0 +1,131 @@
+"""The forms of the system page, as a browser without JavaScript sends them, and what the audit log says."""
+
+import re
+
+import pytest
+
+from tests.dashboard.visitor import ROOT, Visitor, flash, words
+from tests.http.api import PASSWORD
+from treadle.queue.audit import AuditLog
+
+RULE = '@request.auth.id != "" && createdBy = @request.auth.id'
+
+
+async def logged(visitor: Visitor) -> list[tuple[str, str, str]]:
+    """Who did what to which, oldest first."""
+    return [(one.who, one.action, one.target) for one in reversed(await AuditLog(visitor.queue).newest())]
+
+
+def form_to(page: str, action: str) -> str:
+    found = re.search(rf'<form[^>]*method="post" action="{action}".*?</form>', page, re.S)
+    assert found, f"no form leads to {action}"
+    return found[0]
+
+
+async def test_retention_is_saved_and_shown(visitor: Visitor) -> None:
+    form = form_to((await visitor.get("/_/system")).text, "/_/system/retention")
+    assert {"stale_after", "delete_after"} <= set(re.findall(r'name="(\w+)"', form))
+    answer = await visitor.post("/_/system/retention", stale_after="3d", delete_after="20d")
+    assert (answer.status_code, flash(answer)) == (303, "Retention saved.")
+    form = form_to((await visitor.get("/_/system")).text, "/_/system/retention")
+    assert re.search(r'name="stale_after"[^>]*value="3d"', form)
+    assert re.search(r'name="delete_after"[^>]*value="20d"', form)
+    assert await logged(visitor) == [(ROOT, "settings", "retention")]
+
+
+@pytest.mark.parametrize("bad", ["soon", "-1d", "3 moons"])
+async def test_retention_that_can_t_be_read_is_refused_at_its_field(sqlite_visitor: Visitor, bad: str) -> None:
+    before = form_to((await sqlite_visitor.get("/_/system")).text, "/_/system/retention")
+    answer = await sqlite_visitor.post("/_/system/retention", stale_after=bad, delete_after="20d")
+    assert answer.status_code == 400
+    assert "stale_after" in words(answer.text)
+    assert bad in form_to(answer.text, "/_/system/retention"), "what was typed stays"
+    assert form_to((await sqlite_visitor.get("/_/system")).text, "/_/system/retention") == before
+    assert await logged(sqlite_visitor) == []
+
+
+async def test_access_rules_are_tried_and_then_saved(visitor: Visitor) -> None:
+    form_to((await visitor.get("/_/system")).text, "/_/system/access")
+    draft = {"enqueue_rule": RULE, "manage_rule": RULE, "http_enabled": "1", "allowed_topics": "mail report"}
+    tried = await visitor.post(
+        "/_/system/access", **draft, **{"as": "ann@example.com", "may": "manage", "on": "", "try": "1"}
+    )
+    assert tried.status_code == 200
+    assert "Today the answer is" in words(tried.text)
+    assert await logged(visitor) == [], "a trial changes nothing"
+    answer = await visitor.post("/_/system/access", **draft, save="1")
+    assert (answer.status_code, flash(answer)) == (303, "Access rules saved.")
+    form = form_to((await visitor.get("/_/system")).text, "/_/system/access")
+    assert "mail report" in form
+    assert "createdBy = @request.auth.id" in form
+    assert await logged(visitor) == [(ROOT, "settings", "access")]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"manage_rule": "createdBy = "}, {"enqueue_rule": "nothing ~ 1"}, {"allowed_topics": "no/topic"}]
+)
+async def test_a_bad_rule_stores_nothing(sqlite_visitor: Visitor, bad: dict[str, str]) -> None:
+    answer = await sqlite_visitor.post("/_/system/access", **bad, save="1")
+    assert answer.status_code == 400
+    assert "nothing was stored" in words(answer.text)
+    assert await logged(sqlite_visitor) == []
+
+
+async def test_an_api_key_is_made_shown_once_and_revoked(visitor: Visitor) -> None:
+    made = await visitor.confirm("/_/system/keys/new", name="ci", scopes="enqueue", expires_at="90d")
+    assert made.status_code == 200
+    [key] = await visitor.accounts.api_keys.list()
+    assert key.name == "ci"
+    secret = re.search(r'<span class="secret"><span>([^<]+)<', made.text)
+    assert secret
+    assert secret[1] not in (await visitor.get("/_/system")).text
+    assert f"/_/system/keys/{key.id}/revoke" in (await visitor.get("/_/system")).text
+    answer = await visitor.confirm(f"/_/system/keys/{key.id}/revoke")
+    assert flash(answer) == "Key revoked."
+    assert await visitor.accounts.api_keys.list() == []
+    assert await logged(visitor) == [(ROOT, "api_key", "ci"), (ROOT, "revoke_api_key", "ci")]
+
+
+async def test_a_key_with_an_unknown_scope_is_refused_at_its_field(sqlite_visitor: Visitor) -> None:
+    answer = await sqlite_visitor.post("/_/system/keys/new", name="ci", scopes="everything", expires_at="")
+    assert answer.status_code == 400
+    assert "everything" in words(answer.text)
+    assert await sqlite_visitor.accounts.api_keys.list() == []
+
+
+async def test_users_are_listed_and_signed_out_by_a_form(visitor: Visitor) -> None:
+    page = (await visitor.get("/_/system")).text
+    assert ROOT in words(page)
+    [root] = await visitor.accounts.list("_superusers")
+    assert f"/_/system/superusers/{root.id}/revoke" in page
+    answer = await visitor.confirm(f"/_/system/superusers/{root.id}/revoke")
+    assert answer.status_code == 303
+    assert (await visitor.get("/_/system")).status_code == 303, "this session has ended too"
+    assert (await visitor.sign_in(PASSWORD)).status_code == 303
+    assert await logged(visitor) == [(ROOT, "revoke_sessions", ROOT)]
+
+
+async def test_what_is_done_to_schedules_and_templates_is_logged(visitor: Visitor) -> None:
+    visitor.queue.register("report", lambda: None, timeout=600)
+    await visitor.queue.save_templates()
+    visitor.queue.handlers.pop("report")
+    visitor.queue.register("report", lambda: None, timeout=60)
+    await visitor.queue.save_templates()
+    form = {"topic": "report", "cron": "0 9 * * *", "timezone": "UTC", "payload": "{}", "missed": "one"}
+    form |= {"overlap": "skip", "jitter": "0"}
+    await visitor.post("/_/new-schedule", id="daily", **form)
+    version = str((await visitor.queue.schedules.get("daily")).version)
+    await visitor.post("/_/schedules/daily", **{**form, "cron": "0 10 * * *", "version": version, "expected": version})
+    for action in ("run", "disable", "enable"):
+        await visitor.post(f"/_/schedules/daily/{action}")
+    await visitor.confirm("/_/schedules/daily/delete")
+    for action in ("disable", "enable"):
+        await visitor.post(f"/_/templates/report/{action}")
+    await visitor.confirm("/_/templates/report/use/1")
+    on_schedule = [f"{action}_schedule" for action in ("create", "edit", "run", "disable", "enable", "delete")]
+    on_template = [f"{action}_template" for action in ("disable", "enable", "use")]
+    wanted = [(ROOT, one, "daily") for one in on_schedule] + [(ROOT, one, "report") for one in on_template]
+    assert await logged(visitor) == wanted
+    text = await visitor.text("/_/system")
+    for sentence in ("Made the schedule daily", "Ran the schedule daily", "Switched off the template report"):
+        assert sentence in text
