@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -50,7 +51,7 @@ def test_jobs_of_every_kind_arrive_and_the_sign_in_works(tmp_path: Path) -> None
 
         def lively() -> bool:
             stats = client.get("/api/jobs/stats").json()
-            return all(stats[status] > 0 for status in ("pending", "processing", "completed", "failed"))
+            return all(stats[status] > 0 for status in ("pending", "processing", "waiting", "completed", "failed"))
 
         until(lively)
         assert "demo" in client.get("/_/").text
@@ -102,3 +103,23 @@ def test_it_has_the_templates_of_the_requirements(tmp_path: Path) -> None:
         assert seed.items() <= found["demo_long_task"].items()
         schedule = client.get("/api/schedules/scheduled_report").json()
         assert (schedule["cron"], schedule["timezone"]) == ("0 9 * * *", "Asia/Taipei")
+
+
+def test_its_pipeline_is_a_flow_with_the_steps_of_the_requirements(tmp_path: Path) -> None:
+    with playing(tmp_path, "--port", "0") as demo, demo.signed_in() as client:
+        found = {one["topic"]: one for one in client.get("/api/templates").json()["items"]}
+        fields = ("id", "name", "timeoutSeconds", "cancelable", "workerType")
+        assert [tuple(step[field] for field in fields) for step in found["multi_step_pipeline"]["steps"]] == [
+            ("prepare", "準備資料", 60, True, "python"),
+            ("execute", "執行任務", 300, True, "python"),
+            ("finalize", "整理結果", 30, False, "python"),
+        ]
+
+        def jobs(topic: str, condition: str) -> list[dict[str, Any]]:
+            answer = client.get("/api/jobs", params={"filter": f"topic = '{topic}' && {condition}"})
+            items: list[dict[str, Any]] = answer.json()["items"]
+            return items
+
+        until(lambda: jobs("multi_step_pipeline", "status = 'completed'"))
+        until(lambda: jobs("publish_corpus", "status = 'waiting'"))
+        until(lambda: jobs("ask_agent", "(step = 'model' || step = 'tool')"))

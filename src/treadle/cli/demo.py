@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FILE = "treadle-demo.db"
 EMAIL = "demo@example.com"
+REVIEW_EVERY_S = 30.0
 PORTS = 20
 """How many ports to try, starting from the requested one."""
 
@@ -60,7 +61,7 @@ def arrivals() -> list[Arrival]:
         Arrival("render_video", 45, lambda: {"assetId": f"v_{_id()}", "preset": "1080p"}, lambda: {"expires": "4m"}),
         Arrival("demo_long_task", 37, lambda: {"target": f"album_{_id()}"}, _user),
         Arrival("multi_step_pipeline", 19, lambda: {"source": f"s3://demo/{_id()}", "rows": 1000}),
-        Arrival("publish_corpus", 90, lambda: {"corpus": random.choice(["support-eu", "legal-eu"])}),
+        Arrival("publish_corpus", 40, lambda: {"corpus": random.choice(["support-eu", "legal-eu"])}),
         Arrival("ask_agent", 25, lambda: {"question": "Which invoices from September are unpaid?"}),
     ]
 
@@ -150,7 +151,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _keep_enqueuing(queue: Queue) -> None:
-    await asyncio.gather(*(_arrive(queue, arrival) for arrival in arrivals()), _cancel_some(queue))
+    await asyncio.gather(*(_arrive(queue, arrival) for arrival in arrivals()), _cancel_some(queue), _review_some(queue))
 
 
 async def _arrive(queue: Queue, arrival: Arrival) -> None:
@@ -167,6 +168,16 @@ async def _cancel_some(queue: Queue) -> None:
         await asyncio.sleep(20)
         for job in await queue.list(topic="export_all", status="processing", limit=1):
             await _try(queue.cancel(job.id, "not needed any more"))
+
+
+async def _review_some(queue: Queue) -> None:
+    """Answer for one corpus; the other one waits for the person at the dashboard."""
+    while True:
+        await asyncio.sleep(REVIEW_EVERY_S)
+        for job in await queue.list(topic="publish_corpus", status="waiting", limit=100):
+            if job.payload["corpus"] == "support-eu":
+                answer = {"ok": random.random() < 0.8, "note": "read it twice"}
+                await _try(queue.signal(job.id, "approve", answer, answered_by="ada"))
 
 
 async def _try(work: Coroutine[Any, Any, Any]) -> None:

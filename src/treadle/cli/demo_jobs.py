@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from treadle import CancelPolicy, Concurrency, Context, Fail, Queue, Retry, Snooze
+from treadle import CancelPolicy, Concurrency, Context, Fail, Flow, Queue, Retry, Snooze
 
 queue = Queue("sqlite:///treadle-demo.db")
 
@@ -205,26 +205,28 @@ class Pipeline(BaseModel):
     options: dict[str, Any] = {}
 
 
-pipeline = queue.flow(
+pipeline: Flow[Pipeline] = queue.flow(
     "multi_step_pipeline", title="Pipeline of several steps", description="prepare, execute, finalize", timeout="10m"
 )
 
 
-@pipeline.step(name="prepare")
+@pipeline.step(name="prepare", title="準備資料", timeout=60)
 async def prepare_rows(ctx: Context, wanted: Pipeline) -> dict[str, Any]:
     await asyncio.sleep(random.uniform(0.5, 2))
     return {"source": wanted.source, "rows": wanted.rows}
 
 
-@pipeline.step(name="execute", retry=Retry(3, ["1s"]))
+@pipeline.step(name="execute", title="執行任務", timeout=300, retry=Retry(3, ["1s"]))
 async def execute_rows(ctx: Context, wanted: Pipeline) -> int:
-    await asyncio.sleep(random.uniform(0.5, 2))
+    for part in range(4):
+        await ctx.progress(part * 25, f"part {part + 1} of 4")
+        await asyncio.sleep(random.uniform(0.2, 0.8))
     if random.random() < 0.4:
         raise ConnectionError(f"{wanted.source} hung up")
     return int(ctx.results["prepare"]["rows"])
 
 
-@pipeline.step(name="finalize")
+@pipeline.step(name="finalize", title="整理結果", timeout=30, cancelable=False)
 async def finalize_rows(ctx: Context, wanted: Pipeline) -> dict[str, Any]:
     await asyncio.sleep(random.uniform(0.2, 1))
     return {"source": wanted.source, "rows": ctx.results["execute"]}
@@ -244,7 +246,9 @@ class Approval(BaseModel):
     note: str | None = Field(None, max_length=500, description="Goes to the person who asked.")
 
 
-corpus = queue.flow("publish_corpus", title="Publish a corpus", description="Indexed, approved by a person, published")
+corpus: Flow[Corpus] = queue.flow(
+    "publish_corpus", title="Publish a corpus", description="Indexed, approved by a person, published"
+)
 
 
 @corpus.step
