@@ -39,6 +39,12 @@ WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "thread": (handlers.waits_in_thread, {}),
     "process": (handlers.waits_in_thread, {"process": True}),
 }
+NESTED_WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.waits_in_a_step, {}),
+    "thread": (handlers.waits_in_a_step_in_thread, {}),
+    "process": (handlers.waits_in_a_step_in_thread, {"process": True}),
+    "async process": (handlers.waits_in_a_step, {"process": True}),
+}
 CAREFUL: dict[str, tuple[Any, dict[str, Any]]] = {
     "coroutine": (handlers.careful, {}),
     "thread": (handlers.careful_in_thread, {}),
@@ -450,6 +456,56 @@ async def test_a_handler_waits_and_sleeps(queue: Queue, start: Start, path: str,
     assert await job.result("30s") == "approved 3"
     assert handlers.noted(path) == ["doc1"]
     assert states(await job.refresh()) == {"before": "completed", "approve": "completed", "sleep": "completed"}
+
+
+@pytest.mark.parametrize("kind", NESTED_WAITS)
+async def test_a_step_waits_and_sleeps(queue: Queue, start: Start, path: str, kind: str) -> None:
+    """It runs again from its start, with what is stored of the steps in it; its tries and the attempt come back."""
+    function, options = NESTED_WAITS[kind]
+    queue.register("waits", function, max_attempts=1, **options)
+    job = await queue.enqueue("waits", {"path": path})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    seen = await job.refresh()
+    assert (seen.attempt, states(seen)) == (
+        0,
+        {"outer": "pending", "outer/before": "completed", "outer/approve": "waiting"},
+    )
+    await queue.signal(job.id, "outer/approve", {"id": 3, "words": []})
+    assert await job.result("30s") == "approved 3"
+    assert handlers.noted(path) == ["outer", "doc1", "outer", "outer"]
+    seen = await job.refresh()
+    assert set(states(seen).values()) == {"completed"}
+    assert (seen.attempt, seen.steps[0]["id"], seen.steps[0]["attempt"]) == (1, "outer", 1)
+
+
+async def test_a_step_that_waits_lets_other_steps_finish(queue: Queue, start: Start) -> None:
+    """Also those of the same name: the job is set aside when none is left that can go on."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @queue.job(max_attempts=1)
+    async def branches(ctx: Context) -> list[Any]:
+        async def work(key: int) -> Any:
+            if key < 2:
+                return await ctx.wait_external("approve", key=key)
+            begun.set()
+            await go.wait()
+            return "worked"
+
+        return await asyncio.gather(*(ctx.step("one", work, key, key=key) for key in range(3)))
+
+    job = await queue.enqueue("branches")
+    await start(queue)
+    await begun.wait()
+    assert (await job.refresh()).status is Status.PROCESSING
+    go.set()
+    await in_status(queue, job, Status.WAITING)
+    page = await queue.steps(job.id, "one")
+    assert {one["key"]: one["status"] for one in page.items} == {"0": "pending", "1": "pending", "2": "completed"}
+    await queue.signal(job.id, "one/approve", "a", key=0)
+    await in_status(queue, job, Status.WAITING)
+    await queue.signal(job.id, "one/approve", "b", key=1)
+    assert await job.result("30s") == ["a", "b", "worked"]
 
 
 async def test_a_handler_can_catch_a_timeout(queue: Queue, start: Start) -> None:

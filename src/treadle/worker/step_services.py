@@ -40,7 +40,7 @@ class StepServices:
             return Known(True, await self._result(call.attempt, steps, step, found), 0)
         tries = tries_before(found.state, found.attempt) if found else 0
         steps.started(step, tries + 1)
-        steps.active += 1
+        steps.active.add(step)
         inner = Call(call.attempt, call.function, call.payload, math.inf)
         inner.parent, inner.step, inner.key = call, name, key
         call.attempt.open(inner)
@@ -56,7 +56,7 @@ class StepServices:
             await self._writer.write(call.attempt, steps.under_way())
             self._check(call)
         except BaseException:
-            steps.active -= 1
+            steps.active.discard(step)
             steps.abandon(step)
             call.attempt.close(inner)
             raise
@@ -92,10 +92,13 @@ class StepServices:
                 result=record.result,
                 input_hash=record.input_hash,
             )
-            await self._writer.write(attempt, steps.checkpoint([write]))
+            if write.state is StepState.PENDING and write.error is None:
+                steps.with_outcome(write)  # it waits, and so does its job: nothing can follow
+            else:
+                await self._writer.write(attempt, steps.checkpoint([write]))
             steps.note(write)
         finally:
-            steps.active -= 1
+            steps.active.discard(step)
             if inner is not None:
                 attempt.close(inner)
 
@@ -143,10 +146,11 @@ class StepServices:
                 )
             )
         steps.waits.append(step)
+        steps.blocked |= {StepKey(*outer) for outer in wait.inside}
         # Other branches of the handler go on; the job is set aside when none is left that could.
         for _ in range(3):
             await asyncio.sleep(0)
-        while steps.active:
+        while steps.active - steps.blocked:
             await asyncio.sleep(0.01)
             await asyncio.sleep(0)
         return Waited("waits", delay_ms=left_ms)
