@@ -508,6 +508,45 @@ async def test_a_step_that_waits_lets_other_steps_finish(queue: Queue, start: St
     assert await job.result("30s") == ["a", "b", "worked"]
 
 
+async def test_a_wait_is_not_named_like_a_sleep(queue: Queue, start: Start) -> None:
+    @queue.job(max_attempts=1)
+    async def confused(ctx: Context) -> None:
+        await ctx.wait_external("sleep")
+
+    job = await queue.enqueue("confused")
+    await start(queue)
+    with pytest.raises(JobFailed, match=r"InvalidInput: step: 'sleep' is the name of ctx\.sleep's steps"):
+        await job.result("30s")
+
+
+async def test_why_names_the_waits_of_a_job(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def patient(ctx: Context) -> None:
+        waits = [ctx.wait_external("approve", key=7, timeout="1h"), ctx.wait_external("review")]
+        await asyncio.gather(*waits, ctx.sleep("2h"))
+
+    @queue.job
+    async def sleeper(ctx: Context) -> None:
+        await ctx.sleep("2h")
+
+    job, asleep = await queue.enqueue("patient"), await queue.enqueue("sleeper")
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    said = await queue.why(job.id)
+    (approve,) = (await queue.steps(job.id, "approve")).items
+    (review,) = (await queue.steps(job.id, "review")).items
+    (nap,) = (await queue.steps(job.id, "sleep")).items
+    assert set(said) == {
+        f"it waits for an answer to step approve (7) since {approve['startedAt']}, until {approve['waitsUntil']}",
+        f"it waits for an answer to step review since {review['startedAt']}, without a time limit",
+        f"it sleeps in step sleep until {nap['waitsUntil']}",
+    }
+    assert None not in (approve["waitsUntil"], nap["waitsUntil"])
+    await eventually_event(queue, asleep.id, "job:snoozed")
+    (reason,) = await queue.why(asleep.id)
+    assert reason.startswith("it is due at ")
+
+
 async def test_a_handler_can_catch_a_timeout(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     async def impatient(ctx: Context) -> str:
@@ -530,6 +569,8 @@ async def test_a_sleeping_job_is_pending(queue: Queue, start: Start) -> None:
     job = await queue.enqueue("sleepy")
     await start(queue)
     await eventually_event(queue, job.id, "job:snoozed")
+    with pytest.raises(UnknownStep, match="it sleeps"):
+        await queue.signal(job.id, "sleep", 1)
     seen = await job.refresh()
     assert (seen.status, seen.attempt, (seen.run_at - seen.created_at).total_seconds() > 3000) == (
         Status.PENDING,

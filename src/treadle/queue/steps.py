@@ -20,7 +20,15 @@ from treadle.model.durations import Duration, duration_ms, format_ms
 from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout, suspend_in
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
-from treadle.model.steps import STEP_TIMEOUT_MS, WAIT_IN_PLACE_MS, checked_key, checked_name, shown_step
+from treadle.model.steps import (
+    SLEEP,
+    STEP_TIMEOUT_MS,
+    WAIT_IN_PLACE_MS,
+    checked_key,
+    checked_name,
+    is_sleep,
+    shown_step,
+)
 from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
@@ -253,18 +261,20 @@ def _hash(args: Sequence[Any]) -> str | None:
 class Waiting:
     """One call of `ctx.wait_external` or `ctx.sleep`."""
 
-    def __init__(self, ctx: Context, name: str, key: str | int, answer: Any, timeout: Duration | None) -> None:
+    def __init__(
+        self, ctx: Context, name: str, key: str | int, answer: Any, timeout: Duration | None, sleeps: bool = False
+    ) -> None:
+        if not sleeps and isinstance(name, str) and is_sleep(name):
+            raise InvalidInput(f"step: {name!r} is the name of ctx.sleep's steps; use another one", field="step")
         self._ctx = ctx
         self._type = None if answer is None else ResultType(answer, f"the answer to {str(name)[:100]}")
         schema = None if self._type is None or self._type.schema is None else to_json(self._type.schema).decode()
         limit = None if timeout is None else duration_ms(timeout, "timeout")
-        self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, False, _inside.get())
+        self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, sleeps, _inside.get())
 
     @classmethod
     def sleep(cls, ctx: Context, duration: Duration, key: str | int) -> Waiting:
-        made = cls(ctx, "sleep", key, None, duration)
-        made._wait = made._wait._replace(sleeps=True)
-        return made
+        return cls(ctx, SLEEP, key, None, duration, sleeps=True)
 
     async def awaited(self) -> Any:
         return self._value(await self._ctx._services.wait_step(self._ctx._call, self._wait))
