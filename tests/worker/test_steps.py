@@ -547,6 +547,24 @@ async def test_why_names_the_waits_of_a_job(queue: Queue, start: Start) -> None:
     assert reason.startswith("it is due at ")
 
 
+@pytest.mark.parametrize("kind", WAITS)
+async def test_a_wrong_answer_that_came_early_is_dropped(
+    queue: Queue, start: Start, path: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knew what it has to look like. The job waits for the right one, and no attempt is spent."""
+    function, options = WAITS[kind]
+    queue.register("waits", function, max_attempts=1, **options)
+    job = await queue.enqueue("waits", {"path": path})
+    await queue.signal(job.id, "approve", {"id": "no"})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    assert states(await job.refresh()) == {"before": "completed", "approve": "waiting"}
+    assert f"job {job.id}: the answer to step approve was dropped: " in caplog.text
+    await queue.signal(job.id, "approve", {"id": 3, "words": []})
+    assert await job.result("30s") == "approved 3"
+    assert handlers.noted(path) == ["doc1"]
+
+
 async def test_a_handler_can_catch_a_timeout(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     async def impatient(ctx: Context) -> str:

@@ -70,6 +70,8 @@ class Wait(NamedTuple):
     sleeps: bool
     inside: Sequence[Sequence[str]] = ()
     """The steps around it, with their keys: they can't go on before it is over."""
+    refused: str | None = None
+    """What is wrong with the answer that it has: it waits for another one."""
 
 
 class Waited(NamedTuple):
@@ -277,10 +279,20 @@ class Waiting:
         return cls(ctx, SLEEP, key, None, duration, sleeps=True)
 
     async def awaited(self) -> Any:
-        return self._value(await self._ctx._services.wait_step(self._ctx._call, self._wait))
+        services, call = self._ctx._services, self._ctx._call
+        try:
+            return self._value(await services.wait_step(call, self._wait))
+        except InvalidAnswer as error:
+            refused = str(error)
+        return self._value(await services.wait_step(call, self._wait._replace(refused=refused)))
 
     def blocking(self) -> Any:
-        return self._value(self._ctx._services.wait_step(self._ctx._call, self._wait))
+        services, call = self._ctx._services, self._ctx._call
+        try:
+            return self._value(services.wait_step(call, self._wait))
+        except InvalidAnswer as error:
+            refused = str(error)
+        return self._value(services.wait_step(call, self._wait._replace(refused=refused)))
 
     def _value(self, waited: Waited) -> Any:
         step = shown_step(self._wait.name, self._wait.key)

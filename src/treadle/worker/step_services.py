@@ -7,16 +7,18 @@ here, as plain data: a handler may be in another process.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import JobCancelled
-from treadle.model.steps import DONE, StepState
+from treadle.model.steps import DONE, StepState, shown_step
 from treadle.policy.flow import tries_before
 from treadle.policy.judgement import Cause
 from treadle.queue.steps import Known, StepRecord, Wait, Waited
 from treadle.store.values import ClaimedStep, StepKey, StepWrite
+from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call
 from treadle.worker.job_steps import JobSteps
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from treadle.store.protocol import Store
     from treadle.worker.attempt import Attempt
     from treadle.worker.step_writer import StepWriter
+
+log = logging.getLogger("treadle.worker")
 
 
 class StepServices:
@@ -106,6 +110,8 @@ class StepServices:
         """What became of a wait; if it goes on, its row is written with the end of this attempt."""
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         self._check(call)
+        if wait.refused is not None:
+            return await self._waits_again(call, steps, wait, step)
         found = steps.begin(step)
         if found is not None and found.state is StepState.COMPLETED:
             return Waited("done", await self._result(call.attempt, steps, step, found))
@@ -129,6 +135,12 @@ class StepServices:
         steps.note(write)
         state = "done" if write.state is StepState.COMPLETED else "failed"
         return Waited(state, write.result, write.error, write.error_type)
+
+    async def _waits_again(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey) -> Waited:
+        """An answer that came before anybody knew what it has to look like, and that turned out wrong, is dropped."""
+        shown, job = shown_step(*step), call.job
+        log.warning("job %s: the answer to step %s was dropped: %s", job.id, shown, wait.refused, extra=facts_of(job))
+        return await self._goes_on(steps, wait, step, None, wait.timeout_ms)
 
     async def _goes_on(
         self, steps: JobSteps, wait: Wait, step: StepKey, found: ClaimedStep | None, left_ms: int | None
