@@ -112,6 +112,28 @@ def waits_in_thread(ctx: Context, payload: dict[str, Any]) -> str:
     return f"approved {said.id}"
 
 
+async def waits_in_a_step(ctx: Context, payload: dict[str, Any]) -> str:
+    async def outer() -> str:
+        note(payload["path"], "outer")
+        await ctx.step("before", make_doc_async, payload["path"], 1)
+        said = await ctx.wait_external("approve", answer=Doc)
+        await ctx.sleep(payload.get("nap", "1ms"))
+        return f"approved {said.id}"
+
+    return await ctx.step("outer", outer)
+
+
+def waits_in_a_step_in_thread(ctx: Context, payload: dict[str, Any]) -> str:
+    def outer() -> str:
+        note(payload["path"], "outer")
+        ctx.step("before", make_doc, payload["path"], 1)
+        said = ctx.wait_external("approve", answer=Doc)
+        ctx.sleep(payload.get("nap", "1ms"))
+        return f"approved {said.id}"
+
+    return str(ctx.step("outer", outer))
+
+
 flow = queue.flow("mixed")
 
 

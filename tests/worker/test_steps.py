@@ -39,6 +39,12 @@ WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "thread": (handlers.waits_in_thread, {}),
     "process": (handlers.waits_in_thread, {"process": True}),
 }
+NESTED_WAITS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "coroutine": (handlers.waits_in_a_step, {}),
+    "thread": (handlers.waits_in_a_step_in_thread, {}),
+    "process": (handlers.waits_in_a_step_in_thread, {"process": True}),
+    "async process": (handlers.waits_in_a_step, {"process": True}),
+}
 CAREFUL: dict[str, tuple[Any, dict[str, Any]]] = {
     "coroutine": (handlers.careful, {}),
     "thread": (handlers.careful_in_thread, {}),
@@ -452,6 +458,113 @@ async def test_a_handler_waits_and_sleeps(queue: Queue, start: Start, path: str,
     assert states(await job.refresh()) == {"before": "completed", "approve": "completed", "sleep": "completed"}
 
 
+@pytest.mark.parametrize("kind", NESTED_WAITS)
+async def test_a_step_waits_and_sleeps(queue: Queue, start: Start, path: str, kind: str) -> None:
+    """It runs again from its start, with what is stored of the steps in it; its tries and the attempt come back."""
+    function, options = NESTED_WAITS[kind]
+    queue.register("waits", function, max_attempts=1, **options)
+    job = await queue.enqueue("waits", {"path": path})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    seen = await job.refresh()
+    assert (seen.attempt, states(seen)) == (
+        0,
+        {"outer": "pending", "outer/before": "completed", "outer/approve": "waiting"},
+    )
+    await queue.signal(job.id, "outer/approve", {"id": 3, "words": []})
+    assert await job.result("30s") == "approved 3"
+    assert handlers.noted(path) == ["outer", "doc1", "outer", "outer"]
+    seen = await job.refresh()
+    assert set(states(seen).values()) == {"completed"}
+    assert (seen.attempt, seen.steps[0]["id"], seen.steps[0]["attempt"]) == (1, "outer", 1)
+
+
+async def test_a_step_that_waits_lets_other_steps_finish(queue: Queue, start: Start) -> None:
+    """Also those of the same name: the job is set aside when none is left that can go on."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @queue.job(max_attempts=1)
+    async def branches(ctx: Context) -> list[Any]:
+        async def work(key: int) -> Any:
+            if key < 2:
+                return await ctx.wait_external("approve", key=key)
+            begun.set()
+            await go.wait()
+            return "worked"
+
+        return await asyncio.gather(*(ctx.step("one", work, key, key=key) for key in range(3)))
+
+    job = await queue.enqueue("branches")
+    await start(queue)
+    await begun.wait()
+    assert (await job.refresh()).status is Status.PROCESSING
+    go.set()
+    await in_status(queue, job, Status.WAITING)
+    page = await queue.steps(job.id, "one")
+    assert {one["key"]: one["status"] for one in page.items} == {"0": "pending", "1": "pending", "2": "completed"}
+    await queue.signal(job.id, "one/approve", "a", key=0)
+    await in_status(queue, job, Status.WAITING)
+    await queue.signal(job.id, "one/approve", "b", key=1)
+    assert await job.result("30s") == ["a", "b", "worked"]
+
+
+async def test_a_wait_is_not_named_like_a_sleep(queue: Queue, start: Start) -> None:
+    @queue.job(max_attempts=1)
+    async def confused(ctx: Context) -> None:
+        await ctx.wait_external("sleep")
+
+    job = await queue.enqueue("confused")
+    await start(queue)
+    with pytest.raises(JobFailed, match=r"InvalidInput: step: 'sleep' is the name of ctx\.sleep's steps"):
+        await job.result("30s")
+
+
+async def test_why_names_the_waits_of_a_job(queue: Queue, start: Start) -> None:
+    @queue.job
+    async def patient(ctx: Context) -> None:
+        waits = [ctx.wait_external("approve", key=7, timeout="1h"), ctx.wait_external("review")]
+        await asyncio.gather(*waits, ctx.sleep("2h"))
+
+    @queue.job
+    async def sleeper(ctx: Context) -> None:
+        await ctx.sleep("2h")
+
+    job, asleep = await queue.enqueue("patient"), await queue.enqueue("sleeper")
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    said = await queue.why(job.id)
+    (approve,) = (await queue.steps(job.id, "approve")).items
+    (review,) = (await queue.steps(job.id, "review")).items
+    (nap,) = (await queue.steps(job.id, "sleep")).items
+    assert set(said) == {
+        f"it waits for an answer to step approve (7) since {approve['startedAt']}, until {approve['waitsUntil']}",
+        f"it waits for an answer to step review since {review['startedAt']}, without a time limit",
+        f"it sleeps in step sleep until {nap['waitsUntil']}",
+    }
+    assert None not in (approve["waitsUntil"], nap["waitsUntil"])
+    await eventually_event(queue, asleep.id, "job:snoozed")
+    (reason,) = await queue.why(asleep.id)
+    assert reason.startswith("it is due at ")
+
+
+@pytest.mark.parametrize("kind", WAITS)
+async def test_a_wrong_answer_that_came_early_is_dropped(
+    queue: Queue, start: Start, path: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knew what it has to look like. The job waits for the right one, and no attempt is spent."""
+    function, options = WAITS[kind]
+    queue.register("waits", function, max_attempts=1, **options)
+    job = await queue.enqueue("waits", {"path": path})
+    await queue.signal(job.id, "approve", {"id": "no"})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    assert states(await job.refresh()) == {"before": "completed", "approve": "waiting"}
+    assert f"job {job.id}: the answer to step approve was dropped: " in caplog.text
+    await queue.signal(job.id, "approve", {"id": 3, "words": []})
+    assert await job.result("30s") == "approved 3"
+    assert handlers.noted(path) == ["doc1"]
+
+
 async def test_a_handler_can_catch_a_timeout(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     async def impatient(ctx: Context) -> str:
@@ -474,6 +587,8 @@ async def test_a_sleeping_job_is_pending(queue: Queue, start: Start) -> None:
     job = await queue.enqueue("sleepy")
     await start(queue)
     await eventually_event(queue, job.id, "job:snoozed")
+    with pytest.raises(UnknownStep, match="it sleeps"):
+        await queue.signal(job.id, "sleep", 1)
     seen = await job.refresh()
     assert (seen.status, seen.attempt, (seen.run_at - seen.created_at).total_seconds() > 3000) == (
         Status.PENDING,

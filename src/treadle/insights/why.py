@@ -11,10 +11,14 @@ from treadle.model.durations import format_ms
 from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
+from treadle.model.steps import StepState, is_sleep, shown_step
 from treadle.policy.flow import UNSERVED
 from treadle.policy.saved_template import KIND
 from treadle.store.protocol import Store
 from treadle.store.values import FOREVER, LimitReached, Obstacle
+
+# Of one step; more would not help a reader.
+MOST_RUNS = 1000
 
 
 async def why(store: Store, id: str) -> list[str]:
@@ -25,7 +29,7 @@ async def why(store: Store, id: str) -> list[str]:
     if job.status is Status.PROCESSING or job.status is Status.CANCELLING:
         return []
     if job.status is Status.WAITING:
-        return [_waits(step) for step in job.steps if step["status"] == "waiting"]
+        return await _waits(store, job)
     if job.status is not Status.PENDING:
         return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
     return [
@@ -36,8 +40,19 @@ async def why(store: Store, id: str) -> list[str]:
     ]
 
 
-def _waits(step: Mapping[str, Any]) -> str:
-    return f"it waits for an answer to step {step['id']} since {step['startedAt']}"
+async def _waits(store: Store, job: Job) -> list[str]:
+    waiting = [step["id"] for step in job.steps if step["status"] == StepState.WAITING]
+    pages = [await store.steps(job.id, name, 0, MOST_RUNS, 0) for name in waiting]
+    runs = [run for page in pages if page for run in page.items if run["status"] == StepState.WAITING]
+    return [_waits_for(run) for run in runs] or ["it waits for an answer"]
+
+
+def _waits_for(run: Mapping[str, Any]) -> str:
+    step, until = shown_step(run["id"], run["key"] or ""), run["waitsUntil"]
+    if is_sleep(run["id"]):
+        return f"it sleeps in step {step} until {until}"
+    limit = f"until {until}" if until else "without a time limit"
+    return f"it waits for an answer to step {step} since {run['startedAt']}, {limit}"
 
 
 async def _unserved(store: Store, job: Job) -> list[str]:

@@ -20,6 +20,8 @@ STEP_TIMEOUT_MS = 600_000
 # A step's retry that is due sooner is waited for in its slot.
 WAIT_IN_PLACE_MS = 30_000
 PYTHON = "python"
+SLEEP = "sleep"
+"""The name of the steps that `ctx.sleep` makes."""
 
 
 class StepState(StrEnum):
@@ -87,6 +89,11 @@ def checked_name(name: Any) -> str:
             f"step: {shown(name)!r} is not a step's name; use 1 to {MAX_NAME} printable characters", field="step"
         )
     return name
+
+
+def is_sleep(name: str) -> bool:
+    """Whether `ctx.sleep` made this step, unless a template declares it."""
+    return name.rpartition("/")[2] == SLEEP
 
 
 def checked_key(key: Any) -> str:

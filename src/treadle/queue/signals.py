@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.model.errors import InvalidInput, UnknownStep
 from treadle.model.job import Job, short_text
 from treadle.model.payload import dumps
-from treadle.model.steps import StepSpec, checked_key, checked_name, find
+from treadle.model.steps import StepSpec, checked_key, checked_name, find, is_sleep
 from treadle.queue.flows import FlowHandler
 from treadle.store.values import Answer
 
@@ -48,6 +48,8 @@ async def _declared(queue: Queue, job: Job, name: str) -> tuple[StepSpec | None,
     spec = find(template.steps, name)
     if spec is not None and not spec.external:
         raise UnknownStep(f"step {name} of job {job.id} takes no answer: it runs code", step=name)
+    if spec is None and is_sleep(name):
+        raise UnknownStep(f"step {name} of job {job.id} takes no answer: it sleeps", step=name)
     if not template.steps:
         return None, not job.ended and (handler is None or handler.wants_context)
     outer = name.partition("/")[0]

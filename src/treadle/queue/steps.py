@@ -17,10 +17,18 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from treadle.model.durations import Duration, duration_ms, format_ms
-from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout
+from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout, suspend_in
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
-from treadle.model.steps import STEP_TIMEOUT_MS, WAIT_IN_PLACE_MS, checked_key, checked_name, shown_step
+from treadle.model.steps import (
+    SLEEP,
+    STEP_TIMEOUT_MS,
+    WAIT_IN_PLACE_MS,
+    checked_key,
+    checked_name,
+    is_sleep,
+    shown_step,
+)
 from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
@@ -28,8 +36,8 @@ from treadle.policy.lifecycle import Snoozed
 if TYPE_CHECKING:
     from treadle.queue.context import Context
 
-_inside: ContextVar[str] = ContextVar("treadle_step", default="")
-"""The step that runs here: steps that it makes are nested in it."""
+_inside: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("treadle_step", default=())
+"""The steps that run here, with their keys, from the outermost: steps that the last one makes are nested in it."""
 # How often a blocking step that waits for its next try looks whether it should stop.
 LOOK_EVERY_S = 0.2
 
@@ -60,6 +68,10 @@ class Wait(NamedTuple):
     timeout_ms: int | None
     schema: str | None
     sleeps: bool
+    inside: Sequence[Sequence[str]] = ()
+    """The steps around it, with their keys: they can't go on before it is over."""
+    refused: str | None = None
+    """What is wrong with the answer that it has: it waits for another one."""
 
 
 class Waited(NamedTuple):
@@ -123,7 +135,7 @@ class Run:
 
     async def _tried(self) -> CallResult:
         self._begin()
-        inside = _inside.set(self.name)
+        inside = _inside.set((*_inside.get(), (self.name, self.key)))
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout_ms / 1000) as limit:
@@ -161,7 +173,7 @@ class Run:
 
     def _tried_here(self) -> CallResult:
         self._begin()
-        inside = _inside.set(self.name)
+        inside = _inside.set((*_inside.get(), (self.name, self.key)))
         began = time.monotonic()
         deadline = began + self._timeout_ms / 1000
         outer, self._ctx._deadline = self._ctx._deadline, (deadline, self._too_long)
@@ -214,13 +226,15 @@ class Run:
         return TimeoutError(f"step {step} ran longer than its limit of {format_ms(self._timeout_ms)}")
 
     def _ended(self, result: CallResult) -> StepEnd | RetryInPlace:
-        if isinstance(result, Raised) and result.kind in ("stop", "park"):
+        if isinstance(result, Raised) and result.kind == "stop":
             assert self._error
             raise self._error
         return after_call(self.name, result, None, Tries(self._tries, self._retry, 1, Retry()))
 
     def _record(self, end: StepEnd) -> StepRecord:
-        return StepRecord(end.state, self._tries, self._ran_ms, end.result, end.error, end.error_type, self._hash)
+        waits = self._error is not None and suspend_in(self._error) is not None
+        tries = self._tries - waits  # a wait inside a step gives the step's try back, too
+        return StepRecord(end.state, tries, self._ran_ms, end.result, end.error, end.error_type, self._hash)
 
     def _outcome(self, end: StepEnd) -> Any:
         if self._error is None:
@@ -231,7 +245,8 @@ class Run:
 
 
 def nested(ctx: Context, name: str) -> str:
-    outer = _inside.get() or ctx._call.step
+    inside = _inside.get()
+    outer = inside[-1][0] if inside else ctx._call.step
     return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
 
 
@@ -248,24 +263,36 @@ def _hash(args: Sequence[Any]) -> str | None:
 class Waiting:
     """One call of `ctx.wait_external` or `ctx.sleep`."""
 
-    def __init__(self, ctx: Context, name: str, key: str | int, answer: Any, timeout: Duration | None) -> None:
+    def __init__(
+        self, ctx: Context, name: str, key: str | int, answer: Any, timeout: Duration | None, sleeps: bool = False
+    ) -> None:
+        if not sleeps and isinstance(name, str) and is_sleep(name):
+            raise InvalidInput(f"step: {name!r} is the name of ctx.sleep's steps; use another one", field="step")
         self._ctx = ctx
         self._type = None if answer is None else ResultType(answer, f"the answer to {str(name)[:100]}")
         schema = None if self._type is None or self._type.schema is None else to_json(self._type.schema).decode()
         limit = None if timeout is None else duration_ms(timeout, "timeout")
-        self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, False)
+        self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, sleeps, _inside.get())
 
     @classmethod
     def sleep(cls, ctx: Context, duration: Duration, key: str | int) -> Waiting:
-        made = cls(ctx, "sleep", key, None, duration)
-        made._wait = made._wait._replace(sleeps=True)
-        return made
+        return cls(ctx, SLEEP, key, None, duration, sleeps=True)
 
     async def awaited(self) -> Any:
-        return self._value(await self._ctx._services.wait_step(self._ctx._call, self._wait))
+        services, call = self._ctx._services, self._ctx._call
+        try:
+            return self._value(await services.wait_step(call, self._wait))
+        except InvalidAnswer as error:
+            refused = str(error)
+        return self._value(await services.wait_step(call, self._wait._replace(refused=refused)))
 
     def blocking(self) -> Any:
-        return self._value(self._ctx._services.wait_step(self._ctx._call, self._wait))
+        services, call = self._ctx._services, self._ctx._call
+        try:
+            return self._value(services.wait_step(call, self._wait))
+        except InvalidAnswer as error:
+            refused = str(error)
+        return self._value(services.wait_step(call, self._wait._replace(refused=refused)))
 
     def _value(self, waited: Waited) -> Any:
         step = shown_step(self._wait.name, self._wait.key)

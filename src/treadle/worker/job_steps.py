@@ -47,7 +47,10 @@ class JobSteps:
         self._last: list[StepWrite] = []
         self._last_consumed: list[StepKey] = []
         self.waits: list[StepKey] = []
-        self.active = 0
+        self.active: set[StepKey] = set()
+        """Steps that a handler made and that have not ended."""
+        self.blocked: set[StepKey] = set()
+        """Steps in which a wait was reached."""
 
     # -- looking ---------------------------------------------------------------------------------
 

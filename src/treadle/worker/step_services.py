@@ -7,16 +7,18 @@ here, as plain data: a handler may be in another process.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import JobCancelled
-from treadle.model.steps import DONE, StepState
+from treadle.model.steps import DONE, StepState, shown_step
 from treadle.policy.flow import tries_before
 from treadle.policy.judgement import Cause
 from treadle.queue.steps import Known, StepRecord, Wait, Waited
 from treadle.store.values import ClaimedStep, StepKey, StepWrite
+from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call
 from treadle.worker.job_steps import JobSteps
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from treadle.store.protocol import Store
     from treadle.worker.attempt import Attempt
     from treadle.worker.step_writer import StepWriter
+
+log = logging.getLogger("treadle.worker")
 
 
 class StepServices:
@@ -40,7 +44,7 @@ class StepServices:
             return Known(True, await self._result(call.attempt, steps, step, found), 0)
         tries = tries_before(found.state, found.attempt) if found else 0
         steps.started(step, tries + 1)
-        steps.active += 1
+        steps.active.add(step)
         inner = Call(call.attempt, call.function, call.payload, math.inf)
         inner.parent, inner.step, inner.key = call, name, key
         call.attempt.open(inner)
@@ -56,7 +60,7 @@ class StepServices:
             await self._writer.write(call.attempt, steps.under_way())
             self._check(call)
         except BaseException:
-            steps.active -= 1
+            steps.active.discard(step)
             steps.abandon(step)
             call.attempt.close(inner)
             raise
@@ -92,10 +96,13 @@ class StepServices:
                 result=record.result,
                 input_hash=record.input_hash,
             )
-            await self._writer.write(attempt, steps.checkpoint([write]))
+            if write.state is StepState.PENDING and write.error is None:
+                steps.with_outcome(write)  # it waits, and so does its job: nothing can follow
+            else:
+                await self._writer.write(attempt, steps.checkpoint([write]))
             steps.note(write)
         finally:
-            steps.active -= 1
+            steps.active.discard(step)
             if inner is not None:
                 attempt.close(inner)
 
@@ -103,6 +110,8 @@ class StepServices:
         """What became of a wait; if it goes on, its row is written with the end of this attempt."""
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         self._check(call)
+        if wait.refused is not None:
+            return await self._waits_again(call, steps, wait, step)
         found = steps.begin(step)
         if found is not None and found.state is StepState.COMPLETED:
             return Waited("done", await self._result(call.attempt, steps, step, found))
@@ -127,6 +136,12 @@ class StepServices:
         state = "done" if write.state is StepState.COMPLETED else "failed"
         return Waited(state, write.result, write.error, write.error_type)
 
+    async def _waits_again(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey) -> Waited:
+        """An answer that came before anybody knew what it has to look like, and that turned out wrong, is dropped."""
+        shown, job = shown_step(*step), call.job
+        log.warning("job %s: the answer to step %s was dropped: %s", job.id, shown, wait.refused, extra=facts_of(job))
+        return await self._goes_on(steps, wait, step, None, wait.timeout_ms)
+
     async def _goes_on(
         self, steps: JobSteps, wait: Wait, step: StepKey, found: ClaimedStep | None, left_ms: int | None
     ) -> Waited:
@@ -143,10 +158,11 @@ class StepServices:
                 )
             )
         steps.waits.append(step)
+        steps.blocked |= {StepKey(*outer) for outer in wait.inside}
         # Other branches of the handler go on; the job is set aside when none is left that could.
         for _ in range(3):
             await asyncio.sleep(0)
-        while steps.active:
+        while steps.active - steps.blocked:
             await asyncio.sleep(0.01)
             await asyncio.sleep(0)
         return Waited("waits", delay_ms=left_ms)

@@ -589,7 +589,8 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, k.attempt, 0), coalesce(o.token, r.token), o.status,
     coalesce(o.claimed_at, r.claimed_at), coalesce(o.started_at, r.started_at), o.ended_at,
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
-    coalesce(o.progress, r.progress), coalesce(o.message, r.message), {json_text: o.result},
+    coalesce(o.progress, r.progress, CASE WHEN k.n IS NOT NULL THEN {step_progress} END), coalesce(o.message, r.message),
+    {json_text: o.result},
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
     ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
@@ -604,6 +605,10 @@ ORDER BY j.n DESC
 -- name: current_step
 -- The step that began last; a part of other queries.
 SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL ORDER BY s.started_at DESC, s.place DESC LIMIT 1
+
+-- name: step_progress
+-- How many of a flow's steps have finished, in percent; a part of other queries. Only declared steps have titles.
+SELECT count({done}) * 100 / nullif(count(*), 0) FROM {steps} s WHERE s.n = {job} AND s.title IS NOT NULL
 
 -- name: step_document
 -- The steps of a job as people see them: one entry for each name, the runs of one that has keys as its `items`. A part of

@@ -231,7 +231,6 @@ class _Source:
         self.aliases = {alias: alias for alias in "jloqrahksx"} | {own: "p", "p": "p"}
         self.used: set[str] = set()
         self.dialect = dialect = DIALECTS[build.dialect](build.bind)
-        current_step, step_document = step_columns(build.dialect, "p.n")
         self.words = {
             "clock": build.clock,
             "stale_after": str(build.stale_after_ms),
@@ -240,8 +239,7 @@ class _Source:
             "told_events": told_events(build.dialect),
             "greatest": dialect.greatest,
             "empty_list": dialect.empty_list,
-            "current_step": current_step,
-            "step_document": step_document,
+            **step_columns(build.dialect, "p.n"),
         }
         self.conditions = Conditions(dialect, self.column)
 

@@ -12,6 +12,7 @@ index, not a join, as is `n {any_of} SELECT … {end_any}` for the rows of a que
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -34,7 +35,7 @@ _TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
         + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END) FROM {events} e"""
 
 # Parts of other queries, which say for which {job}.
-_FRAGMENTS = ("step_document", "current_step")
+_FRAGMENTS = ("step_document", "current_step", "step_progress")
 _ANY = re.compile(r"\{any: (\w+)\}")
 _DATE = re.compile(r"\{date: ([^}]*)\}")
 _PARSED = re.compile(r"\{parsed: (.*)\},$", re.M)
@@ -114,11 +115,9 @@ def told_events(dialect: str) -> str:
 
 
 @cache
-def step_columns(dialect: str, job: str) -> tuple[str, str]:
-    """The current step of the job whose number is `job`, and all of its steps as a document."""
-    return _fill("{current_step}", dialect).replace("{job}", job), _fill("{step_document}", dialect).replace(
-        "{job}", job
-    )
+def step_columns(dialect: str, job: str) -> Mapping[str, str]:
+    """What is derived from the steps of the job whose number is `job`: each part of a query by its name."""
+    return {name: _fill("{%s}" % name, dialect).replace("{job}", job) for name in _FRAGMENTS}
 
 
 def _fill_steps(sql: str, postgres: bool) -> str:

@@ -226,7 +226,8 @@ class CheckpointContract(ContractPart):
     async def test_filters_see_steps(self, bench: Workbench) -> None:
         id = await waiting(bench)
         await bench.enqueue(2)
-        for text in ('step = "approve"', 'phase = "approve"', 'steps.1.status = "waiting"', 'status = "waiting"'):
+        of_steps = ('step = "approve"', 'phase = "approve"', 'steps.1.status = "waiting"', "progress = 33")
+        for text in (*of_steps, 'status = "waiting"'):
             found = await bench.store.list(Listing(condition=rules.parse_filter(text)))
             assert [job.id for job in found] == [id], text
 
@@ -236,6 +237,7 @@ class WaitContract(ContractPart):
         id = await waiting(bench)
         job = await bench.job(id)
         assert (job.status, job.attempt, job.locked_by, job.step) == (Status.WAITING, 0, None, "approve")
+        assert job.progress == 33, "one of three steps has finished"
         assert job.waits_until is not None
         assert 59 < (job.waits_until - job.created_at).total_seconds() / 60 < 70
         assert states(job) == {"fetch": "completed", "approve": "waiting", "publish": "pending"}
