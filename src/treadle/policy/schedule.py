@@ -336,13 +336,24 @@ def _rendered(value: Any, values: Mapping[str, str]) -> Any:
 
 
 def _check_payload(payload: dict[str, Any]) -> None:
-    text = dumps_object(payload)
-    for name in _PLACEHOLDER.findall(text):
-        if name not in PLACEHOLDERS:
+    dumps_object(payload)
+    for path, text in _texts(payload, "payload"):
+        # The text itself may be a secret, so the message does not repeat it.
+        if any(name not in PLACEHOLDERS for name in _PLACEHOLDER.findall(text)):
             known = ", ".join("{{%s}}" % one for one in PLACEHOLDERS)
-            raise InvalidPayload(
-                f"payload: {{{{{name[:40]}}}}} is not a placeholder; there are {known}", field="payload"
-            )
+            raise InvalidPayload(f"{path[:200]}: has an unknown placeholder; there are {known}", field="payload")
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every string value with the path to it."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, f"{path}.{number}")
 
 
 def _text(ms: int) -> str:
