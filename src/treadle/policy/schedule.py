@@ -356,6 +356,24 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _texts(item, f"{path}.{number}")
 
 
+def check_names(value: Any) -> None:
+    """Refuse placeholders in the names of fields: only values are filled in."""
+    if isinstance(value, list):
+        for item in value:
+            check_names(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if _PLACEHOLDER.search(name):
+                message = "payload: a placeholder is in the name of a field; only values can have one"
+                raise InvalidPayload(message, field="payload")
+            check_names(item)
+
+
+def check_end(schedule: Schedule, now_ms: int) -> None:
+    if schedule.end_ms is not None and schedule.end_ms <= now_ms:
+        raise InvalidInput("endAt: it is in the past, so the schedule would never run", field="endAt")
+
+
 def _text(ms: int) -> str:
     return cast(str, rfc3339(from_ms(ms)))
 

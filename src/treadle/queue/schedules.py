@@ -38,6 +38,8 @@ from treadle.policy.schedule import (
     Schedule,
     ScheduleEvent,
     ScheduleSlot,
+    check_end,
+    check_names,
     checked_id,
     rendered_payload,
     slot,
@@ -130,6 +132,7 @@ class Schedules:
             updated_ms=now,
             **_definition(given),
         )
+        check_end(schedule, now)
         await self.check(schedule, now)
         schedule = _planned(schedule, now)
         if not (await store.write_records([_write(schedule)]))[0]:
@@ -324,6 +327,7 @@ class Schedules:
             changes = await self._with_old_secrets(store, stored, {**options, "topic": topic})
             return _edited(stored, changes, now)
         made = Schedule(id="draft", topic=checked_topic(topic), created_ms=now, updated_ms=now, **_definition(options))
+        check_end(made, now)
         return _planned(made, now)
 
     async def check(self, schedule: Schedule, now: int) -> NewJob | None:
@@ -407,6 +411,7 @@ def _payload(value: Any) -> dict[str, Any]:
     from treadle.model.payload import dumps_object
 
     found: dict[str, Any] = from_json(dumps_object(value))
+    check_names(found)
     return found
 
 
@@ -425,6 +430,8 @@ def _edited(schedule: Schedule, changes: Mapping[str, Any], now: int) -> Schedul
     edited = replace(schedule, topic=topic, **definition)
     if edited == schedule:
         return schedule
+    if edited.end_ms != schedule.end_ms:
+        check_end(edited, now)
     return _planned(replace(edited, version=schedule.version + 1, updated_ms=now, problem=None), now)
 
 
