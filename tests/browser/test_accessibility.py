@@ -138,6 +138,18 @@ def test_no_page_has_a_serious_fault(viewer: Person) -> None:
     assert {path: told for path, told in found.items() if told} == {}
 
 
+def test_a_long_topic_does_not_make_the_jobs_page_wider(viewer: Person) -> None:
+    topic = "t" * 100
+    job = viewer.site.run(viewer.site.queue.enqueue(topic, delay="1h"))
+    try:
+        viewer.open(f"/jobs?topic={topic}")
+        wide = viewer.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"it scrolls sideways by {wide} px"
+        assert viewer.page.locator("select[name=topic] option").get_by_text(topic).count() == 1
+    finally:
+        viewer.site.run(viewer.site.queue.delete(job.id))
+
+
 def test_dialogs_menus_and_selections_have_none_either(viewer: Person) -> None:
     failed = next(job for job in viewer.site.run(viewer.site.queue.list()) if job.status == "failed")
     viewer.open("/jobs")

@@ -23,3 +23,23 @@ def test_no_command_shows_a_secret(treadle: Command) -> None:
             ran = treadle(*command, *form)
             assert TOKEN not in ran.out + ran.err
     assert '"token": "***"' in treadle("jobs", "show", made.json["id"]).done().out
+
+
+def test_no_command_shows_a_secret_of_a_schedule(treadle: Command) -> None:
+    treadle.module("shop", APP)
+    treadle("enqueue", "shop:queue", "pay", '{"token": "x"}').done()  # saves the template
+    payload = '{"user": "ann", "token": "%s"}' % TOKEN
+    commands = [
+        ["create", "pay", "--cron", "@monthly", "--id", "monthly", "--payload", payload],
+        ["edit", "monthly", "--payload", '{"user": "bob", "token": "***"}'],
+        ["disable", "monthly"],
+        ["enable", "monthly"],
+        ["list"],
+        ["show", "monthly"],
+        ["run", "monthly"],
+    ]
+    for command in commands:
+        assert TOKEN not in treadle("schedules", *command).done().out
+    for command in commands[1:]:
+        assert TOKEN not in treadle("schedules", *command, "--json").done().out
+    assert '"token": "***"' in treadle("schedules", "show", "monthly").done().out

@@ -83,7 +83,7 @@ async def test_bad_input_is_refused_at_its_field_and_stores_nothing(visitor: Vis
         ({"cron": "", "every": "soon"}, "is not a duration"),
         ({"timezone": "Mars/Base"}, "is not a known time zone"),
         ({"payload": "{"}, "Not JSON"),
-        ({"payload": '{"a": "{{today}}"}'}, "{{today}} is not a placeholder"),
+        ({"payload": '{"a": "{{today}}"}'}, "payload.a: has an unknown placeholder"),
         ({"topic": "strict"}, "payload.pages: Field required"),
         ({"topic": "../x"}, "topic"),
         ({"startAt": "tomorrow"}, "startAt"),
@@ -211,3 +211,31 @@ async def test_a_read_only_dashboard_changes_nothing(sqlite_url: str) -> None:
         for path in ("/_/new-schedule", "/_/schedules/daily", "/_/schedules/daily/run", "/_/schedules/daily/disable"):
             assert (await visitor.post(path, **FORM)).status_code == 403
         assert (await visitor.queue.schedules.get("daily")).enabled
+
+
+async def test_a_secret_is_never_shown_and_stays_when_the_rest_is_edited(visitor: Visitor) -> None:
+    visitor.queue.register("pay", lambda payload: None, secret=["token"])
+    await visitor.queue.save_templates()
+    given = {**FORM, "topic": "pay", "payload": '{"user": "ann", "token": "s3cr3t"}'}
+    assert (await visitor.post("/_/new-schedule", id="monthly", **given)).status_code == 303
+    for path in ("/_/schedules", "/_/schedules/monthly", "/_/system"):
+        assert "s3cr3t" not in (await visitor.get(path)).text
+    form = await filled(visitor, "/_/schedules/monthly")
+    form["payload"] = form["payload"].replace("ann", "bob")
+    preview = await visitor.post("/_/schedule-preview", **form)
+    assert "The next job gets" in preview.text
+    assert "s3cr3t" not in preview.text
+    saved = await visitor.post("/_/schedules/monthly", **form)
+    assert saved.status_code == 303, saved.text[-2000:]
+    (record,) = await visitor.queue.store.get_records([("schedule", "monthly")])
+    assert record is not None
+    assert '"token":"s3cr3t"' in record.body
+    assert '"user":"bob"' in record.body
+
+
+async def test_a_search_does_not_find_a_secret(visitor: Visitor) -> None:
+    visitor.queue.register("pay", lambda payload: None, secret=["token"])
+    await visitor.queue.save_templates()
+    await visitor.queue.schedules.create("pay", "@monthly", id="monthly", payload={"user": "ann", "token": "s3cr3t"})
+    assert (await visitor.queue.schedules.page(0, 10, "ann")).total == 1
+    assert (await visitor.queue.schedules.page(0, 10, "s3c")).total == 0

@@ -78,6 +78,7 @@ async def test_signing_out_everywhere_ends_every_session(sqlite_visitor: Visitor
         {"Origin": "http://queue.test:81"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://queue.test"},
     ],
 )
 async def test_forms_of_other_origins_are_refused(sqlite_visitor: Visitor, headers: dict[str, str]) -> None:

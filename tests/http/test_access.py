@@ -273,6 +273,8 @@ async def test_a_cookie_is_a_session(sqlite_api: Api) -> None:
         {"Origin": "http://queue.test.evil.test"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://queue.test"},
+        {"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.test"},
     ],
 )
 async def test_a_foreign_page_cannot_use_the_session(sqlite_api: Api, headers: dict[str, str]) -> None:
@@ -284,7 +286,11 @@ async def test_a_foreign_page_cannot_use_the_session(sqlite_api: Api, headers: d
 
 async def test_our_own_page_can(sqlite_api: Api) -> None:
     await signed_in(sqlite_api)
-    for headers in ({"Origin": "http://queue.test"}, {"Sec-Fetch-Site": "same-origin"}):
+    for headers in (
+        {"Origin": "http://queue.test"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Origin": "http://queue.test", "Sec-Fetch-Site": "same-origin"},
+    ):
         answer = await sqlite_api.post("/api/jobs/enqueue", BODY, as_=None, headers=headers)
         assert answer.status_code == 200
 

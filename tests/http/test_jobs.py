@@ -1,6 +1,7 @@
 """Jobs over HTTP: enqueue, look, steer."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -324,6 +325,29 @@ async def test_a_running_job_is_not_deleted_and_a_completed_one_only_with_force(
 
 
 # -- many at once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("page=1&limit=5", "limit"), ("perPage=5&offset=0", "offset"), ("page=1&perPage=5&limit=5&offset=5", "limit")],
+)
+async def test_two_ways_to_page_are_refused(sqlite_api: Api, query: str, field: str) -> None:
+    answer = await sqlite_api.get(f"/api/jobs?{query}")
+    assert answer.status_code == 400
+    assert list(answer.json()["data"]) == [field]
+
+
+@pytest.mark.parametrize("action", ["cancel", "requeue", "delete", "release"])
+@pytest.mark.parametrize(
+    ("field", "value"), [("priority", 5), ("runAt", "2030-01-01T00:00:00Z"), ("maxRetries", 2)], ids=str
+)
+async def test_bulk_refuses_values_that_only_patch_uses(sqlite_api: Api, action: str, field: str, value: Any) -> None:
+    await sqlite_api.enqueue("a", {})
+    answer = await sqlite_api.post("/api/jobs/bulk", {"action": action, "filter": "topic = 'a'", field: value})
+    assert answer.status_code == 400
+    assert list(answer.json()["data"]) == [field]
+    assert "only for patch" in answer.json()["message"]
+    assert await sqlite_api.queue.count(status="pending") == 1
 
 
 async def test_bulk_counts_before_it_acts(api: Api) -> None:

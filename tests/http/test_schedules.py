@@ -4,8 +4,10 @@ import time
 from typing import Any
 
 import pytest
+from pydantic_core import from_json, to_json
 
 from tests.http.api import Api, failure
+from treadle.store.values import RecordWrite
 
 FIELDS = set(
     "id topic cron every startAt endAt timezone payload scope scopeId createdBy createdAt updatedAt version enabled "
@@ -80,6 +82,8 @@ async def test_an_interval_with_every_option(api: Api) -> None:
         ({"timezone": "Mars/Base"}, 400, "unknown_timezone", "timezone"),
         ({"timezone": "../../etc/passwd"}, 400, "unknown_timezone", "timezone"),
         ({"payload": {"a": "{{today}}"}}, 400, "invalid_payload", "payload"),
+        ({"payload": {"a": [{"{{scheduledAt}}": 1}]}}, 400, "invalid_payload", "payload"),
+        ({"endAt": "2020-01-01T00:00:00Z"}, 400, "invalid_input", "endAt"),
         ({"payload": []}, 400, "invalid_input", "payload"),
         ({"every": "5s"}, 400, "invalid_input", "cron"),
         ({"cron": None}, 400, "invalid_input", "cron"),
@@ -232,3 +236,18 @@ async def test_the_api_that_is_switched_off(api: Api) -> None:
     await api.rules(http_enabled=False)
     for answer in (await api.get("/api/schedules"), await api.post(f"/api/schedules/{schedule['id']}/run")):
         assert failure(answer) == (403, "http_disabled")
+
+
+async def test_an_end_can_not_be_moved_to_the_past_but_an_ended_schedule_can_be_changed(api: Api) -> None:
+    schedule = await made(api, id="ending", endAt="2030-01-01T00:00:00Z")
+    refused = await api.patch("/api/schedules/ending", {"endAt": "2020-01-01T00:00:00Z"})
+    assert failure(refused) == (400, "invalid_input")
+    assert set(refused.json()["data"]) == {"endAt"}
+    assert (await api.get("/api/schedules/ending")).json()["endAt"] == schedule["endAt"]
+    (record,) = await api.queue.store.get_records([("schedule", "ending")])
+    assert record is not None
+    ended = from_json(record.body) | {"end_ms": 1_577_836_800_000}
+    write = RecordWrite("schedule", "ending", "ending", to_json(ended).decode(), None, record.version)
+    assert (await api.queue.store.write_records([write]))[0]
+    changed = await api.patch("/api/schedules/ending", {"enabled": False, "endAt": "2020-01-01T00:00:00Z"})
+    assert (changed.status_code, changed.json()["enabled"]) == (200, False)

@@ -25,6 +25,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 async def settings(api: Api) -> dict[str, Any]:
     found: dict[str, Any] = (await api.get("/api/settings")).json()
+    assert isinstance(found.pop("version"), int)
     return found
 
 
@@ -32,6 +33,7 @@ async def change(api: Api, **groups: Any) -> dict[str, Any]:
     answer = await api.patch("/api/settings", groups)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
+    assert isinstance(found.pop("version"), int)
     return found
 
 
@@ -47,6 +49,19 @@ async def test_what_was_got_can_be_sent_back_and_changes_nothing(api: Api) -> No
     }
     assert await change(api, **changed) == changed
     assert await change(api, **await settings(api)) == await settings(api) == changed
+
+
+async def test_a_change_of_an_older_version_is_refused(api: Api) -> None:
+    first = (await api.get("/api/settings")).json()
+    changed = (await api.patch("/api/settings", {"jobs": {"manage_rule": "true"}, "version": first["version"]})).json()
+    assert changed["version"] > first["version"]
+    for body in ({**first}, {"version": first["version"]}, {"jobs": {"manage_rule": ""}, "version": 99}):
+        assert failure(await api.patch("/api/settings", body)) == (409, "version_conflict")
+    assert (await api.get("/api/settings")).json() == changed
+    assert (await api.patch("/api/settings", changed)).status_code == 200
+    latest = (await api.get("/api/settings")).json()["version"]
+    again = (await api.patch("/api/settings", {"jobs": {"manage_rule": "true"}, "version": latest})).json()
+    assert again["version"] == latest, "a change that changes nothing is no new version"
 
 
 async def test_what_is_not_given_stays(api: Api) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from treadle import Concurrency, InvalidInput
-from treadle.model.secrets import hide, is_hidden, secret_paths, touches
+from treadle.model.secrets import HIDDEN, hide, is_hidden, restore, secret_paths, touches
 from treadle.model.template import Template
 
 
@@ -75,3 +75,22 @@ def test_only_a_template_with_secrets_says_so_in_json() -> None:
     assert "secret" not in plain.as_json()
     assert Template.from_json(secret.as_json()).secret == ["token"]
     assert Template.from_json(plain.as_json()).secret == ()
+
+
+def test_asterisks_that_were_left_become_the_old_values() -> None:
+    paths = secret_paths(["token", "card.number", "people.pin"])
+    old = {"token": "t", "card": {"number": 1, "name": "a"}, "people": [{"id": 1, "pin": 11}, {"id": 2, "pin": 22}]}
+    shown = hide(old, paths)
+    assert restore(shown, old, paths) == old
+    assert restore({**shown, "token": "new"}, old, paths) == {**old, "token": "new"}
+    assert restore({**shown, "card": {"number": HIDDEN, "name": "b"}}, old, paths)["card"] == {"number": 1, "name": "b"}
+    assert restore({"free": HIDDEN, "token": HIDDEN}, {"token": "t"}, paths) == {"free": HIDDEN, "token": "t"}
+
+
+def test_an_item_that_moved_gets_no_secret_of_another() -> None:
+    paths = secret_paths(["people.pin"])
+    old = {"people": [{"id": 1, "pin": 11}, {"id": 2, "pin": 22}]}
+    swapped = {"people": [{"id": 2, "pin": HIDDEN}, {"id": 1, "pin": HIDDEN}]}
+    assert restore(swapped, old, paths) == swapped
+    shorter = {"people": [{"id": 2, "pin": HIDDEN}]}
+    assert restore(shorter, old, paths) == shorter

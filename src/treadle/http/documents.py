@@ -294,6 +294,7 @@ class SettingsPatch(Body):
     jobs: JobsSettingsPatch | None = None
     retention: RetentionPatch | None = None
     webhooks: WebhooksPatch | None = None
+    version: int | None = Field(None, description="the one that was read; 409 if it is another one by now")
 
 
 # -- what they get -------------------------------------------------------------------------------
@@ -614,6 +615,7 @@ class SettingsDocument(Document):
     jobs: JobsSettingsDocument
     retention: RetentionDocument
     webhooks: dict[str, Any]
+    version: int
 
 
 class AccountDocument(BaseModel):

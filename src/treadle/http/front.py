@@ -62,10 +62,11 @@ class Front:
         """Browsers send the cookie with requests from any page; only our pages may use it."""
         site = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
-        foreign = not self._ours(origin, request) if origin else site in ("cross-site", "same-site")
-        if foreign and (request.method not in READS or origin):
+        theirs = bool(origin) and not self._ours(origin or "", request)
+        from_elsewhere = site in ("cross-site", "same-site") and request.method not in READS
+        if theirs or from_elsewhere:
             message = "A page of another origin can't use this session; send a token."
-            if origin and urlsplit(origin).netloc == request.headers.get("host"):
+            if theirs and origin and urlsplit(origin).netloc == request.headers.get("host"):
                 message = f"This server is not known to be reached at {origin[:100]}; set TREADLE_PUBLIC_URL to it."
             raise ApiError(403, "cross_origin", message)
 

@@ -32,6 +32,29 @@ def _hide_member(name: str, value: Any, paths: Sequence[Path]) -> Any:
     return hide(value, [path[1:] for path in paths if path[0] == name])
 
 
+def restore(payload: Any, old: Any, paths: Sequence[Path]) -> Any:
+    """An edited payload with the old values where `***` was left. In a list, only for items that are unchanged.
+
+    An item of a list that was moved or edited keeps its `***`: its secret may be that of another item.
+    """
+    if isinstance(payload, list) and isinstance(old, list):
+        if len(payload) != len(old):
+            return payload
+        pairs = zip(payload, old, strict=True)
+        return [before if item == hide(before, paths) else item for item, before in pairs]
+    if not isinstance(payload, dict) or not isinstance(old, dict):
+        return payload
+    return {name: _restore_member(name, value, old, paths) for name, value in payload.items()}
+
+
+def _restore_member(name: str, value: Any, old: dict[str, Any], paths: Sequence[Path]) -> Any:
+    if name not in old:
+        return value
+    if (name,) in paths:
+        return old[name] if value == HIDDEN else value
+    return restore(value, old[name], [path[1:] for path in paths if path[0] == name])
+
+
 def is_hidden(payload: Any, path: Path) -> bool:
     """Whether `***` stands in place of the value, as in a payload that was read and is sent again."""
     if isinstance(payload, list):

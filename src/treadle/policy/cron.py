@@ -42,6 +42,15 @@ _DAY = timedelta(days=1)
 _TRIAL = datetime(2024, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 
+# The first value and the number of values of each field.
+_SPANS = ((0, 60), (0, 60), (0, 24), (1, 31), (1, 12), (0, 7))
+
+
+def _first_if_alone(text: str, first: int, count: int) -> str:
+    step = text.removeprefix("*/")
+    return str(first) if step != text and step.isdecimal() and int(step) >= count else text
+
+
 def time_zone(name: str) -> ZoneInfo:
     """The zone with this IANA name, such as Asia/Taipei."""
     if isinstance(name, str) and len(name) <= 64 and _ZONE_NAME.fullmatch(name) and not name.startswith(_NOT_ZONES):
@@ -78,6 +87,14 @@ class Cron:
     def matches(self, wall: datetime) -> bool:
         """Whether this wall-clock time, without a zone, is one of its times."""
         return next(self._simulation(wall - _SECOND), None) == wall
+
+    @property
+    def plain_parts(self) -> tuple[str, ...]:
+        """The six fields for people: a step that is larger than its range, as in `*/61`, is only the first value."""
+        plain = [_first_if_alone(text, *span) for text, span in zip(self.parts, _SPANS, strict=True)]
+        if self.parts[3] != "*" and self.parts[5] != "*":
+            plain[3], plain[5] = self.parts[3], self.parts[5]  # a `*` decides whether one of them or both must match
+        return tuple(plain)
 
     def explain(self) -> str:
         return self._simulation(_TRIAL).explain()

@@ -6,7 +6,7 @@ rolling deploy don't take turns. A new one gets the next number and becomes the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,6 +25,15 @@ Definition = Mapping[str, Any]
 
 def version_id(topic: str, number: int) -> str:
     return f"{topic}/{number}"
+
+
+def secret_fields(body: str, kind: str = KIND) -> Sequence[str]:
+    """What the record of a template, or of a version of one, says is secret."""
+    if '"secret":[' not in body:
+        return ()
+    found = from_json(body)
+    names: Sequence[str] = (found["definition"] if kind == KIND else found).get("secret", ())
+    return names
 
 
 class TemplateVersion(NamedTuple):

@@ -336,13 +336,42 @@ def _rendered(value: Any, values: Mapping[str, str]) -> Any:
 
 
 def _check_payload(payload: dict[str, Any]) -> None:
-    text = dumps_object(payload)
-    for name in _PLACEHOLDER.findall(text):
-        if name not in PLACEHOLDERS:
+    dumps_object(payload)
+    for path, text in _texts(payload, "payload"):
+        # The text itself may be a secret, so the message does not repeat it.
+        if any(name not in PLACEHOLDERS for name in _PLACEHOLDER.findall(text)):
             known = ", ".join("{{%s}}" % one for one in PLACEHOLDERS)
-            raise InvalidPayload(
-                f"payload: {{{{{name[:40]}}}}} is not a placeholder; there are {known}", field="payload"
-            )
+            raise InvalidPayload(f"{path[:200]}: has an unknown placeholder; there are {known}", field="payload")
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every string value with the path to it."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, f"{path}.{number}")
+
+
+def check_names(value: Any) -> None:
+    """Refuse placeholders in the names of fields: only values are filled in."""
+    if isinstance(value, list):
+        for item in value:
+            check_names(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if _PLACEHOLDER.search(name):
+                message = "payload: a placeholder is in the name of a field; only values can have one"
+                raise InvalidPayload(message, field="payload")
+            check_names(item)
+
+
+def check_end(schedule: Schedule, now_ms: int) -> None:
+    if schedule.end_ms is not None and schedule.end_ms <= now_ms:
+        raise InvalidInput("endAt: it is in the past, so the schedule would never run", field="endAt")
 
 
 def _text(ms: int) -> str:

@@ -82,8 +82,10 @@ class CronPart(NamedTuple):
 
 def cron_parts(cron: str) -> Sequence[CronPart]:
     """The fields of an expression, each in words; seconds only if it has them."""
-    parts = checked_cron(cron).parts
-    found = [CronPart(name, text, _words(name, text)) for name, text in zip(_PARTS, parts, strict=True)]
+    parsed = checked_cron(cron)
+    parts = parsed.parts
+    told = zip(_PARTS, parts, parsed.plain_parts, strict=True)
+    found = [CronPart(name, text, _words(name, plain)) for name, text, plain in told]
     return found[1:] if parts[0] == "0" else found
 
 

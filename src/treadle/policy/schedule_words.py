@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from treadle.model.durations import format_ms
 from treadle.policy.cron import Cron
 
@@ -28,12 +30,14 @@ def _every(count: int, unit: str) -> str:
 
 
 def _expression(cron: Cron) -> str:
-    return _repeating(cron.parts) or _at_times(cron.parts) or _explained(cron)
+    parts = cron.plain_parts
+    plain = cron if parts == cron.parts else Cron(" ".join(parts[1:] if parts[0] == "0" else parts))
+    return _repeating(parts) or _at_times(parts) or _explained(plain)
 
 
 def _explained(cron: Cron) -> str:
     try:
-        return cron.explain()
+        return re.sub(r"\b(\d+)th\b", lambda found: _ordinal(int(found[1])), cron.explain())
     except (ValueError, IndexError, LookupError):
         return f"By cron {cron.text}"
 
@@ -105,5 +109,5 @@ def _listed(words: list[str]) -> str:
 
 
 def _ordinal(number: int) -> str:
-    names = {1: "1st", 2: "2nd", 3: "3rd", 21: "21st", 22: "22nd", 23: "23rd", 31: "31st"}
-    return names.get(number, f"{number}th")
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

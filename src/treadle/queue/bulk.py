@@ -41,9 +41,12 @@ class BulkChange:
     max_attempts: int | None = None
 
     def __post_init__(self) -> None:
-        asked = (self.run_at, self.priority, self.max_attempts)
-        if self.action == "patch" and all(one is None for one in asked):
+        values = {"runAt": self.run_at, "priority": self.priority, "maxRetries": self.max_attempts}
+        given = [name for name, value in values.items() if value is not None]
+        if self.action == "patch" and not given:
             raise InvalidInput("patch: say what to change: runAt, priority or maxRetries", field="action")
+        if self.action != "patch" and given:
+            raise InvalidInput(f"{given[0]}: only for patch, and the action is {self.action}", field=given[0])
         if self.priority is not None:
             priority_value(self.priority)  # report an error once, not once per job
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from treadle.model.errors import VersionConflict
 from treadle.model.settings import Settings
 from treadle.store.protocol import Store
 from treadle.store.values import RecordWrite
@@ -27,9 +28,11 @@ class StoredSettings:
     manage_rule: str = ""
     http_enabled: bool = True
     allowed_topics: Sequence[str] = ()
+    version: int = 0
+    """Incremented by each change; 0 as long as nothing was stored."""
 
 
-NAMES = frozenset(one.name for one in fields(StoredSettings))
+NAMES = frozenset(one.name for one in fields(StoredSettings)) - {"version"}
 
 
 class RuntimeSettings:
@@ -50,11 +53,17 @@ class RuntimeSettings:
             await self.read()
         return self._settings
 
-    async def change(self, changes: dict[str, Any]) -> StoredSettings:
-        """Save these changes, which must be valid; None resets a setting to its default."""
+    async def change(self, changes: dict[str, Any], version: int | None = None) -> StoredSettings:
+        """Save these changes, which must be valid; None resets a setting to its default.
+
+        `version` is the version that was read; VersionConflict if the settings were changed since.
+        """
         while True:
             await self.read()
+            _check_version(self._settings.version, version)
             given = {name: value for name, value in (self._given | changes).items() if value is not None}
+            if given == self._given:
+                return self._settings
             write = RecordWrite(KIND, ID, ID, to_json(given).decode(), version=self._version)
             if (await self._store.write_records([write]))[0]:
                 break  # else another process saved first: merge and try again
@@ -69,6 +78,12 @@ class RuntimeSettings:
         self._given = from_json(record.body) if record else {}
         self._version = record.version if record else None
         known = {name: value for name, value in self._given.items() if name in NAMES}  # newer servers may have more
-        self._settings = replace(self._defaults, **known)
+        self._settings = replace(self._defaults, **known, version=self._version or 0)
         self._store.stale_after_ms = self._settings.stale_after_ms
         self._read_at = asked
+
+
+def _check_version(current: int, named: int | None) -> None:
+    if named is not None and named != current:
+        message = f"the settings are at version {current}, not {named}; read them again"
+        raise VersionConflict(message, version=current)

@@ -31,17 +31,21 @@ from treadle.model.errors import (
     VersionConflict,
 )
 from treadle.model.job import Job, checked_topic, to_ms
+from treadle.model.secrets import hide
 from treadle.policy.schedule import (
     Missed,
     Overlap,
     Schedule,
     ScheduleEvent,
     ScheduleSlot,
+    check_end,
+    check_names,
     checked_id,
     rendered_payload,
     slot,
     slot_key,
 )
+from treadle.queue.schedule_secrets import Secrets, hidden, secrets_of, with_old_secrets
 from treadle.store.protocol import Store
 from treadle.store.values import NewJob, Record, RecordWrite
 
@@ -128,24 +132,41 @@ class Schedules:
             updated_ms=now,
             **_definition(given),
         )
+        check_end(schedule, now)
         await self.check(schedule, now)
         schedule = _planned(schedule, now)
         if not (await store.write_records([_write(schedule)]))[0]:
             raise VersionConflict(f"there is a schedule {schedule.id} already", id=schedule.id)
-        return schedule
+        return await self._hidden(store, schedule)
 
     async def list(self, topic: str | None = None) -> Sequence[Schedule]:
         """All schedules, or a topic's, oldest first."""
-        found = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
-        return [one for one in map(schedule_from, found) if topic in (None, one.topic)]
+        store = await self._store()
+        found = map(schedule_from, await store.find_records(KIND, limit=MOST_SCHEDULES))
+        wanted = [one for one in found if topic in (None, one.topic)]
+        secrets = await self._secrets(store, wanted)
+        return [hidden(one, secrets) for one in wanted]
 
     async def page(self, offset: int, limit: int, search: str = "") -> SchedulePage:
         """A page of the list, with what its head says; only the shown ones are parsed."""
-        records = await (await self._store()).find_records(KIND, limit=MOST_SCHEDULES)
-        found = [one for one in records if search in one.id or search in one.body] if search else records
+        store = await self._store()
+        records = await store.find_records(KIND, limit=MOST_SCHEDULES)
+        found = await self._matching(store, records, search) if search else records
         due = [one.due for one in records if one.due is not None]
         shown = [schedule_from(one) for one in found[offset : offset + limit]]
-        return SchedulePage(shown, len(found), len(due), len(records) - len(due), min(due, default=None))
+        secrets = await self._secrets(store, shown)
+        readable = [hidden(one, secrets) for one in shown]
+        return SchedulePage(readable, len(found), len(due), len(records) - len(due), min(due, default=None))
+
+    async def _matching(self, store: Store, records: Sequence[Record], search: str) -> Sequence[Record]:
+        """A secret can't be found: by asking often enough, anyone would learn it."""
+        found = [(one, schedule_from(one)) for one in records if search in one.id or search in one.body]
+        secrets = await self._secrets(store, [schedule for _, schedule in found])
+        return [
+            record
+            for record, schedule in found
+            if not secrets[schedule.topic] or search in record.id or search in body_of(hidden(schedule, secrets))
+        ]
 
     async def recent_jobs(self, schedules: Sequence[Schedule], each: int) -> dict[str, Job]:
         """The newest jobs of all these schedules by id, in one read."""
@@ -155,27 +176,29 @@ class Schedules:
 
     async def get(self, schedule_id: str) -> Schedule:
         """The schedule with this id; ScheduleNotFound if there is none."""
-        return (await self._stored(await self._store(), schedule_id)).schedule
+        store = await self._store()
+        return await self._hidden(store, (await self._stored(store, schedule_id)).schedule)
 
     async def update(
         self, schedule_id: str, *, version: int | None = None, **changes: Unpack[ScheduleChanges]
     ) -> Schedule:
         """Change a schedule. This makes no catch-up run: the next run is the first after now.
 
-        `version` is the version that was read; VersionConflict if the schedule was changed since.
+        `version` is the version that was read; VersionConflict if the schedule was changed since. A secret in the
+        payload that is given as `***` keeps its value.
         """
-        given = dict(changes)
+        store = await self._store()
 
         async def changed(schedule: Schedule, now: int) -> Schedule:
             if version is not None and version != schedule.version:
                 message = f"schedule {schedule.id} is at version {schedule.version}, not {version}; read it again"
                 raise VersionConflict(message, version=schedule.version)
-            edited = _edited(schedule, given, now)
+            edited = _edited(schedule, await self._with_old_secrets(store, schedule, changes), now)
             if edited is not schedule:
                 await self.check(edited, now)
             return edited
 
-        return await self._change(schedule_id, changed)
+        return await self._hidden(store, await self._change(schedule_id, changed, store))
 
     async def enable(self, schedule_id: str) -> Schedule:
         return await self.update(schedule_id, enabled=True)
@@ -291,27 +314,49 @@ class Schedules:
         # None: another process with the same code has just created it.
         await store.write_records([_write(made)])
 
-    # -- storage -----------------------------------------------------------------------------------
-
     # -- before it is saved ------------------------------------------------------------------------
 
-    @staticmethod
-    def draft(topic: str, options: Mapping[str, Any], now: int, of: Schedule | None = None) -> Schedule:
-        """A schedule, or a change of one, that is not stored: to see what its options mean."""
+    async def draft(self, topic: str, options: Mapping[str, Any], now: int, of: str | None = None) -> Schedule:
+        """A schedule, or a change of the one with the id `of`, that is not stored: to see what its options mean.
+
+        It may be given to `check`, so its payload has the secrets of the stored one; show it to no one.
+        """
         if of is not None:
-            return _edited(of, {**options, "topic": topic}, now)
+            store = await self._store()
+            stored = (await self._stored(store, of)).schedule
+            changes = await self._with_old_secrets(store, stored, {**options, "topic": topic})
+            return _edited(stored, changes, now)
         made = Schedule(id="draft", topic=checked_topic(topic), created_ms=now, updated_ms=now, **_definition(options))
+        check_end(made, now)
         return _planned(made, now)
 
     async def check(self, schedule: Schedule, now: int) -> NewJob | None:
         """The job of its next slot: NotSchedulable if the template says so, InvalidPayload if it refuses the payload.
 
-        None if the template is disabled, because it may be enabled again before that slot.
+        Its payload is without secrets. None if the template is disabled, because it may be enabled again before then.
         """
         try:
-            return await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
+            job = await self.new_job(schedule, slot(schedule, schedule.next_after(now) or now, None))
         except TemplateDisabled:
             return None
+        paths = (await self._secrets(await self._store(), [schedule]))[schedule.topic]
+        return job._replace(payload=to_json(hide(from_json(job.payload), paths)).decode()) if paths else job
+
+    # -- secrets -----------------------------------------------------------------------------------
+
+    async def _secrets(self, store: Store, schedules: Iterable[Schedule]) -> Secrets:
+        return await secrets_of(store, self._queue.handlers, (one.topic for one in schedules))
+
+    async def _hidden(self, store: Store, schedule: Schedule) -> Schedule:
+        return hidden(schedule, await self._secrets(store, [schedule]))
+
+    async def _with_old_secrets(
+        self, store: Store, schedule: Schedule, changes: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        paths = (await self._secrets(store, [schedule]))[schedule.topic]
+        return with_old_secrets(schedule, changes, paths)
+
+    # -- storage -----------------------------------------------------------------------------------
 
     async def _store(self) -> Store:
         await self._queue.open()
@@ -366,6 +411,7 @@ def _payload(value: Any) -> dict[str, Any]:
     from treadle.model.payload import dumps_object
 
     found: dict[str, Any] = from_json(dumps_object(value))
+    check_names(found)
     return found
 
 
@@ -384,6 +430,8 @@ def _edited(schedule: Schedule, changes: Mapping[str, Any], now: int) -> Schedul
     edited = replace(schedule, topic=topic, **definition)
     if edited == schedule:
         return schedule
+    if edited.end_ms != schedule.end_ms:
+        check_end(edited, now)
     return _planned(replace(edited, version=schedule.version + 1, updated_ms=now, problem=None), now)
 
 

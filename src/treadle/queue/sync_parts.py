@@ -50,6 +50,7 @@ class SyncSchedules(SyncPart[Schedules]):
     events = _blocking(Schedules.events)
     now = _blocking(Schedules.now)
     check = _blocking(Schedules.check)
+    draft = _blocking(Schedules.draft)
     disable_created_by = _blocking(Schedules.disable_created_by)
 
 

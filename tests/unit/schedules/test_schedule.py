@@ -220,6 +220,13 @@ def test_what_is_wrong_is_named(changes, field):
         ("0 6 22 * *", "On the 22nd of the month at 06:00"),
         ("0 0 1 1 *", "On 1 January at 00:00"),
         ("0 6 L * *", "At 06:00 on the last day of every month"),
+        ("*/61 * * * *", "Every hour"),
+        ("*/60 9 * * *", "Every day at 09:00"),
+        ("0 */24 * * *", "Every day at 00:00"),
+        ("0 0 */40 * *", "On the 1st of the month at 00:00"),
+        ("0 0 * * */8", "Sundays at 00:00"),
+        ("*/61 * * * * *", "Every minute"),
+        ("*/22 * * * *", "Every 22nd minute of every hour"),
         ("*/7 * * * *", "Every seventh minute of every hour"),
     ],
 )

@@ -187,8 +187,8 @@ async def _outlook(page: Page, given: dict[str, str]) -> Outlook:
     schedules = page.state.queue.schedules
     now = await schedules.now()
     try:
-        saved = await schedules.get(given["id"]) if given["version"] else None
-        schedule = schedules.draft(given["topic"] or "topic", _options(given, page.now), now, saved)
+        saved = given["id"] if given["version"] else None
+        schedule = await schedules.draft(given["topic"] or "topic", _options(given, page.now), now, saved)
     except TreadleError as error:
         problems = problem_of(error) if isinstance(error, InvalidInput) else {"topic": error.message}
         return Outlook(problems=_renamed(problems), zone_now=_zone_now(page, given["timezone"]))

@@ -238,6 +238,10 @@ def _wanted(filter: str, q: str) -> Condition:
 
 def _window(limit: int | None, offset: int | None, page: int | None, per_page: int | None) -> tuple[int, int]:
     """Limit and offset; values out of range are clamped."""
+    by_page = [name for name, value in (("page", page), ("perPage", per_page)) if value is not None]
+    by_limit = [name for name, value in (("limit", limit), ("offset", offset)) if value is not None]
+    if by_page and by_limit:
+        raise bad_field(by_limit[0], f"give limit and offset, or page and perPage; {by_page[0]} is given too")
     if page is None and per_page is None:
         size = _clamped(PER_PAGE if limit is None else limit, 1, lists.MAX_LIMIT)
         return size, _clamped(offset or 0, 0, lists.MAX_OFFSET)

@@ -27,7 +27,7 @@ async def settings(here: ServerDep) -> Response:
     return _shown(await here.site.settings())
 
 
-@router.patch("/api/settings", **spec(doc.SettingsDocument, body=doc.SettingsPatch))
+@router.patch("/api/settings", **spec(doc.SettingsDocument, body=doc.SettingsPatch, errors=(409,)))
 async def change_settings(
     request: Request, here: ServerDep, body: Annotated[doc.SettingsPatch, Depends(body_of(doc.SettingsPatch))]
 ) -> Response:
@@ -38,9 +38,9 @@ async def change_settings(
     if "access_rule" in changes:
         changes |= _both_rules(changes)
     changes |= {f"{name}_ms": value for name, value in (given.get("retention") or {}).items()}
+    changed = await here.site.change(changes, body.version)
     if not changes:
-        return _shown(await here.site.settings())
-    changed = await here.site.change(changes)
+        return _shown(changed)
     await here.note(request, "settings", filter=", ".join(f"{name}: {value}" for name, value in changes.items()))
     return _shown(changed)
 
@@ -78,5 +78,6 @@ def _shown(site: StoredSettings) -> Response:
                 "delete_after": format_ms(site.delete_after_ms),
             },
             "webhooks": {},
+            "version": site.version,
         }
     )

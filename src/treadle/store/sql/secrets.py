@@ -6,13 +6,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from pydantic_core import from_json
-
 from treadle.model.errors import InvalidInput
 from treadle.model.job import Job
 from treadle.model.secrets import Path, hide, secret_paths, touches
 from treadle.policy.rules import Condition, documents_in
-from treadle.policy.saved_template import KIND, VERSION_KIND, version_id
+from treadle.policy.saved_template import KIND, VERSION_KIND, secret_fields, version_id
 from treadle.store.values import Record
 
 REREAD_S = 5.0
@@ -57,10 +55,7 @@ def records_of(origins: Iterable[Origin]) -> list[tuple[str, str]]:
 
 
 def paths_in(record: Record) -> tuple[Path, ...]:
-    if '"secret":[' not in record.body:
-        return ()
-    body = from_json(record.body)
-    return secret_paths((body["definition"] if record.kind == KIND else body).get("secret", ()))
+    return secret_paths(secret_fields(record.body, record.kind))
 
 
 def check(condition: Condition, templates: Iterable[Record]) -> None:

@@ -44,7 +44,7 @@ def _version() -> Finding:
     return Finding(
         "sqlite version",
         "warn",
-        f"{version} has the WAL-reset bug (fixed in 3.51.3)",
+        f"SQLite {version} has the WAL-reset bug (fixed in 3.51.3)",
         "Treadle's own processes stay out of its window; let no other program write to or checkpoint this file, "
         "or use a Python built with a newer SQLite",
     )
