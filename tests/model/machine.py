@@ -665,6 +665,7 @@ class Lockstep(RuleBasedStateMachine):
     def _expected(self, job: ModelJob) -> dict[str, Any]:
         in_vain = job.status in ("pending", "waiting", "failed", "cancelled", "expired")
         error, error_type = job.error or (None, None)
+        progress = job.flow.progress() if job.status == "waiting" else job.progress or 0
         assert 0 <= job.attempt <= job.max_attempts
         return {
             "status": job.status,
@@ -674,7 +675,7 @@ class Lockstep(RuleBasedStateMachine):
             "priority": job.priority,
             "payload": job.new.payload,
             "steps": {name: (step.state, bool(step.result)) for name, step in job.flow.steps.items()},
-            "progress": 100 if job.ended_as == "completed" else job.progress or 0,
+            "progress": 100 if job.ended_as == "completed" else progress,
             "progress_message": job.message,
             "result": job.result,
             "error": error,

@@ -39,6 +39,11 @@ class ModelSteps:
     def waiting(self) -> list[str]:
         return [name for name, step in self.steps.items() if step.state == "waiting"]
 
+    def progress(self) -> int:
+        """How many of the declared steps have finished, in percent."""
+        declared = [step.state for step in self.steps.values() if step.declared]
+        return declared.count("completed") * 100 // max(len(declared), 1)
+
     def overdue(self, now: int) -> bool:
         """The first of its waits is over."""
         limits = [step.until for step in self.steps.values() if step.state == "waiting" and step.until is not None]

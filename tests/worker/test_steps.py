@@ -398,7 +398,7 @@ async def test_a_flow_waits_for_an_answer(queue: Queue, start: Start, path: str)
     await start(queue)
     await in_status(queue, job, Status.WAITING)
     seen = await job.refresh()
-    assert (seen.attempt, seen.locked_by, seen.step, seen.progress) == (0, None, "approve", 0)
+    assert (seen.attempt, seen.locked_by, seen.step, seen.progress) == (0, None, "approve", 33)
     with pytest.raises(InvalidAnswer, match="result.words"):
         await queue.signal(job.id, "approve", {"id": 1, "words": 5})
     with pytest.raises(UnknownStep):
