@@ -25,7 +25,7 @@ from treadle import Queue, Worker
 
 OURS = str(Path(treadle.__file__).parent)
 WARM_UP = 20
-TRACED = 80
+TRACED = 160
 
 
 class Trace:

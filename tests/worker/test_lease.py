@@ -19,6 +19,7 @@ from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, Job, LeaseLost, Queue, StoreUnavailable, Worker
 from treadle.queue import steering
 from treadle.testing.workbench import LEASES_ONLY
+from treadle.worker import shutdown
 from treadle.worker.lease_keeper import Lease, LeaseKeeper
 
 LEASE = "600ms"
@@ -458,12 +459,17 @@ async def test_a_poison_job_expires_after_its_attempts_and_its_neighbours_live(
 # -- the keeper ----------------------------------------------------------------------------------------
 
 
-async def test_a_worker_whose_keeper_cannot_open_the_database_says_so(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_whose_keeper_cannot_open_the_database_says_so_and_can_be_stopped(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue, "new_store", Queue("sqlite:////proc/nowhere/jobs.db").new_store)
-    with pytest.raises(StoreUnavailable, match="nowhere"):
-        await Worker(queue).run()
+    monkeypatch.setattr(shutdown, "LAST_WRITES_S", 0.2)
+    worker = Worker(queue)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: any("nowhere" in record.message for record in caplog.records))
+    worker.stop()
+    async with asyncio.timeout(60):
+        await running
 
 
 async def test_a_worker_whose_keeper_gets_no_thread_says_so(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,36 +136,30 @@ class Settler:
                 await self._write_alone(settlement)
 
     async def _when_available(self, batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-        """The batch as stored, and the lost ones. Waits for the store as long as necessary."""
+        """The batch as stored, and the lost ones. Waits for the store as long as necessary.
+
+        Takes the ones out of the batch that have to be tried again.
+        """
         while True:
             asked = time.monotonic()
+            refused: list[Settlement] = []
             try:
-                stored, lost = await self._settle(batch)
+                if any(one.effects for one in batch):
+                    lost = await self._store.settle(batch, refused=refused)
+                else:
+                    lost = await self._store.settle(batch)
+            except FollowUpsBusy as busy:
+                self._hold(batch, busy.left)
+                lost = list(busy.lost)
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
                 self._outage.failed(error)
                 await asyncio.sleep(self._backoff.delay_s())
-            else:
-                self._metrics.settles.observe(time.monotonic() - asked)
-                self._backoff.reset()
-                self._outage.worked()
-                return stored, lost
-
-    async def _settle(self, batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-        """Takes the ones out of the batch that have to be tried again."""
-        refused: list[Settlement] = []
-        try:
-            if any(one.effects for one in batch):
-                lost = await self._store.settle(batch, refused=refused)
-            else:
-                lost = await self._store.settle(batch)
-        except FollowUpsBusy as busy:
-            self._hold(batch, busy.left)
-            lost = list(busy.lost)
-        if not refused:
-            return batch, lost
-        instead = {(one.job.n, one.job.token): one for one in refused}
-        return [instead.get((one.job.n, one.job.token), one) for one in batch], lost
+                continue
+            self._metrics.settles.observe(time.monotonic() - asked)
+            self._backoff.reset()
+            self._outage.worked()
+            return _with_refusals(batch, refused) if refused else batch, lost
 
     async def _write_alone(self, settlement: Settlement) -> None:
         tries = 0
@@ -227,6 +221,12 @@ def _log_failure(settlement: Settlement) -> None:
         log.warning("%s failed (%s), %s: %s", job.topic, tried, then, reason, extra=facts_of(job))
     else:
         log.error("%s %s (%s): %s", job.topic, transition.to, tried, reason, extra=facts_of(job))
+
+
+def _with_refusals(batch: list[Settlement], refused: list[Settlement]) -> list[Settlement]:
+    """The batch with what was stored instead, where a follow-up job was refused."""
+    instead = {(one.job.n, one.job.token): one for one in refused}
+    return [instead.get((one.job.n, one.job.token), one) for one in batch]
 
 
 def _refused(settlement: Settlement, error: Exception) -> Settlement:
