@@ -24,7 +24,7 @@ POINTS = {
     "settle": re.compile(r"INSERT INTO treadle[._](outcomes|later)"),
     "step": re.compile(r"INSERT INTO treadle[._]steps AS x"),
     "heartbeat": re.compile(r"UPDATE treadle[._]leases (l )?SET until = (?!0)"),
-    "fire": re.compile(r"UPDATE treadle[._]records SET key = t\.key"),
+    "fire": re.compile(r"UPDATE treadle[._]records (r )?SET key = "),
     "prune": re.compile(r"DELETE FROM treadle[._]jobs"),
     "migrate": re.compile(r"CREATE TABLE treadle[._]jobs"),
 }

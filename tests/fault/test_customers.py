@@ -17,8 +17,7 @@ from tests.fault.scale import scaled
 from tests.fault.zygote import Zygote
 from tests.waiting import nothing_live, until
 from treadle import Queue, StoreUnavailable
-from treadle.queue import intake
-from treadle.store.postgres import store as postgres_store
+from treadle.store import waiting_room
 
 CUSTOMERS = 3
 LARGEST_BATCH = scaled(128, 16_384)
@@ -56,8 +55,7 @@ async def test_a_program_stopped_inside_its_transaction_holds_up_its_own_keys_on
     postgres_url: str, tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On PostgreSQL; SQLite has one writer, which `test_shared_processes` stops."""
-    monkeypatch.setattr(intake, "KEY_SECONDS", 0.5)
-    monkeypatch.setattr(postgres_store, "KEY_SECONDS", 0.5)
+    monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 0.5)
     crew = Crew(postgres_url, tmp_path, zygote)
     try:
         async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:

@@ -12,7 +12,7 @@ import httpx
 
 from tests.servers import START_SECONDS, ServerFailed, ServerMissing, ServerProcess
 
-EMAIL, PASSWORD = "root@example.com", secrets.token_urlsafe(12)
+EMAIL, PASSWORD = "root@example.com", secrets.token_hex(12)
 USER_EMAIL = "Ann@example.com"
 
 
