@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -50,15 +50,14 @@ class Maintenance:
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps; each step is repeated forever."""
-        while_leading = functools.partial
         return [
             ("the election", self._leader.tick),
-            ("the reaper", while_leading(self._serve, self._reaper.sweep, self._reap_every_s)),
-            ("retention", while_leading(self._serve, self._retention.prune, self._prune_every_s)),
+            ("the reaper", self._while_leading(self._reaper.sweep, self._reap_every_s)),
+            ("retention", self._while_leading(self._retention.prune, self._prune_every_s)),
             ("schedules", self._schedule),
-            ("tidying", while_leading(self._serve, self._store.tidy, TIDY_EVERY_S)),
-            ("bulk operations", while_leading(self._serve, self._operations.take_over, TAKE_OVER_EVERY_S)),
-            ("the audit log", while_leading(self._serve, self._audit.forget_old, FORGET_EVERY_S)),
+            ("tidying", self._while_leading(self._store.tidy, TIDY_EVERY_S)),
+            ("bulk operations", self._while_leading(self._operations.take_over, TAKE_OVER_EVERY_S)),
+            ("the audit log", self._while_leading(self._audit.forget_old, FORGET_EVERY_S)),
         ]
 
     async def resign(self) -> None:
@@ -73,8 +72,16 @@ class Maintenance:
         else:
             await asyncio.sleep(NOT_LEADING_S)
 
-    async def _serve(self, duty: Callable[[], Awaitable[None]], every_s: float) -> None:
-        await self._leader.elected()
-        if self._leader.leads:
-            await duty()
-        await asyncio.sleep(jittered(every_s, 0.1))
+    def _while_leading(self, duty: Callable[[], Awaitable[None]], every_s: float) -> Callable[[], Awaitable[None]]:
+        """Waits before the duty, not after it, so that the end of an outage is noticed when the duty works again."""
+        due = 0.0
+
+        async def step() -> None:
+            nonlocal due
+            await asyncio.sleep(max(due - time.monotonic(), 0))
+            await self._leader.elected()
+            if self._leader.leads:
+                await duty()
+            due = time.monotonic() + jittered(every_s, 0.1)
+
+        return step
