@@ -26,6 +26,7 @@ from treadle.model.settings import Settings
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
 from treadle.queue import results, signals, steering, templates
+from treadle.queue.code_schedules import check_code, code_schedules, save_code
 from treadle.queue.flows import Flow, FlowHandler, FlowPayloadT
 from treadle.queue.hooks import AnyHook, Hooks
 from treadle.queue.new_jobs import (
@@ -37,7 +38,8 @@ from treadle.queue.new_jobs import (
     merged,
 )
 from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedules import CodeSchedule, Schedules, check_code, code_schedules
+from treadle.queue.schedule_options import CodeSchedule
+from treadle.queue.schedules import Schedules
 from treadle.queue.session import Session, Sessions
 from treadle.queue.steering import Again
 from treadle.queue.tasks import (
@@ -289,7 +291,7 @@ class Queue:
         if self.handlers:
             self._versions.update(await templates.save(session.store, self.handlers))
             templates.forget(session)
-            await self.schedules.save_code(session.store, self._code_schedules)
+            await save_code(session.store, self.handlers, self._code_schedules)
         session.saved = True
 
     # -- enqueuing -----------------------------------------------------------------------------
