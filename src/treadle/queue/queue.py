@@ -58,7 +58,8 @@ from treadle.queue.tasks import (
 from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, StepPage, Topic
+from treadle.store.values import Graces, Inserted, NewJob, Refusal
+from treadle.store.views import FOREVER, StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:

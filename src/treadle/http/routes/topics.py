@@ -17,7 +17,7 @@ from treadle.http.server import Managed, Server, ServerDep, answer, needs
 from treadle.insights import stats
 from treadle.model.job import from_ms, rfc3339
 from treadle.policy import rules
-from treadle.store.values import FOREVER, Topic
+from treadle.store.views import FOREVER, Topic
 
 router = APIRouter(tags=["topics"])
 STEERED = [needs("topics", jobs_api=True)]
