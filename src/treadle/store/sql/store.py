@@ -12,11 +12,12 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
-from treadle.policy.lifecycle import Failed, decide
+from treadle.policy.judgement import follow_up_refused
+from treadle.policy.lifecycle import decide
 from treadle.policy.rules import looks_inside
 from treadle.policy.saved_template import KIND, VERSION_KIND
-from treadle.store import wakeups
-from treadle.store.sql import batches, lists, scripts, secrets
+from treadle.store import batches, wakeups
+from treadle.store.sql import lists, scripts, secrets
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
@@ -224,9 +225,8 @@ class SqlStore(ABC):
         try:
             return await self.transact_or_busy(lambda: scripts.settle([one]), batches.hints([one]))
         except Refused as refusal:
-            failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
             effects = one.effects and one.effects._replace(jobs=(), events=())
-            instead = one._replace(transition=decide(one.job, failed), effects=effects)
+            instead = one._replace(transition=decide(one.job, follow_up_refused(refusal.message)), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), batches.hints([instead]))
             if lost:
                 return [one]
