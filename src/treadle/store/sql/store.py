@@ -195,14 +195,20 @@ class SqlStore(ABC):
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = batches.only_newest(settlements)
-        for lease in sorted({one.job.lease for one in settlements}):
-            mine = [one for one in settlements if one.job.lease == lease]
-            plain = [one for one in mine if batches.is_plain(one)]
-            if plain:
-                lost += await self.settle_completed(lease, plain)
-            rest = [one for one in mine if not batches.is_plain(one) and not batches.may_be_refused(one)]
-            if rest:
-                lost += await self.transact(lambda rest=rest: scripts.settle(rest), batches.hints(rest))  # type: ignore[misc]
+        plain = [one for one in settlements if batches.is_plain(one)]
+        for lease, mine in batches.by_lease(plain):
+            lost += await self.settle_completed(lease, mine)
+        if len(plain) < len(settlements):
+            lost += await self._settle_others([one for one in settlements if not batches.is_plain(one)], refused)
+        return lost
+
+    async def _settle_others(
+        self, settlements: Sequence[Settlement], refused: list[Settlement] | None
+    ) -> list[Settlement]:
+        lost: list[Settlement] = []
+        sure = [one for one in settlements if not batches.may_be_refused(one)]
+        for _, mine in batches.by_lease(sure):
+            lost += await self.transact(lambda mine=mine: scripts.settle(mine), batches.hints(mine))  # type: ignore[misc]
         left: list[Settlement] = []
         tried = 0
         for one in settlements:
