@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from treadle import Queue, StoreUnavailable
+from treadle.queue.intake import Intake
 from treadle.store.protocol import Store
 
 Around = Callable[..., Awaitable[Any]]
@@ -94,6 +95,15 @@ class FaultyStore:
     def mute(self) -> None:
         """No more hints, as behind a pooler."""
         self.subscribe = lambda wake, **_: lambda: None
+
+
+def faulty(queue: Queue) -> FaultyStore:
+    """Put a faulty store around the one that an open queue has on this loop, for all that ask it from now on."""
+    session = queue._sessions.current()
+    faults = FaultyStore(session.store)
+    session.store = cast(Store, faults)
+    session.intake = Intake(session.store)
+    return faults
 
 
 class FaultyQueue(Queue):

@@ -136,8 +136,8 @@ class Store(Protocol):
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        """Write what the steps of running jobs have done, with their events; returns (n, token) of those that are
-        lost, for which nothing was written."""
+        """Write what the steps of running jobs have done, with their events; returns (n, token) of lost jobs, for which
+        nothing was written."""
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         """What the steps of claimed jobs have done before, in one read."""
