@@ -306,7 +306,7 @@ class Queue:
     @overload
     async def enqueue(
         self,
-        topic: ArgumentsTask[..., ..., Any, ResultT],
+        topic: ArgumentsTask[..., ..., Any, ResultT, Any],
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job[ResultT]: ...

@@ -22,7 +22,17 @@ from treadle.model.job import ResultT as JobResultT
 from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.queue import Queue
 from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
-from treadle.queue.tasks import Args, ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, bound, payloads_of
+from treadle.queue.tasks import (
+    Args,
+    ArgumentsTask,
+    PayloadT,
+    PayloadTask,
+    ResultT,
+    SignatureT,
+    Task,
+    bound,
+    payloads_of,
+)
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -139,7 +149,7 @@ class SyncQueue:
     @overload
     def enqueue(
         self,
-        topic: ArgumentsTask[..., ..., Any, ResultT],
+        topic: ArgumentsTask[..., ..., Any, ResultT, Any],
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> SyncJob[ResultT]: ...
@@ -427,7 +437,7 @@ class SyncPayloadTask(Generic[PayloadT, ResultT]):
         return self._queue.enqueue_many(self._topic, payloads, **merged(self._options, options))
 
 
-class SyncArgumentsTask(Generic[Args, ResultT]):
+class SyncArgumentsTask(Generic[Args, ResultT, SignatureT]):
     """`task.sync` of a task with arguments."""
 
     def __init__(self, queue: SyncQueue, handler: Handler, options: EnqueueOptions) -> None:
@@ -437,7 +447,7 @@ class SyncArgumentsTask(Generic[Args, ResultT]):
 
     @overload  # of a function without arguments, as in `ArgumentsTask`
     def enqueue(
-        self: SyncArgumentsTask[[], ResultT],
+        self: SyncArgumentsTask[[], ResultT, Callable[[], None]],
         payload: Mapping[str, Any] | None = None,
         /,
         **options: Unpack[EnqueueOptions],
