@@ -262,6 +262,8 @@ def test_events_are_streamed_until_the_reader_leaves(queue: Queue) -> None:
     told = next(events)
     assert (told["event"], told["job"]["payload"]) == ("job:enqueued", {"n": 2})
     events.close()
+    text = next(queue.sync.stream(format="sse", snapshot=True))
+    assert b"event: snapshot\r\ndata: {" in text
     assert queue.sync._run(listeners(queue)) == 0
 
 

@@ -184,3 +184,17 @@ async def by_the_queue() -> None:
     assert_type(await queue.enqueue("mail_digest", {"userId": "123"}), Job[Any])
     async for job in (await queue.enqueue(add, {"a": 1})).watch():
         assert_type(job, Job[int])
+
+
+async def streamed() -> None:
+    async for event in queue.stream(topic="mail", snapshot=True):
+        assert_type(event, dict[str, Any])
+    async for text in queue.stream(format="sse"):
+        assert_type(text, bytes)
+
+
+def streamed_blocking() -> None:
+    for event in queue.sync.stream():
+        assert_type(event, dict[str, Any])
+    for text in queue.sync.stream(format="sse", snapshot=True):
+        assert_type(text, bytes)

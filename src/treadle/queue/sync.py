@@ -210,11 +210,27 @@ class SyncQueue:
         await asyncio.gather(*calls, return_exceptions=True)
         await self._queue.close()
 
+    @overload
     def stream(
-        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False
-    ) -> Generator[dict[str, Any]]:
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: None = None
+    ) -> Generator[dict[str, Any]]: ...
+    @overload
+    def stream(
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: Literal["sse"]
+    ) -> Generator[bytes]: ...
+    def stream(
+        self,
+        *,
+        topic: str | None = None,
+        job_id: str | None = None,
+        snapshot: bool = False,
+        format: Literal["sse"] | None = None,
+    ) -> Generator[Any]:
         """See `Queue.stream`."""
-        return self._iterate(self._queue.stream(topic=topic, job_id=job_id, snapshot=snapshot))
+        source: AsyncGenerator[Any] = Queue.stream(
+            self._queue, topic=topic, job_id=job_id, snapshot=snapshot, format=cast(Any, format)
+        )
+        return self._iterate(source)
 
     def watch(self, job_id: str) -> Generator[SyncJob]:
         """See `Queue.watch`."""
