@@ -17,7 +17,7 @@ from treadle.insights.overview import HOUR_MS, Now
 from treadle.insights.times import Distribution, distribution, times
 from treadle.model.job import from_ms
 from treadle.model.status import Status
-from treadle.store.values import FOREVER, EndedCount, Topic
+from treadle.store.views import FOREVER, EndedCount, Topic
 
 HOURS = 24
 # A due job that has not started after this long is late.

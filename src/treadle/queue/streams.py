@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 from treadle.insights.feed import RESYNC, Feed, FeedEvent, FeedStopped, Listener
 from treadle.insights.sse import PING_S, SNAPSHOT, SNAPSHOT_JOBS, frame, ping
 from treadle.model.job import Job
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 
 async def events(
