@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from treadle.model.durations import format_ms
-from treadle.model.errors import InvalidInput, UnknownStep
-from treadle.model.retry import Retry
-from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState, shown_step
-from treadle.policy.judgement import CallResult, Interrupt, judge
+from treadle.model.errors import AnswerError, InvalidInput, UnknownStep, WaitTimeout
+from treadle.model.retry import Retry, families_of
+from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState
+from treadle.policy.judgement import CallResult, Interrupt, Raised, judge
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
 
 UNSERVED_MS = 5_000
@@ -31,6 +31,7 @@ class StepFacts(NamedTuple):
     """Of a wait: how long it may still last."""
     error: str | None = None
     error_type: str | None = None
+    """Of a wait that failed: None once its job has failed because of it, so the next attempt waits again."""
 
 
 class PlannedStep(NamedTuple):
@@ -73,6 +74,8 @@ class Plan:
     """A step that begins to wait; the job is parked."""
     overdue: str | None = None
     """A wait that nobody answered in time."""
+    failed: str | None = None
+    """A wait that failed: so does the job, by its policy."""
     end: Outcome | None = None
 
 
@@ -100,7 +103,7 @@ def _next_call(step: PlannedStep) -> Plan:
 
 def _next_external(step: PlannedStep, known: StepFacts, facts: FlowFacts) -> Plan:
     if known.state is StepState.FAILED and known.error_type:
-        return Plan(end=Failed(known.error or f"step {step.name} failed", known.error_type))
+        return Plan(failed=step.name)
     if step.name in facts.answers:
         return Plan(take_answer=step.name)
     if known.state is StepState.WAITING:
@@ -154,13 +157,19 @@ class Tries(NamedTuple):
     job_retry: Retry
 
 
-def after_call(name: str, result: CallResult, interrupt: Interrupt | None, tries: Tries) -> StepEnd | RetryInPlace:
+def after_call(
+    name: str,
+    result: CallResult,
+    interrupt: Interrupt | None,
+    tries: Tries,
+    suspended: Parked | Snoozed | None = None,
+) -> StepEnd | RetryInPlace:
     """A step with a policy is tried by it first; what is left is the job's failure, by the job's policy."""
-    if tries.step_retry is not None:
+    if tries.step_retry is not None and suspended is None:
         own = judge(result, interrupt, tries.step_retry, tries.step)
         if isinstance(own, Failed) and own.retry_in_ms is not None and tries.step < tries.step_retry.max_attempts:
             return _again(name, own, own.retry_in_ms)
-    outcome = judge(result, interrupt, tries.job_retry, tries.job)
+    outcome = judge(result, interrupt, tries.job_retry, tries.job, suspended)
     match outcome:
         case None:
             return StepEnd(StepState.PENDING, lost=True)
@@ -179,13 +188,61 @@ def after_call(name: str, result: CallResult, interrupt: Interrupt | None, tries
 def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
     if delay_ms <= WAIT_IN_PLACE_MS:
         return RetryInPlace(delay_ms, failed.error, failed.error_type)
-    reason = f"step {name} is tried again in {format_ms(delay_ms)}"
-    return StepEnd(StepState.PENDING, None, failed.error, failed.error_type, Snoozed(delay_ms, reason))
+    later = Snoozed(delay_ms, tried_again(name, delay_ms))
+    return StepEnd(StepState.PENDING, None, failed.error, failed.error_type, later)
+
+
+def spent(end: StepEnd, tries: int) -> int:
+    """How many tries count when a call is over: one that was put off did not fail."""
+    return tries - (end.state is StepState.PENDING and end.error is None)
 
 
 def tries_before(state: StepState, attempt: int) -> int:
     """How many tries of a step count. One that failed for good starts anew with its job's next attempt."""
     return attempt if state is StepState.PENDING else 0
+
+
+# -- waits -----------------------------------------------------------------------------------------
+
+
+class Pause(NamedTuple):
+    """A branch of a handler that can't go on."""
+
+    kind: Literal["answer", "sleep", "retry"]
+    step: str
+    """With its key, for people."""
+    delay_ms: int | None = None
+    """How long at most."""
+
+
+def set_aside(pauses: Sequence[Pause]) -> Parked | Snoozed:
+    """What becomes of a job when none of its branches can go on."""
+    answers = [one.step for one in pauses if one.kind == "answer"]
+    if answers:
+        retries = [max(one.delay_ms or 0, 1) for one in pauses if one.kind == "retry"]
+        return Parked(", ".join(answers), min(retries, default=0))
+    first = min(pauses, key=lambda one: one.delay_ms or 0)
+    delay_ms = max(first.delay_ms or 0, 1)
+    if first.kind == "retry":
+        return Snoozed(delay_ms, tried_again(first.step, delay_ms))
+    return Snoozed(delay_ms, f"{first.step}: until its time has come")
+
+
+def tried_again(step: str, delay_ms: int) -> str:
+    return f"step {step} is tried again in {format_ms(delay_ms)}"
+
+
+WAIT_ERRORS = (WaitTimeout.__name__, AnswerError.__name__)
+
+
+def not_answered(name: str) -> str:
+    return f"nobody answered step {name} in time"
+
+
+def failed_wait(error: str, error_type: str) -> Raised:
+    """A wait that failed, as the failure of a call: the job's policy decides."""
+    kind = WaitTimeout if error_type == WaitTimeout.__name__ else AnswerError
+    return Raised("error", f"{error_type}: {error}", error_type, families=families_of(kind(error)))
 
 
 # -- again -----------------------------------------------------------------------------------------
@@ -227,8 +284,3 @@ def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) ->
 def _names(steps: Iterable[Ran]) -> tuple[str, ...]:
     ordered = sorted(steps, key=lambda one: one.place)
     return tuple(dict.fromkeys(one.name for one in ordered))
-
-
-def waits_for(names: Sequence[tuple[str, str]]) -> str:
-    """Steps that a job waits for, for people."""
-    return ", ".join(shown_step(name, key) for name, key in names)

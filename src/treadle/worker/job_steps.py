@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.model.errors import DoubledStep
 from treadle.model.steps import DONE, StepState, check_count, shown_step
-from treadle.policy.flow import Reply, StepFacts
-from treadle.policy.lifecycle import Outcome, Parked, Snoozed
+from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, StepFacts, set_aside
+from treadle.policy.lifecycle import Failed, Outcome, Parked, Snoozed
 from treadle.store.values import Checkpoint, ClaimedStep, Effects, StepKey, StepWrite
 from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
 
@@ -23,6 +23,16 @@ class Report(NamedTuple):
 
 
 NOT_REPORTED = Report(0, None)
+
+
+class Blocked(NamedTuple):
+    """A branch of the handler that can't go on."""
+
+    pause: Pause
+    outer: frozenset[StepKey]
+    """The steps around it: they can't go on either."""
+    wait: StepWrite | None
+    """Written if the attempt ends because of it."""
 
 
 class JobSteps:
@@ -46,11 +56,12 @@ class JobSteps:
         self._flagged = loaded is not None
         self._last: list[StepWrite] = []
         self._last_consumed: list[StepKey] = []
-        self.waits: list[StepKey] = []
         self.active: set[StepKey] = set()
         """Steps that a handler made and that have not ended."""
-        self.blocked: set[StepKey] = set()
-        """Steps in which a wait was reached."""
+        self._paused: dict[StepKey, Blocked] = {}
+        self._failed_wait: ClaimedStep | None = None
+        self.suspended: Parked | Snoozed | None = None
+        """Set when no branch of the handler could go on: how the attempt ends, whatever the handler does now."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -117,6 +128,13 @@ class JobSteps:
         self._under_way[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(step.name), attempt)
         self._untold.add(step)
 
+    def failed_try(self, write: StepWrite) -> Checkpoint:
+        """Write it before the next try begins, which may make the steps in it again."""
+        inner = f"{write.name}/"
+        self._begun = {step: at for step, at in self._begun.items() if not step.name.startswith(inner)}
+        self.note(write)
+        return self.checkpoint([write])
+
     def started_ago_ms(self, step: StepKey) -> int:
         return int((time.monotonic() - self._begun.get(step, time.monotonic())) * 1000)
 
@@ -154,6 +172,31 @@ class JobSteps:
     def reported(self, step: StepKey) -> Report:
         said = self._reports.get(step, NOT_REPORTED)
         return said._replace(message=_storable(said.message))
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def block(self, step: StepKey, blocked: Blocked) -> None:
+        self._paused[step] = blocked
+
+    def unblock(self, step: StepKey) -> None:
+        """Its handler no longer waits for it."""
+        self._paused.pop(step, None)
+
+    @property
+    def can_go_on(self) -> bool:
+        return bool(self.active.difference(*(one.outer for one in self._paused.values())))
+
+    def suspend(self) -> None:
+        """No branch can go on: the attempt is over. Steps in which a wait was reached begin anew."""
+        self.suspended = set_aside([one.pause for one in self._paused.values()])
+        for step in frozenset().union(*(one.outer for one in self._paused.values())):
+            write = self._under_way.get(step)
+            if write is not None:
+                self.with_outcome(write._replace(state=StepState.PENDING, attempt=write.attempt - 1))
+
+    def wait_failed(self, step: ClaimedStep) -> None:
+        """The handler hears of it; if it does not catch that, the next attempt waits again."""
+        self._failed_wait = step
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -198,13 +241,21 @@ class JobSteps:
             self._last_consumed.append(consumed)
 
     def effects(self, outcome: Outcome) -> Effects | None:
-        """Waits begin only if the attempt ends because of them: a handler may have caught that it should wait."""
-        waits = isinstance(outcome, Parked | Snoozed)
-        last = tuple(one for one in self._last if waits or one.state is not StepState.WAITING)
+        """Waits of a handler begin only if the attempt ends because of them."""
+        last = tuple(self._last)
+        if outcome is self.suspended:
+            last += tuple(one.wait for one in self._paused.values() if one.wait is not None)
+        if isinstance(outcome, Failed) and outcome.error_type in WAIT_ERRORS and self._failed_wait is not None:
+            last += (told(self._failed_wait),)
         # Even if there is nothing to add: a job that has steps in the database is not settled as one without.
         if not last and not self._last_consumed and not self._flagged:
             return None
         return Effects(steps=last, consumed=tuple(self._last_consumed))
+
+
+def told(wait: ClaimedStep) -> StepWrite:
+    """A wait that failed, once its job has failed because of it."""
+    return StepWrite(wait.name, wait.key, StepState.FAILED, wait.place, wait.attempt, error=wait.error)
 
 
 def _storable(message: str | None) -> str | None:

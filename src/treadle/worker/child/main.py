@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from treadle.model.errors import LeaseLost
+from treadle.model.errors import LeaseLost, Suspend
 from treadle.model.handler import Handler
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
@@ -138,6 +138,7 @@ class ChildCall:
 
     function: Function
     error: BaseException | None = None
+    suspended: Suspend | None = None
 
     def __init__(
         self, job: Claimed, line: WorkerLine, step: str = "", results: Mapping[str, str | None] | None = None

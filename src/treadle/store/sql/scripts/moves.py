@@ -9,7 +9,7 @@ from treadle.model import events
 from treadle.model.error_group import error_group
 from treadle.model.status import ENDED, Status
 from treadle.policy.lifecycle import Outcome, RowState, decide
-from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE
+from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE, STEPS
 from treadle.store.sql.scripts.common import (
     JobFacts,
     LeaseOwner,
@@ -132,9 +132,17 @@ def _tally_row(move: Move, now: int) -> dict[str, Any]:
 
 
 def _note_row(move: Move) -> dict[str, Any]:
+    """What people see of it until it runs again. Without steps it starts anew, and so does its progress."""
     transition = move.transition
-    worker = move.worker.id if move.worker else None
-    return {"n": move.facts.n, "error": transition.error, "error_type": transition.error_type, "worker": worker}
+    attempt = move.attempt if move.facts.flags & STEPS else None
+    return {
+        "n": move.facts.n,
+        "error": transition.error,
+        "error_type": transition.error_type,
+        "worker": move.worker.id if move.worker else None,
+        "progress": attempt.progress if attempt else None,
+        "message": attempt.message if attempt else None,
+    }
 
 
 def moved_event_row(move: Move, now: int) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _interrupted(move: Move, now: int) -> list[dict[str, Any]]:
 
 def park(moves: Sequence[Move], now: int) -> Script[None]:
     """Set jobs aside until they are answered. One that has its answer already comes back in the same transaction."""
-    yield "place_parked", [{"n": move.facts.n, "attempt": move.transition.attempt} for move in moves]
+    yield "place_parked", [_parked_row(move, now) for move in moves]
     expiring = [move.facts.n for move in moves]
     yield "drop_deadlines", numbers(expiring)
     yield "started_in_time", numbers(expiring)
@@ -152,6 +152,15 @@ def park(moves: Sequence[Move], now: int) -> Script[None]:
         yield from _end_wait(n, StepWrite(name, key, StepState.WAITING, place, attempt), result, error, by, now)
     yield from use_answers([(row[0], StepKey(row[1], row[2])) for row in found])
     yield from wake({row[0] for row in found}, Answered())
+
+
+def _parked_row(move: Move, now: int) -> dict[str, Any]:
+    delay_ms = move.transition.delay_ms
+    return {
+        "n": move.facts.n,
+        "attempt": move.transition.attempt,
+        "wake_at": now + delay_ms if delay_ms else None,
+    }
 
 
 def wake(ns: Collection[int], outcome: Answered | WaitOver) -> Script[int]:
