@@ -7,6 +7,7 @@ from treadle.model.retry import Retry, families_of
 from treadle.model.steps import StepState
 from treadle.policy.flow import (
     FlowFacts,
+    Pause,
     Plan,
     PlannedStep,
     Ran,
@@ -20,9 +21,11 @@ from treadle.policy.flow import (
     plan,
     progress,
     rerun,
+    set_aside,
+    spent,
     tries_before,
 )
-from treadle.policy.judgement import Cause, Interrupt, Raised, Returned
+from treadle.policy.judgement import Cause, Interrupt, Raised, Returned, judge
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Parked, Released, Snoozed
 
 FLOW = (PlannedStep("fetch"), PlannedStep("approve", external=True), PlannedStep("publish", conditional=True))
@@ -59,7 +62,9 @@ def test_waits() -> None:
     assert planned({"fetch": DONE}, answers=early) == Plan(take_answer="approve")
     assert planned({"fetch": DONE, "approve": waits._replace(left_ms=0)}, answers=early) == Plan(take_answer="approve")
     failed = StepFacts(StepState.FAILED, 0, None, "no", "AnswerError")
-    assert planned({"fetch": DONE, "approve": failed}) == Plan(end=Failed("no", "AnswerError"))
+    assert planned({"fetch": DONE, "approve": failed}) == Plan(failed="approve")
+    told = failed._replace(error_type=None)
+    assert planned({"fetch": DONE, "approve": told}) == Plan(wait="approve"), "its job has failed: it is tried again"
 
 
 def test_a_cancel_starts_nothing() -> None:
@@ -151,7 +156,12 @@ def test_tries_begin_anew_after_a_failure_of_the_job() -> None:
 
 # -- requeue -------------------------------------------------------------------------------------------
 
-RAN = [Ran("fetch", 0, True), Ran("embed", 1, True), Ran("embed", 1, False), Ran("publish", 2, False)]
+RAN = [
+    Ran("fetch", 0, True, declared=True),
+    Ran("embed", 1, True, declared=True),
+    Ran("embed", 1, False),
+    Ran("publish", 2, False, declared=True),
+]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +176,48 @@ RAN = [Ran("fetch", 0, True), Ran("embed", 1, True), Ran("embed", 1, False), Ran
 )
 def test_what_runs_again(mode: str, step: str | None, completed: bool, expected: Rerun) -> None:
     assert rerun(RAN, mode, step, completed) == expected
+
+
+def test_a_handler_runs_again_what_began_after_the_step() -> None:
+    turns = [Ran("ask", 0, True), Ran("turns", 1, True)]
+    for turn in range(2):
+        turns += [Ran("turns/llm", 2 + 2 * turn, True, str(turn)), Ran("turns/tool", 3 + 2 * turn, True, str(turn))]
+    after_the_tool = frozenset({("turns/tool", "0"), ("turns/llm", "1"), ("turns/tool", "1"), ("turns", "")})
+    names = ("turns", "turns/tool", "turns/llm")
+    assert rerun(turns, "from", "turns/tool", False) == Rerun("from", names, after_the_tool)
+
+
+@pytest.mark.parametrize(
+    ("pauses", "expected"),
+    [
+        ([Pause("answer", "approve", 50)], Parked("approve")),
+        ([Pause("sleep", "sleep", 50), Pause("answer", "approve (1)")], Parked("approve (1)")),
+        ([Pause("retry", "fetch", 70), Pause("answer", "a"), Pause("answer", "b")], Parked("a, b", 70)),
+        (
+            [Pause("sleep", "sleep (1)", 50), Pause("sleep", "sleep (2)", 40)],
+            Snoozed(40, "sleep (2): until its time has come"),
+        ),
+        ([Pause("sleep", "sleep", 50), Pause("retry", "fetch", 40)], Snoozed(40, "step fetch is tried again in 40ms")),
+        ([Pause("sleep", "sleep", -3)], Snoozed(1, "sleep: until its time has come")),
+    ],
+)
+def test_a_job_is_set_aside_until_the_first_branch_can_go_on(pauses: list[Pause], expected: Parked | Snoozed) -> None:
+    assert set_aside(pauses) == expected
+
+
+def test_a_job_that_was_told_to_wait_waits_whatever_its_handler_did() -> None:
+    waits = Parked("approve")
+    policy = Tries(1, Retry(5, backoff="fixed"), 1, Retry())
+    for result in (Returned("1"), Raised("error", "Boom", "Boom"), Raised("stop", "stopped", "JobCancelled")):
+        assert judge(result, None, Retry(), 1, waits) is waits
+        assert after_call("fetch", result, None, policy, waits) == StepEnd(StepState.PENDING, outcome=waits)
+    assert judge(Returned("1"), Interrupt(Cause.LOST, "gone"), Retry(), 1, waits) is None
+
+
+def test_a_try_that_was_put_off_does_not_count() -> None:
+    assert spent(StepEnd(StepState.PENDING), 2) == 1
+    assert spent(StepEnd(StepState.PENDING, error="Boom"), 2) == 2
+    assert spent(StepEnd(StepState.FAILED, error="Boom"), 2) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.step_handlers import note, noted
 from tests.worker.waiting import ended, event_types, in_status, until
-from treadle import Context, Job, JobFailed, Queue, Retry, Snooze, Status, WaitTimeout
+from treadle import Concurrency, Context, Job, JobFailed, Queue, Retry, Snooze, Status, WaitTimeout
 from treadle.policy import flow as policy
 from treadle.policy import rules
 from treadle.store.values import Listing
@@ -282,6 +282,29 @@ async def test_a_long_pause_of_one_step_lets_others_finish(
 
 async def _broken_once(queue: Queue, job: Job) -> bool:
     return any(step["id"] == "broken" and step["error"] for step in (await queue.get(job.id)).steps)
+
+
+async def test_a_job_and_the_one_it_waits_for_finish_under_one_key(queue: Queue, start: Start) -> None:
+    """A key that lets one of them run at a time: a job that waits does not hold it."""
+    one = Concurrency("queue_same_scope", keys=("input.key",), limit=1)
+
+    @queue.job(concurrency=one, max_attempts=1)
+    async def parent(ctx: Context, payload: dict[str, Any]) -> int:
+        await ctx.step("child", _enqueue_child, ctx)
+        return int(await ctx.wait_external("child_done", timeout="1h"))
+
+    @queue.job(concurrency=one, max_attempts=1)
+    async def child(ctx: Context, payload: dict[str, Any]) -> None:
+        await queue.signal(payload["parent"], "child_done", 7)
+
+    job = await queue.enqueue("parent", {"key": "same"})
+    await start(queue)
+    assert await job.result("30s") == 7
+    assert (await queue.stats(topic="child")).completed == 1
+
+
+async def _enqueue_child(ctx: Context) -> str:
+    return (await ctx.enqueue("child", {"key": "same", "parent": ctx.job_id})).id
 
 
 # -- steps in steps ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 from tests.worker.step_handlers import note, noted
@@ -91,3 +92,10 @@ async def puts_up_with_it(ctx: Context, payload: Payload) -> str:
     if noted(payload["path"]).count("WaitTimeout") < 2:
         raise ValueError("another reason")
     return "done"
+
+
+def sleeps_long(ctx: Context, payload: Payload) -> None:
+    note(payload["path"], "begun")
+    for _ in range(600):
+        time.sleep(0.1)
+        ctx.check_cancelled()

@@ -254,6 +254,8 @@ class Rerun(NamedTuple):
     mode: str
     names: tuple[str, ...] | None
     """The steps that run again; with `unfinished` only those of their runs that have not completed. None: all."""
+    runs: frozenset[tuple[str, str]] | None = None
+    """If given, only these runs of them, by name and key."""
 
 
 class Ran(NamedTuple):
@@ -262,23 +264,42 @@ class Ran(NamedTuple):
     name: str
     place: int
     done: bool
+    key: str = ""
+    declared: bool = False
 
 
 def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) -> Rerun:
     """The steps that a requeue runs again. A job that has completed has nothing unfinished: all of it runs again."""
+    check_mode(mode, step)
+    if step is not None:
+        found = [one for one in steps if one.name == step]
+        if not found:
+            raise UnknownStep(f"the job has no step {step[:100]!r}", step=step[:100])
+        if any(one.declared for one in steps):
+            first = min(one.place for one in found)
+            return Rerun(mode, _names(one for one in steps if one.place >= first))
+        return _rerun_after(steps, step)
+    if mode == "all" or completed:
+        return Rerun("all", None)
+    return Rerun(mode, _names(one for one in steps if not one.done))
+
+
+def check_mode(mode: str, step: str | None) -> None:
     if mode not in MODES:
         raise InvalidInput(f"mode: {mode[:40]!r} is not one of {', '.join(MODES)}", field="mode")
     if (step is not None) is not (mode == "from"):
         hint = "mode from needs a step" if step is None else f"mode {mode} takes no step; use mode from"
         raise InvalidInput(f"step: {hint}", field="step")
-    if step is not None:
-        found = [one.place for one in steps if one.name == step]
-        if not found:
-            raise UnknownStep(f"the job has no step {step[:100]!r}", step=step[:100])
-        return Rerun(mode, _names(one for one in steps if one.place >= min(found)))
-    if mode == "all" or completed:
-        return Rerun("all", None)
-    return Rerun(mode, _names(one for one in steps if not one.done))
+
+
+def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
+    """Nobody knows what depends on a handler's step, so everything does that began after its first run or is around it.
+
+    A loop uses the same names again and again: single runs of them may have been earlier.
+    """
+    first = min(one.place for one in steps if one.name == step)
+    after = [one for one in steps if one.place >= first or step.startswith(f"{one.name}/")]
+    return Rerun("from", _names(after), frozenset((one.name, one.key) for one in after))
 
 
 def _names(steps: Iterable[Ran]) -> tuple[str, ...]:

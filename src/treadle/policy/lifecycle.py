@@ -132,8 +132,8 @@ class Requeued:
     """The steps that run again, with all their keys. None: every one."""
     payload: str | None = None
     """A new payload, as JSON text."""
-    runs: frozenset[tuple[str, str]] = frozenset()
-    """Single runs of other steps that run again: names and keys."""
+    runs: frozenset[tuple[str, str]] | None = None
+    """If given, only these runs of them, by name and key."""
 
 
 @dataclass(frozen=True, slots=True)

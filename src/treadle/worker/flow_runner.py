@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from treadle.model.durations import duration_ms
+from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import AnswerError, LeaseLost, WaitTimeout
 from treadle.model.steps import StepState
 from treadle.policy import flow
@@ -39,6 +39,10 @@ class StepCall(Call):
     """The call of one declared step. Its progress is a part of its job's."""
 
     overall: Callable[[int], int]
+    left_s: float
+    """How long it may run: as long as its step, or what is left of the whole flow's time."""
+    of_flow_s: float | None = None
+    """The whole flow's limit, if that is the shorter one."""
 
     def report(self, percent: int, message: str) -> None:
         if self.attempt.steps is not None:
@@ -46,7 +50,13 @@ class StepCall(Call):
         self.attempt.report(self.overall(percent), message)
 
     def begin(self, now: float) -> None:
-        self.deadline = now + self.function.timeout_s
+        self.deadline = now + self.left_s
+
+    def time_out(self) -> bool:
+        if self.of_flow_s is None:
+            return super().time_out()
+        limit = format_ms(round(self.of_flow_s * 1000))
+        return self.stop(Interrupt(Cause.TIMEOUT, f"the flow was active longer than its limit of {limit}"))
 
 
 class FlowRunner:
@@ -68,6 +78,8 @@ class FlowRunner:
         """The number under which this code's template was saved."""
         self.limit_s = duration_ms(handler.template.timeout) / 1000 if handler.limited else None
         self.functions = functions
+        self.any_function = next(iter(functions.values()), None) or Function(handler)
+        """For the context of a `when` whose step has no code."""
         self.begin = begin
         self.store = store
         self.writer = writer
@@ -256,17 +268,18 @@ class FlowAttempt:
         return result
 
     def _new_call(self, step: FlowStep[..., Any]) -> StepCall:
-        function = self._runner.functions.get(step.name) or next(iter(self._runner.functions.values()))
-        call = StepCall(self._attempt, function, self._attempt.job.payload, self._deadline(function.timeout_s))
+        function = self._runner.functions.get(step.name) or self._runner.any_function
+        call = StepCall(self._attempt, function, self._attempt.job.payload, 0.0)
+        call.left_s = function.timeout_s
+        if self._limit_s is not None:  # only active time counts
+            left_s = max(self._limit_s - self._steps.active_ms() / 1000, 0.0)
+            call.left_s = min(call.left_s, left_s)
+            call.of_flow_s = self._limit_s if left_s < function.timeout_s else None
+        call.begin(time.monotonic())
         call.step = step.name
         call.finishes_by = None if step.spec.cancelable else call.deadline
         call.overall = partial(flow.progress, self._planned, self._steps.facts())
         return call
-
-    def _deadline(self, timeout_s: float) -> float:
-        """The step's own limit, or what is left of the whole flow's; only active time counts."""
-        left_s = timeout_s if self._limit_s is None else self._limit_s - self._steps.active_ms() / 1000
-        return time.monotonic() + min(timeout_s, max(left_s, 0))
 
     def _tries(self, step: FlowStep[..., Any], tries: int) -> Tries:
         retry = self._runner.handler.template.retry

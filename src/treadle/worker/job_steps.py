@@ -45,9 +45,9 @@ class JobSteps:
         self._answers = (
             {StepKey(one.name, one.key): Reply(one.result, one.error) for one in loaded.answers} if loaded else {}
         )
-        self._places = {name: place for place, name in enumerate(declared)}
-        for one in self._known.values():
-            self._places.setdefault(one.name, one.place)
+        self._declared = {name: place for place, name in enumerate(declared)}
+        self._places = {step: one.place for step, one in self._known.items()}
+        self._next_place = max([len(self._declared) - 1, *self._places.values()], default=-1) + 1
         self._begun: dict[StepKey, float] = {}
         self._under_way: dict[StepKey, StepWrite] = {}
         self._untold: set[StepKey] = set()
@@ -101,11 +101,16 @@ class JobSteps:
         """How long the steps of the job have been active in all."""
         return sum(one.ran_ms for one in self._known.values())
 
-    def place(self, name: str) -> int:
-        outer = name.rpartition("/")[0]
-        if name not in self._places:
-            self._places[name] = self._places.get(outer, len(self._places))
-        return self._places[name]
+    def place(self, name: str, key: str = "") -> int:
+        """Where it was declared, or as the how-manieth it began; steps in a declared one are at its place."""
+        declared = self._declared.get(name.partition("/")[0])
+        if declared is not None:
+            return declared
+        step = StepKey(name, key)
+        if step not in self._places:
+            self._places[step] = self._next_place
+            self._next_place += 1
+        return self._places[step]
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -125,7 +130,7 @@ class JobSteps:
         """It is under way; written soon if it takes longer than a moment."""
         self._begun[step] = time.monotonic()
         self._reports.pop(step, None)
-        self._under_way[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(step.name), attempt)
+        self._under_way[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(*step), attempt)
         self._untold.add(step)
 
     def failed_try(self, write: StepWrite) -> Checkpoint:

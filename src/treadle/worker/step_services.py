@@ -121,7 +121,7 @@ class StepServices:
     async def _ends(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey, reply: Reply | None) -> Waited:
         """It has its answer, or its time is over."""
         found = steps.get(step)
-        write = StepWrite(*step, StepState.COMPLETED, steps.place(wait.name), max(found.attempt if found else 0, 1))
+        write = StepWrite(*step, StepState.COMPLETED, steps.place(*step), max(found.attempt if found else 0, 1))
         if reply is not None and reply.error is not None:
             write = write._replace(state=StepState.FAILED, error=reply.error, error_type=AnswerError.__name__)
         elif reply is not None:
@@ -153,7 +153,7 @@ class StepServices:
         write = StepWrite(
             *step,
             StepState.WAITING,
-            steps.place(wait.name),
+            steps.place(*step),
             (found.attempt if found else 0) + 1,
             started_ago_ms=0,
             until_ms=wait.timeout_ms,
@@ -190,7 +190,7 @@ def _write_of(record: StepRecord, steps: JobSteps, step: StepKey) -> StepWrite:
     return StepWrite(
         *step,
         StepState(record.state),
-        steps.place(step.name),
+        steps.place(*step),
         record.attempt,
         started_ago_ms=steps.started_ago_ms(step),
         ran_ms=record.ran_ms,

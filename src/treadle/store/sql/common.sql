@@ -150,8 +150,9 @@ FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
 -- name: place_parked
 -- Set aside until an answer comes, until the first of its waits is over, or until a step is due for its next try.
 INSERT INTO {parked} (n, lane, attempt, until)
-SELECT j.n, j.lane, t.attempt, (SELECT min(x.until) FROM (
-    SELECT s.until FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting' UNION ALL SELECT t.wake_at) x)
+SELECT j.n, j.lane, t.attempt, coalesce(
+    (SELECT min(s.until) FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting' AND s.until < t.wake_at), t.wake_at,
+    (SELECT min(s.until) FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting'))
 FROM {rows: n bigint, attempt integer, wake_at bigint} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
 -- name: clear_deadline
@@ -752,6 +753,10 @@ UPDATE {steps} SET state = (SELECT max(t.state) FROM {rows: state text}), error 
     ended_at = (SELECT max(t.ended_at) FROM {rows: ended_at bigint})
 WHERE n {among: n bigint} AND state = (SELECT max(t.was) FROM {rows: was text})
 
+-- name: restart_clocks
+-- A new attempt has all of its flow's time.
+UPDATE {steps} SET ran_ms = 0 WHERE n {among: n bigint} AND ran_ms > 0
+
 -- name: flag_steps
 -- Jobs that have steps from now on.
 UPDATE {jobs} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
@@ -766,7 +771,8 @@ UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps
 -- The steps of ended jobs, without their results.
-SELECT s.n, s.name, s.key, s.place, s.state, s.attempt FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END
+FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
 ORDER BY s.n, s.place, s.name, s.key
 
 -- name: lock_steps

@@ -16,6 +16,8 @@ from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusa
 
 MOST_OF_AN_ERROR = 8192
 ANSWERED_WITH_AN_ERROR = "AnswerError"
+BEGIN_ANEW = ("job:retrying", "job:reclaimed", "job:requeued")
+"""Followed by an attempt that is not the continuation of the one before."""
 
 
 # -- by their owner --------------------------------------------------------------------------------
@@ -124,6 +126,8 @@ def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
             alike.setdefault((row["was"], row["state"]), []).append(row)
     for rows in alike.values():
         yield "interrupt_steps", rows
+    if anew := [m.facts.n for m in moves if m.facts.flags & STEPS and m.transition.event in BEGIN_ANEW]:
+        yield "restart_clocks", numbers(anew)
 
 
 def _interrupted(move: Move, now: int) -> list[dict[str, Any]]:
@@ -289,8 +293,9 @@ def _end_wait(
 
 def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
     found: dict[int, list[ClaimedStep]] = {}
-    for n, name, key, place, state, attempt in (yield "find_steps", numbers(ns)) if ns else []:
-        found.setdefault(n, []).append(ClaimedStep(name, key, place, StepState(state), attempt))
+    for n, name, key, place, state, attempt, declared in (yield "find_steps", numbers(ns)) if ns else []:
+        step = ClaimedStep(name, key, place, StepState(state), attempt)
+        found.setdefault(n, []).append(step._replace(declared=bool(declared)))
     return {n: tuple(steps) for n, steps in found.items()}
 
 
