@@ -53,9 +53,9 @@ def test_steps_in_steps_and_runs_of_one_step() -> None:
     ids = ("read", "read/page", "read/sum", "write", "write/page")
     steps = [pending_step(id, id) for id in ids]
     steps[1] |= {"status": "failed", "items": {"total": 5, "done": 3, "failed": 1}}
-    steps[0] |= {"startedAt": "2026-01-01T00:00:00.000Z", "completedAt": "2026-01-01T00:01:01.500Z"}
+    steps[0] |= {"startedAt": "2026-01-01T00:00:00.000Z", "completedAt": "2026-01-01T00:02:00.000Z"}
     assert _step_tree(steps) == [
-        "├─ read  pending  1m1.5s",
+        "├─ read  pending  2m",
         "   ├─ page  failed 3/5 (1 failed)",
         "   └─ sum  pending",
         "└─ write  pending",

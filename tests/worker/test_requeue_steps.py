@@ -53,7 +53,7 @@ async def test_the_ways_to_requeue_a_handler_with_steps(queue: Queue, start: Sta
     assert await loop.again(job, mode="from", step="tell") == (["tell"], ["tell"])
     # Of the model only the second turn came after the first use of the tool.
     assert await loop.again(job, mode="from", step="tool") == (
-        ["llm", "tool", "tell"],
+        ["tool", "llm", "tell"],
         ["tool0", "llm1", "tool1", "tell"],
     )
     loop.fails = False

@@ -72,8 +72,7 @@ async def test_a_handler_keeps_its_own_progress_until_it_reports_again(queue: Qu
 
     @queue.job(retry=Retry(2, backoff="fixed", delay="1ms"))
     async def long(ctx: Context) -> None:
-        if not await ctx.step("first", asyncio.sleep, 0, True):
-            return
+        await ctx.step("first", asyncio.sleep, 0)
         if ctx.attempt == 2:
             await go.wait()
         await ctx.progress(70)
@@ -452,3 +451,22 @@ async def test_a_snooze_in_a_step_costs_it_no_try(queue: Queue, start: Start, pa
         job = await queue.enqueue(topic, {})
         assert await job.result("30s") == "awake"
         assert (await job.refresh()).steps[0]["attempt"] == 1
+
+
+async def test_hooks_hear_of_a_wait_and_of_a_condition_that_fail(queue: Queue, start: Start) -> None:
+    heard: list[str] = []
+    late = queue.flow("late", max_attempts=1)
+    late.external("approve", timeout="1ms")
+    wrong = queue.flow("wrong", max_attempts=1)
+    wrong.step(when=lambda ctx, payload: payload["missing"], retry=SOON)(_nothing)
+
+    @queue.on_failure
+    async def failed(ctx: Context, error: BaseException) -> None:
+        heard.append(f"{ctx.topic} {getattr(error, 'type', type(error).__name__)}")
+
+    jobs = [await flow.enqueue({}) for flow in (late, wrong)]
+    await start(queue)
+    for job in jobs:
+        await ended(queue, job)
+    await until(lambda: len(heard) == 2)
+    assert sorted(heard) == ["late WaitTimeout", "wrong KeyError"]

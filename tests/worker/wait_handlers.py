@@ -5,6 +5,8 @@ import contextlib
 import time
 from typing import Any
 
+from pydantic import BaseModel
+
 from tests.worker.step_handlers import note, noted
 from treadle import AnswerError, Context, Retry, WaitTimeout
 
@@ -99,3 +101,68 @@ def sleeps_long(ctx: Context, payload: Payload) -> None:
     for _ in range(600):
         time.sleep(0.1)
         ctx.check_cancelled()
+
+
+# -- values --------------------------------------------------------------------------------------------
+
+
+class Page(BaseModel):
+    number: int
+    text: str
+
+
+def many_pages(count: int = 50) -> list[Page]:
+    """100 KiB, so the result is kept apart."""
+    return [Page(number=number, text="x" * 2048) for number in range(count)]
+
+
+async def makes_pages(ctx: Context, payload: Payload) -> list[Page]:
+    note(payload["path"], "made")
+    return many_pages()
+
+
+def reads_pages(ctx: Context, payload: Payload) -> int:
+    pages = ctx.results["makes_pages"]
+    assert all(type(page) is Page for page in pages)
+    return len(pages)
+
+
+async def reads_pages_async(ctx: Context, payload: Payload) -> int:
+    return reads_pages(ctx, payload)
+
+
+async def keeps_pages(ctx: Context, payload: Payload) -> int:
+    pages = await ctx.step("pages", many_pages)
+    assert all(type(page) is Page for page in pages)
+    note(payload["path"], "read")
+    if ctx.attempt == 1:
+        raise ValueError("once more")
+    return len(pages)
+
+
+def keeps_pages_in_thread(ctx: Context, payload: Payload) -> int:
+    pages = ctx.step("pages", many_pages)
+    assert all(type(page) is Page for page in pages)
+    note(payload["path"], "read")
+    if ctx.attempt == 1:
+        raise ValueError("once more")
+    return len(pages)
+
+
+async def doubles(ctx: Context, payload: Payload) -> str:
+    await ctx.step("one", note, payload["path"], "first", key=1)
+    await ctx.step("one", note, payload["path"], "second", key=2)
+    await ctx.step("one", note, payload["path"], "doubled", key=1)
+    return "never"
+
+
+def doubles_in_thread(ctx: Context, payload: Payload) -> str:
+    ctx.step("one", note, payload["path"], "first", key=1)
+    ctx.step("one", note, payload["path"], "second", key=2)
+    ctx.step("one", note, payload["path"], "doubled", key=1)
+    return "never"
+
+
+def nests(ctx: Context, payload: Payload) -> None:
+    """Names of 60 characters each are too long together."""
+    ctx.step("o" * 60, lambda: ctx.step("i" * 60, note, payload["path"], "never"))

@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import TypeAdapter
 from pydantic_core import to_json
@@ -327,8 +327,7 @@ class Waiting:
     def _value(self, waited: Waited) -> Any:
         step = shown_step(self._wait.name, self._wait.key)
         if waited.state == "waits":
-            kind: Literal["park", "snooze"] = "snooze" if self._wait.sleeps else "park"
-            self._ctx._leave(Suspend(kind, step, waited.delay_ms))
+            self._ctx._leave(Suspend("snooze" if self._wait.sleeps else "park", step, waited.delay_ms))
         if waited.state == "failed":
             kind = WaitTimeout if waited.error_type == "WaitTimeout" else AnswerError
             raise kind(waited.error or f"step {step} failed")

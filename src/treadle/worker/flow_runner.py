@@ -17,7 +17,7 @@ from treadle.model.steps import StepState
 from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, RetryInPlace, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Cause, Interrupt
-from treadle.policy.lifecycle import Completed, Failed, Outcome, Parked, Released
+from treadle.policy.lifecycle import Completed, Outcome, Parked, Released
 from treadle.queue.context import Context, HandlerServices
 from treadle.queue.flows import FlowHandler, FlowStep
 from treadle.queue.steps import input_hash
@@ -194,7 +194,8 @@ class FlowAttempt:
     def _wait_failed(self, name: str, error: str, error_type: str) -> _End:
         """The job's policy decides whether another attempt waits again."""
         step = self._step(name)
-        end = after_call(name, flow.failed_wait(error, error_type), None, self._tries(step, 1))
+        self._last_call, self._last_result = self._new_call(step), flow.failed_wait(error, error_type)
+        end = after_call(name, self._last_result, None, self._tries(step, 1))
         assert isinstance(end, StepEnd)
         known = self._steps.get(StepKey(name))
         attempt = known.attempt if known else 0
@@ -215,14 +216,17 @@ class FlowAttempt:
 
     async def _evaluate_when(self, step: FlowStep[..., Any]) -> _End | None:
         assert step.when
+        await self._read_large_results()
+        call = self._new_call(step)
         try:
-            await self._read_large_results()
-            call = self._new_call(step)
             payload = call.function.payload(call.payload)
             answer = step.when(Context(call, self._runner.services, payload), payload)
             self._whens[step.name] = bool(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # a user's function may raise anything
-            return await self._ended(step, after_call(step.name, describe(error), None, self._tries(step, 1)), 1, 0)
+            self._last_call, self._last_result = call, describe(error)
+            end = after_call(step.name, self._last_result, None, self._tries(step, 1)._replace(step_retry=None))
+            assert isinstance(end, StepEnd), "a condition is not tried in place"
+            return await self._ended(step, end, 1, 0)
         return None
 
     async def _call(self, step: FlowStep[..., Any]) -> _End | None:
@@ -238,8 +242,10 @@ class FlowAttempt:
             if result is None:
                 return None  # the loop sees the interrupt
             ran_ms = int((time.monotonic() - began) * 1000)
-            suspended = self._attempt.suspended
-            end = after_call(step.name, result, call.interruption(), self._tries(step, tries), suspended)
+            counts = self._tries(step, tries)
+            if call.of_flow_s is not None and call.interrupt is not None and call.interrupt.cause is Cause.TIMEOUT:
+                counts = counts._replace(step_retry=None)  # another try would have no time
+            end = after_call(step.name, result, call.interruption(), counts, self._attempt.suspended)
             if not isinstance(end, RetryInPlace):
                 return await self._ended(step, end, tries, ran_ms)
             failed = StepEnd(StepState.PENDING, None, end.error, end.error_type)
@@ -285,11 +291,7 @@ class FlowAttempt:
         retry = self._runner.handler.template.retry
         return Tries(tries, step.retry, self._attempt.job.attempt, retry)
 
-    async def _ended(
-        self, step: FlowStep[..., Any], end: StepEnd | RetryInPlace, tries: int, ran_ms: int
-    ) -> _End | None:
-        if isinstance(end, RetryInPlace):  # a `when` that failed is not tried in place
-            end = StepEnd(StepState.FAILED, None, end.error, end.error_type, Failed(end.error, end.error_type, 1))
+    async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> _End | None:
         if end.lost:
             return _End(None)
         write = self._ended_step(step, end, tries, ran_ms)
