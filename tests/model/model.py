@@ -44,7 +44,7 @@ class ModelJob:
     events: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     flow: ModelSteps = field(default_factory=ModelSteps)
     in_time: bool = False
-    """It has waited for an answer, so it began before its deadline."""
+    """It has done some of its steps, so it began before its deadline."""
     has_steps: bool = False
     """It had some, or an answer to one."""
     kept_progress: int | None = None
@@ -238,6 +238,7 @@ class Model:
         job.flow.interrupt("failed" if event == "job:reclaimed" else "pending")
         job.attempt -= 0 if spent else 1
         job.lease, job.started = None, False
+        job.in_time = job.in_time or (job.has_steps and job.started)
         job.keep_progress()
         if delay_ms:
             job.run_at, job.place = self.now + delay_ms, "later"

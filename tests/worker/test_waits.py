@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.worker import step_handlers
 from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.step_handlers import note, noted
@@ -31,6 +32,7 @@ TELLS = of_all_kinds(handlers.tells_and_waits, handlers.tells_and_waits_in_threa
 CATCHES = of_all_kinds(handlers.catches_all, handlers.catches_all_in_thread)
 RETRIES = of_all_kinds(handlers.retries_around_a_step, handlers.retries_around_a_step_in_thread)
 ASKS = of_all_kinds(handlers.asks, handlers.asks_in_thread)
+WAITS = of_all_kinds(step_handlers.waits, step_handlers.waits_in_thread)
 SOON = Retry(3, backoff="fixed", delay="1ms")
 
 
@@ -131,8 +133,11 @@ async def _nothing(ctx: Context, payload: dict[str, Any]) -> None: ...
 
 
 @pytest.mark.parametrize("process", [False, True])
-async def test_gathered_waits_are_not_taken_for_results(queue: Queue, start: Start, path: str, process: bool) -> None:
-    queue.register("gathers", handlers.gathers, process=process, max_attempts=1)
+@pytest.mark.parametrize("handler", [handlers.gathers, handlers.gathers_in_a_group])
+async def test_gathered_waits_are_not_taken_for_results(
+    queue: Queue, start: Start, path: str, handler: Any, process: bool
+) -> None:
+    queue.register("gathers", handler, process=process, max_attempts=1)
     job = await queue.enqueue("gathers", {"path": path})
     await start(queue)
     seen = await in_status(queue, job, Status.WAITING)
@@ -327,6 +332,30 @@ async def test_another_try_of_a_step_makes_the_steps_in_it_again(
     seen = await job.refresh()
     assert states(seen) == {"outer": "completed", "outer/inner": "completed"}
     assert {step["id"]: step["attempt"] for step in seen.steps} == {"outer": 3, "outer/inner": 1}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+async def test_a_declared_step_waits_and_sleeps(queue: Queue, start: Start, path: str, kind: str) -> None:
+    """Its try and the attempt come back, and its flow goes on after it."""
+    function, options = WAITS[kind]
+    flow = queue.flow("waits", max_attempts=1)
+    flow.step(name="ask", retry=Retry(1), **options)(function)
+    flow.step(name="last")(_nothing)
+    job = await flow.enqueue({"path": path})
+    await start(queue)
+    seen = await in_status(queue, job, Status.WAITING)
+    assert (seen.attempt, seen.steps[0]["attempt"], seen.step, seen.progress) == (0, 0, "ask/approve", 0)
+    assert states(seen) == {
+        "ask": "pending",
+        "ask/approve": "waiting",
+        "ask/before": "completed",
+        "last": "pending",
+    }
+    await queue.signal(job.id, "ask/approve", {"id": 3, "words": []})
+    await job.result("30s")
+    seen = await job.refresh()
+    assert (seen.steps[0]["result"], seen.attempt, seen.steps[0]["attempt"]) == ("approved 3", 1, 1)
+    assert noted(path) == ["doc1"]
 
 
 async def test_tries_are_counted_over_a_restart(queue: Queue, start: Start) -> None:

@@ -33,6 +33,13 @@ async def gathers(ctx: Context, payload: Payload) -> list[Any]:
     return found
 
 
+async def gathers_in_a_group(ctx: Context, payload: Payload) -> list[Any]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ctx.wait_external(name)) for name in ("one", "two")]
+    note(payload["path"], "gathered")
+    return [task.result() for task in tasks]
+
+
 async def catches_all(ctx: Context, payload: Payload) -> Any:
     answer = None
     with contextlib.suppress(BaseException):

@@ -7,12 +7,12 @@ from typing import Any
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
-from treadle.policy.lifecycle import Completed, Failed, Parked, Released, Requeued
+from treadle.policy.lifecycle import Completed, Failed, Parked, Released, Requeued, Snoozed
 from treadle.queue import steering
 from treadle.store.values import Claimed, Effects, StepKey, Touch
 from treadle.testing.contract.steps import DONE, FLOW, answered, checkpoint, park, states, write
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import TOPIC, Workbench, settlement
+from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, settlement
 
 
 class RequeueStepsContract(ContractPart):
@@ -160,6 +160,15 @@ class KeptContract(ContractPart):
         await bench.settle(last, Failed("Boom", "Boom"))
         await steering.requeue(bench.store, [id])
         assert await self.active_ms(bench, await bench.claim_one()) == 0
+
+    async def test_a_job_that_sleeps_started_in_time(self, bench: Workbench) -> None:
+        """Its deadline was for its start."""
+        id, job = await self.half_done(bench, expires_in_ms=MINUTE)
+        nap = Effects(steps=(write("sleep", StepState.WAITING, until_ms=HOUR),))
+        await bench.store.settle([settlement(job, Snoozed(HOUR, "sleeps"))._replace(effects=nap)])
+        await bench.pass_time(HOUR + MINUTE)
+        await bench.store.advance()
+        assert (await bench.claim_one()).id == id
 
     async def active_ms(self, bench: Workbench, job: Claimed) -> int:
         return sum(step.ran_ms for step in (await bench.store.claimed_steps([job.n]))[job.n].steps)

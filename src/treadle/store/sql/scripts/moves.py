@@ -71,6 +71,10 @@ def _put_back(moves: Sequence[Move], now: int) -> Script[None]:
     # A job that was tried before started in time, so its deadline no longer counts.
     if started := [move for move in moves if move.facts.flags & EXPIRES and move.transition.attempt > 0]:
         yield "drop_deadlines", numbers(move.facts.n for move in started)
+    # Nor does it if a job has done some of its steps and goes on with the others, though its attempt was given back.
+    if begun := [m.facts.n for m in moves if m.facts.flags & EXPIRES and m.facts.flags & STEPS and _ran(m)]:
+        yield "drop_deadlines", numbers(begun)
+        yield "started_in_time", numbers(begun)
 
 
 def _ran(move: Move) -> bool:
