@@ -4,6 +4,7 @@ import pytest
 
 from treadle.model.errors import InvalidInput, UnknownStep
 from treadle.model.retry import Retry, families_of
+from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.flow import (
     FlowFacts,
@@ -18,15 +19,29 @@ from treadle.policy.flow import (
     StepFacts,
     Tries,
     after_call,
+    interrupted,
     plan,
     progress,
     rerun,
+    restarts_clock,
     set_aside,
     spent,
     tries_before,
 )
 from treadle.policy.judgement import Cause, Interrupt, Raised, Returned, judge
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Parked, Released, Snoozed
+from treadle.policy.lifecycle import (
+    CancelAcknowledged,
+    Completed,
+    DeadlinePassed,
+    Failed,
+    LeaseExpired,
+    Parked,
+    Released,
+    Requeued,
+    RowState,
+    Snoozed,
+    decide,
+)
 
 FLOW = (PlannedStep("fetch"), PlannedStep("approve", external=True), PlannedStep("publish", conditional=True))
 DONE = StepFacts(StepState.COMPLETED)
@@ -232,3 +247,26 @@ def test_a_try_that_was_put_off_does_not_count() -> None:
 def test_bad_requeues(mode: str, step: str | None, error: type[Exception]) -> None:
     with pytest.raises(error):
         rerun(RAN, mode, step, False)
+
+
+def test_what_the_end_of_an_attempt_does_to_steps() -> None:
+    running = RowState(Status.PROCESSING, 1, 3)
+    alive = [StepState.PROCESSING, StepState.WAITING, StepState.PENDING]
+    cancelled = decide(RowState(Status.CANCELLING, 1, 3), CancelAcknowledged())
+    assert [one.was for one in interrupted(cancelled, True)] == alive
+    assert {one.state for one in interrupted(cancelled, False)} == {StepState.CANCELLED}
+    for state in (running, RowState(Status.PROCESSING, 3, 3)):
+        [lost] = interrupted(decide(state, LeaseExpired("w1")), True)
+        assert lost == (StepState.PROCESSING, StepState.FAILED, "worker lost", "WorkerLost")
+    for outcome in (Released(), Snoozed(1), Failed("Boom", "Boom", 1)):
+        assert interrupted(decide(running, outcome), True) == [(StepState.PROCESSING, StepState.PENDING, None, None)]
+    assert interrupted(decide(RowState(Status.PENDING, 0, 3), DeadlinePassed()), False) == []
+
+
+def test_a_new_attempt_has_all_the_time_of_its_flow() -> None:
+    running = RowState(Status.PROCESSING, 1, 3)
+    for outcome in (Failed("Boom", "Boom", 1), LeaseExpired()):
+        assert restarts_clock(decide(running, outcome))
+    for outcome in (Parked("approve"), Snoozed(1), Released()):
+        assert not restarts_clock(decide(running, outcome))
+    assert restarts_clock(decide(RowState(Status.FAILED, 3, 3), Requeued()))

@@ -13,9 +13,20 @@ from typing import Literal, NamedTuple
 from treadle.model.durations import format_ms
 from treadle.model.errors import AnswerError, InvalidInput, UnknownStep, WaitTimeout
 from treadle.model.retry import Retry, families_of
+from treadle.model.status import Status
 from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState
 from treadle.policy.judgement import CallResult, Interrupt, Raised, judge
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
+from treadle.policy.lifecycle import (
+    WORKER_LOST,
+    CancelAcknowledged,
+    Completed,
+    Failed,
+    Outcome,
+    Parked,
+    Released,
+    Snoozed,
+    Transition,
+)
 
 UNSERVED_MS = 5_000
 UNSERVED = "no worker has the code of step"
@@ -243,6 +254,35 @@ def failed_wait(error: str, error_type: str) -> Raised:
     """A wait that failed, as the failure of a call: the job's policy decides."""
     kind = WaitTimeout if error_type == WaitTimeout.__name__ else AnswerError
     return Raised("error", f"{error_type}: {error}", error_type, families=families_of(kind(error)))
+
+
+# -- when the job moves ---------------------------------------------------------------------------
+
+
+class Interrupted(NamedTuple):
+    """What becomes of the steps in one state when their job's attempt ends, or when it will not go on."""
+
+    was: StepState
+    state: StepState
+    error: str | None = None
+    error_type: str | None = None
+
+
+def interrupted(job: Transition, ran: bool) -> list[Interrupted]:
+    """`ran`: a worker had the job."""
+    if job.to is Status.CANCELLED:
+        alive = (StepState.PROCESSING, StepState.WAITING, StepState.PENDING)
+        return [Interrupted(was, StepState.CANCELLED) for was in alive]
+    if not ran:
+        return []
+    if job.event in ("job:reclaimed", "job:expired"):
+        return [Interrupted(StepState.PROCESSING, StepState.FAILED, WORKER_LOST, "WorkerLost")]
+    return [Interrupted(StepState.PROCESSING, StepState.PENDING)]
+
+
+def restarts_clock(job: Transition) -> bool:
+    """Whether the next attempt has all of its flow's time: it does not go on with the one before."""
+    return job.event in ("job:retrying", "job:reclaimed", "job:requeued")
 
 
 # -- again -----------------------------------------------------------------------------------------
