@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -376,7 +376,7 @@ class PostgresStore(SqlStore):
         if not marked:
             self._look_at = asked + took + max(MARK_SECONDS, LOOK_SHARE * took)
             self._slow_looks = self._slow_looks + 1 if took > SLOW_LOOK_S else 0
-        if not full or self._slow_looks < SLOW_LOOKS:
+        if not full or not places or self._slow_looks < SLOW_LOOKS:
             self._marks.clear()
             return
         for lane, *place in from_json(places):
@@ -486,14 +486,14 @@ def _without(wants: Wants, jobs: int) -> Wants:
 
 def _claimed(columns: Sequence[Any], token: int, lease: int) -> list[Claimed]:
     ns, ids, topics, payloads, attempts, most, flags, due, owned = columns
-    none, tokens, leases = repeat(None), repeat(token), repeat(lease)
-    if owned is None:
-        by = scopes = scope_ids = traces = none
-    else:
+    none = repeat(None)
+    owners: Sequence[Iterable[Any]] = (none, none, none, none)
+    if owned is not None:
         known = from_json(owned)
-        by, scopes, scope_ids, traces = zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True)
-    fields = (ns, ids, topics, payloads, attempts, most, flags, by, scopes, scope_ids, tokens, leases, due, traces)
-    rows = zip(*fields, none, none)  # noqa: B905 some are endless
+        owners = list(zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True))
+    *who, traces = owners
+    lent = (*who, repeat(token), repeat(lease), due, traces)
+    rows = zip(ns, ids, topics, payloads, attempts, most, flags, *lent, none, none)  # noqa: B905 some are endless
     new = tuple.__new__
     return [new(Claimed, row) for row in rows]
 
