@@ -109,8 +109,8 @@ def faulty(queue: Queue) -> FaultyStore:
 class FaultyQueue(Queue):
     """All its stores are faulty ones: the one of its loop, and then those of its workers' lease keepers."""
 
-    def __init__(self, url: str, around_all: Around | None = None) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, around_all: Around | None = None, **options: Any) -> None:
+        super().__init__(url, **options)
         self._around_all = around_all
         self.stores: list[FaultyStore] = []
 

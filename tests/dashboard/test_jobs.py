@@ -4,11 +4,12 @@ import html
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
 from tests.dashboard.visitor import Visitor, words
-from tests.faulty import faulty
+from tests.faulty import FaultyStore
 from treadle.policy.lifecycle import Snoozed
 
 
@@ -186,7 +187,7 @@ async def test_a_snoozed_job_has_no_negative_wait(visitor: Visitor) -> None:
 @pytest.fixture
 async def asked(sqlite_visitor: Visitor) -> Counter[str]:
     """The verbs of the store that pages used."""
-    return faulty(sqlite_visitor.queue).calls
+    return cast(FaultyStore, sqlite_visitor.queue.store).calls
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/errors", "/topics", "/workers", "/system"])
