@@ -18,8 +18,6 @@ from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import ENDED, HOUR, MINUTE, TOPIC, Workbench, new_job
 
-NEARLY_NOW = timedelta(minutes=1)
-
 
 class InsertContract(ContractPart):
     async def test_a_job_comes_back_as_it_was_given(self, bench: Workbench) -> None:
