@@ -46,9 +46,14 @@ async def claim(
     request: Request, here: ServerDep, body: Annotated[doc.ClaimBody, Depends(body_of(doc.ClaimBody))]
 ) -> Response:
     """Claim jobs, each with the token needed to report on it; `wait` waits until one is available."""
-    wait_s = duration_ms(body.wait, "wait") / 1000
     claimed = await here.external.claim(
-        body.workerId, body.topics, body.capabilities, body.limit, wait_s, gone=request.is_disconnected
+        body.workerId,
+        body.topics,
+        body.capabilities,
+        body.limit,
+        wait_s=duration_ms(body.wait, "wait") / 1000,
+        lease=body.lease,
+        gone=request.is_disconnected,
     )
     return answer({"items": [{**job.as_json(), "token": str(token)} for job, token in claimed]})
 
@@ -64,12 +69,12 @@ async def drain(
     return Response(status_code=204)
 
 
-@router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=doc.TokenBody, errors=(404, 409)))
+@router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=doc.HeartbeatBody, errors=(404, 409)))
 async def heartbeat(
-    here: ServerDep, id: JobId, body: Annotated[doc.TokenBody, Depends(body_of(doc.TokenBody))]
+    here: ServerDep, id: JobId, body: Annotated[doc.HeartbeatBody, Depends(body_of(doc.HeartbeatBody))]
 ) -> Response:
     """Renew the lease; the response says whether a cancel was requested."""
-    return _held(*await here.external.heartbeat(id, body.token))
+    return _held(*await here.external.heartbeat(id, body.token, body.lease))
 
 
 @router.post("/api/workers/jobs/{id}/progress", **spec(doc.HoldDocument, body=doc.ProgressBody, errors=(404, 409)))
