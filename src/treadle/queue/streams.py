@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from treadle.insights.feed import RESYNC, Feed, FeedStopped, Listener
 from treadle.model.job import Job
@@ -17,8 +17,10 @@ SNAPSHOT_JOBS = 1000
 
 
 async def events(
-    feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool
+    feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool, whole: bool = False
 ) -> AsyncGenerator[dict[str, Any]]:
+    """`whole` keeps large payloads and results in the events."""
+
     def wanted(job: Mapping[str, Any]) -> bool:
         return topic in (None, job["topic"]) and job_id in (None, job["id"])
 
@@ -28,7 +30,10 @@ async def events(
         if snapshot:
             yield await _snapshot(listener, jobs)
         while told := await listener.next():
-            yield from_json(told.data)
+            event = from_json(told.data)
+            if whole and event.get("truncated"):
+                event["job"] = from_json(to_json(told.facts))
+            yield event
             if snapshot and told.event == RESYNC:
                 yield await _snapshot(listener, jobs)
     except FeedStopped:
@@ -44,7 +49,7 @@ async def _snapshot(listener: Listener, wanted: Listing | str) -> dict[str, Any]
 
 async def states(feed: Feed, job_id: str) -> AsyncGenerator[Job]:
     """One job now, and after each of its events until it has ended or is deleted."""
-    async with contextlib.aclosing(events(feed, None, job_id, snapshot=True)) as told:
+    async with contextlib.aclosing(events(feed, None, job_id, snapshot=True, whole=True)) as told:
         async for event in told:
             if event["event"] == RESYNC:
                 continue
