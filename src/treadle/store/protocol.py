@@ -114,8 +114,9 @@ class Store(Protocol):
     async def open_lease(self, worker: str, lease_ms: int, serves: Mapping[str, Any] | None = None) -> int:
         """A new lease; `serves` says what the worker can do ({topics, capabilities, slots})."""
 
-    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
-        """Prolong a lease, even an expired one; None: it was taken back or given up."""
+    async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
+        """Prolong a lease, even an expired one, by default for as long as the last time. None: it was taken back or
+        given up."""
 
     async def close_lease(self, lease: int) -> None:
         """Give the lease up, so that its jobs can be reclaimed immediately."""

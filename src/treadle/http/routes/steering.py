@@ -141,6 +141,8 @@ async def requeue(
 async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
     """Answer a step that waits, or will, with a result or an error. The first answer counts."""
     body = await _may_answer(request, here, id)
+    if "result" not in body.model_fields_set and body.error is None:
+        raise bad_field("result", "give a result (null is one, too) or an error")
     caller = await here.access.caller(request)
     done = await here.queue.signal(
         id, body.step, body.result, error=body.error, key=body.key, answered_by=caller.account_id

@@ -179,7 +179,7 @@ class SqlStore(ABC):
             await self._change("name_lease", [{"lease": lease}])
         return int(lease)
 
-    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
+    async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
         rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
         if not rows:
             return None
