@@ -142,6 +142,11 @@ class SqlStore(ABC):
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         return None
 
+    async def stored(self, jobs: Sequence[NewJob]) -> list[Any]:
+        """The ones that exist: id, topic, payload, time of creation."""
+        document = to_json([{"id": job.id} for job in jobs]).decode()
+        return await self.read_by_key(self.queries["stored_jobs"].sql, [document])
+
     async def now(self) -> int:
         return int((await self._ask("clock"))[0][0])
 
