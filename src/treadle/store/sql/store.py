@@ -572,6 +572,8 @@ class SqlStore(ABC):
     ) -> Sequence[Record | None]:
         if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
+        if rates and writes and not atomic:
+            raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
