@@ -12,7 +12,7 @@ from starlette.responses import Response
 from treadle.accounts import Caller
 from treadle.http import documents as doc
 from treadle.http.access import refusal
-from treadle.http.bodies import body_of, read_body
+from treadle.http.bodies import ANYBODY, SIGNED_IN, body_of, read_body
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
@@ -160,7 +160,7 @@ async def _may_answer(request: Request, here: Server, id: str) -> doc.SignalBody
     except ApiError as error:
         denied = error
     try:
-        body = await read_body(request, doc.SignalBody)
+        body = await read_body(request, doc.SignalBody, SIGNED_IN if denied is None else ANYBODY)
     except (ApiError, TreadleError) as error:
         raise denied or error from None
     (job,) = await here.jobs([id])
