@@ -13,7 +13,7 @@ from treadle.accounts import Caller
 from treadle.http import documents as doc
 from treadle.http import request_models as req
 from treadle.http.access import refusal
-from treadle.http.bodies import body_of, read_body
+from treadle.http.bodies import ANYBODY, SIGNED_IN, body_of, read_body
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
@@ -163,7 +163,7 @@ async def _may_answer(request: Request, here: Server, id: str) -> req.SignalBody
     except ApiError as error:
         denied = error
     try:
-        body = await read_body(request, req.SignalBody)
+        body = await read_body(request, req.SignalBody, SIGNED_IN if denied is None else ANYBODY)
     except (ApiError, TreadleError) as error:
         raise denied or error from None
     (job,) = await here.jobs([id])
