@@ -267,6 +267,6 @@ def test_a_new_attempt_has_all_the_time_of_its_flow() -> None:
     running = RowState(Status.PROCESSING, 1, 3)
     for outcome in (Failed("Boom", "Boom", 1), LeaseExpired()):
         assert restarts_clock(decide(running, outcome))
-    for gives_back in (Parked("approve"), Snoozed(1), Released()):
-        assert not restarts_clock(decide(running, gives_back))
+    for put_off in (Parked("approve"), Snoozed(1), Released()):
+        assert not restarts_clock(decide(running, put_off))
     assert restarts_clock(decide(RowState(Status.FAILED, 3, 3), Requeued()))
