@@ -177,6 +177,14 @@ async def test_requeue_in_three_ways(api: Api) -> None:
     assert (len(run["result"]), run["resultSize"]) == (100_000, 100_002)
 
 
+async def test_requeue_of_a_job_that_has_not_ended(api: Api) -> None:
+    id = await waiting(api, declared(api))
+    for body in ({}, {"mode": "all"}, {"mode": "from", "step": "approve"}, {"mode": "from", "step": "nothing"}):
+        assert failure(await api.post(f"/api/jobs/{id}/requeue", body)) == (409, "wrong_state"), body
+    assert (await api.post(f"/api/jobs/{id}/requeue", {"mode": "some"})).status_code == 400
+    assert (await api.post(f"/api/jobs/{id}/requeue", {"mode": "from"})).status_code == 400
+
+
 async def test_a_new_payload(api: Api) -> None:
     id = await waiting(api, declared(api))
     await api.post(f"/api/jobs/{id}/cancel")

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from treadle.accounts import SUPERUSERS, USERS, Account, SignInFailed, TooManyAttempts
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.access import refusal
 from treadle.http.bodies import ANYBODY, read_body
 from treadle.http.errors import REQUIRED, ApiError
@@ -22,11 +23,11 @@ DAY_S = 86_400
 COOKIE_S = {USERS: 5 * DAY_S, SUPERUSERS: DAY_S}
 
 
-async def _credentials(request: Request) -> doc.SignInBody:
+async def _credentials(request: Request) -> req.SignInBody:
     """The body; errors in it have PocketBase's messages."""
     _check_collection(request.path_params["collection"])
     try:
-        return await read_body(request, doc.SignInBody, ANYBODY)
+        return await read_body(request, req.SignInBody, ANYBODY)
     except ApiError as error:
         if error.status != 400:
             raise
@@ -38,13 +39,13 @@ async def _credentials(request: Request) -> doc.SignInBody:
 
 @router.post(
     "/api/collections/{collection}/auth-with-password",
-    **spec(doc.SignedIn, body=doc.SignInBody, errors=(404, 429), open_to_all=True),
+    **spec(doc.SignedIn, body=req.SignInBody, errors=(404, 429), open_to_all=True),
 )
 async def auth_with_password(
     request: Request,
     here: ServerDep,
     collection: CollectionName,
-    body: Annotated[doc.SignInBody, Depends(_credentials)],
+    body: Annotated[req.SignInBody, Depends(_credentials)],
     cookie: bool = False,
 ) -> Response:
     """A token for an e-mail address and its password; with `cookie=true` also a session for the browser.
