@@ -260,7 +260,7 @@ RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, p
 
 -- name: settled_by
 -- Endings with these tokens: shows whether a settle happened when its COMMIT got no answer.
-SELECT o.n FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
+SELECT o.n, o.status FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
 
 -- name: mark_cancel
 -- Ask running jobs to stop.
