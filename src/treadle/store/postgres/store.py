@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
+from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
@@ -280,39 +281,29 @@ class PostgresStore(SqlStore):
         tell = wakeups.of_new(jobs)
         return await (self.transact_patiently((), script, tell) if patient else self.transact_or_busy(script, tell))
 
-    async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+    async def _sure_insert(
+        self, jobs: Sequence[NewJob], atomic: bool, *, once_more: bool = True
+    ) -> list[Inserted | Refused]:
         """If the connection breaks at COMMIT, check which jobs exist and insert the others again."""
         try:
-            return await self._insert(jobs, atomic)
+            answers = await self._insert(jobs, atomic)
         except StoreBusy:
             raise
-        except StoreUnavailable:
-            return await self._insert_missing(jobs, atomic)
-        except asyncpg.UniqueViolationError:
-            if not await self._when_created(jobs):
+        except (StoreUnavailable, asyncpg.UniqueViolationError) as error:
+            check_ids(jobs)
+            if isinstance(error, StoreUnavailable) and not once_more:
                 raise
-            # An earlier try was still committing when it was checked, and this one comes after a wait for a lock.
-            return await self._insert_missing(jobs, atomic)
-
-    async def _insert_missing(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        """A missing job was never tried, was refused, or is represented by an older one; another insert tells which."""
-        there = await self._when_created(jobs)
-        missing = [job for job in jobs if job.id not in there]
-        try:
-            told = iter(await self._insert(missing, atomic) if missing else ())
-        except asyncpg.UniqueViolationError:
-            # The server was still working on the first try during the check and has inserted them since.
-            return await self._insert_missing(jobs, atomic)
-        return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
-
-    async def _when_created(self, jobs: Sequence[NewJob]) -> dict[str, int]:
-        sql = "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])"
-        return dict(await self.pools.fetch(sql, [job.id for job in jobs]))
+            found = await self.stored(jobs)
+            if isinstance(error, asyncpg.UniqueViolationError) and not found:
+                raise
+            return await insert_again(
+                jobs, atomic, found, lambda others: self._sure_insert(others, atomic, once_more=False)
+            )
+        return answers if all(job.plain for job in jobs) else await as_first_answered(jobs, answers, self.stored)
 
     async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         if not (jobs[0].plain and _alike(jobs)):
-            answers = await self.transact_or_busy(lambda: scripts.insert(jobs, atomic))
-            return [_own(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+            return await self.transact_or_busy(lambda: scripts.insert(jobs, atomic))
         at = await self._insert_alike(jobs)
         while at is None:
             # The lane does not exist: this is its first enqueue, or the transaction that added it rolled back.
@@ -376,7 +367,7 @@ class PostgresStore(SqlStore):
         if not marked:
             self._look_at = asked + took + max(MARK_SECONDS, LOOK_SHARE * took)
             self._slow_looks = self._slow_looks + 1 if took > SLOW_LOOK_S else 0
-        if not full or self._slow_looks < SLOW_LOOKS:
+        if not full or not places or self._slow_looks < SLOW_LOOKS:
             self._marks.clear()
             return
         for lane, *place in from_json(places):
@@ -464,11 +455,6 @@ async def read_on(connection: Any, reading: Reading[T]) -> T:
         return result
 
 
-def _own(job: NewJob, answer: Inserted | Refused) -> Inserted | Refused:
-    """If this same job already holds the key, the first try succeeded after all."""
-    return Inserted(answer.at) if isinstance(answer, Inserted) and answer.existing_id == job.id else answer
-
-
 def _wanted(wants: Wants) -> tuple[Any, ...]:
     return (
         list(dict.fromkeys(wants.topics)),
@@ -486,14 +472,14 @@ def _without(wants: Wants, jobs: int) -> Wants:
 
 def _claimed(columns: Sequence[Any], token: int, lease: int) -> list[Claimed]:
     ns, ids, topics, payloads, attempts, most, flags, due, owned = columns
-    none, tokens, leases = repeat(None), repeat(token), repeat(lease)
-    if owned is None:
-        by = scopes = scope_ids = traces = none
-    else:
+    none = repeat(None)
+    owners: Sequence[Iterable[Any]] = (none, none, none, none)
+    if owned is not None:
         known = from_json(owned)
-        by, scopes, scope_ids, traces = zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True)
-    fields = (ns, ids, topics, payloads, attempts, most, flags, by, scopes, scope_ids, tokens, leases, due, traces)
-    rows = zip(*fields, none, none)  # noqa: B905 some are endless
+        owners = list(zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True))
+    *who, traces = owners
+    lent = (*who, repeat(token), repeat(lease), due, traces)
+    rows = zip(ns, ids, topics, payloads, attempts, most, flags, *lent, none, none)  # noqa: B905 some are endless
     new = tuple.__new__
     return [new(Claimed, row) for row in rows]
 

@@ -12,11 +12,12 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
-from treadle.policy.lifecycle import Failed, decide
+from treadle.policy.judgement import follow_up_refused
+from treadle.policy.lifecycle import decide
 from treadle.policy.rules import looks_inside
 from treadle.policy.saved_template import KIND, VERSION_KIND
-from treadle.store import wakeups
-from treadle.store.sql import batches, lists, scripts, secrets
+from treadle.store import batches, wakeups
+from treadle.store.sql import lists, scripts, secrets
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
@@ -53,6 +54,7 @@ from treadle.store.views import (
     Changes,
     EndedCount,
     FailedGroup,
+    History,
     Leadership,
     LimitReached,
     Listing,
@@ -144,6 +146,11 @@ class SqlStore(ABC):
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         return None
 
+    async def stored(self, jobs: Sequence[NewJob]) -> list[Any]:
+        """The ones that exist: id, topic, payload, time of creation."""
+        document = to_json([{"id": job.id} for job in jobs]).decode()
+        return await self.read_by_key(self.queries["stored_jobs"].sql, [document])
+
     async def now(self) -> int:
         return int((await self._ask("clock"))[0][0])
 
@@ -177,7 +184,7 @@ class SqlStore(ABC):
             await self._change("name_lease", [{"lease": lease}])
         return int(lease)
 
-    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
+    async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
         rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
         if not rows:
             return None
@@ -229,9 +236,8 @@ class SqlStore(ABC):
         try:
             return await self.transact_or_busy(lambda: scripts.settle([one]), batches.hints([one]))
         except Refused as refusal:
-            failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
             effects = one.effects and one.effects._replace(jobs=(), events=())
-            instead = one._replace(transition=decide(one.job, failed), effects=effects)
+            instead = one._replace(transition=decide(one.job, follow_up_refused(refusal.message)), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), batches.hints([instead]))
             if lost:
                 return [one]
@@ -494,37 +500,39 @@ class SqlStore(ABC):
             topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
         return topics
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
-        rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [
-            EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
-        ]
+    async def history(self, since: int, step_minutes: int) -> History:
+        spans = [{"minute": since // 60_000, "step": step_minutes}]
+        ended = await self._ask("tally_history", spans)
+        times = await self._ask("times_history", spans)
+        return History(
+            [
+                EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran))
+                for minute, topic, status, n, ran in ended
+            ],
+            [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in times],
+        )
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         rows = await self._ask("failed_groups", [{"top": newest}])
         return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
-
-    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
-        rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in rows]
-
-    async def backlog(self) -> Sequence[Backlog]:
-        rows = await self._ask("backlog")
-        return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
     # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
-    async def topics(self) -> Sequence[Topic]:
+    async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
         counts = await self._live_counts()
+        waiting: dict[str, list[Backlog]] = {}
+        for topic, capability, due, n, first in await self._ask("backlog") if backlog else ():
+            waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first)))
         return [
             Topic(
                 name,
                 paused,
                 counts.get(name, {}).get(Status.PENDING, 0),
                 counts.get(name, {}).get(Status.PROCESSING, 0),
+                waiting.get(name, ()),
             )
             for name, paused in await self._ask("list_topics")
         ]
@@ -575,6 +583,8 @@ class SqlStore(ABC):
     ) -> Sequence[Record | None]:
         if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
+        if rates and writes and not atomic:
+            raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
