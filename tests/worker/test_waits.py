@@ -14,7 +14,7 @@ from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Concurrency, Context, Job, JobFailed, Queue, Retry, Snooze, Status, WaitTimeout
 from treadle.policy import flow as policy
 from treadle.policy import rules
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 Kinds = dict[str, tuple[Any, dict[str, Any]]]
 
