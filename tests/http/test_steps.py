@@ -67,6 +67,8 @@ async def test_an_answer_and_what_is_wrong_with_others(api: Api) -> None:
     assert "result.reasons.0" in wrong.json()["data"]
     assert (await api.post(path, {"step": "approve", "result": 1, "error": "x"})).status_code == 400
     assert (await api.post(path, {"result": 1})).status_code == 400
+    for nothing in ({"step": "approve"}, {"step": "approve", "error": None}):
+        assert "result" in (await api.post(path, nothing)).json()["data"], "an answer is never only implied"
     assert (await api.post(path, {"step": "x" * 10_000, "result": 1})).status_code == 400
     done = await api.post(path, {"step": "approve", "result": {"ok": True}})
     assert (done.status_code, done.json()["steps"][1]["status"]) == (200, "completed"), done.text

@@ -35,7 +35,6 @@ from treadle.policy.lifecycle import (
     DeadlinePassed,
     Failed,
     LeaseExpired,
-    Outcome,
     Parked,
     Released,
     Requeued,
@@ -266,8 +265,8 @@ def test_what_the_end_of_an_attempt_does_to_steps() -> None:
 
 def test_a_new_attempt_has_all_the_time_of_its_flow() -> None:
     running = RowState(Status.PROCESSING, 1, 3)
-    over: list[Outcome] = [Failed("Boom", "Boom", 1), LeaseExpired()]
-    assert all(restarts_clock(decide(running, outcome)) for outcome in over)
-    goes_on: list[Outcome] = [Parked("approve"), Snoozed(1), Released()]
-    assert not any(restarts_clock(decide(running, outcome)) for outcome in goes_on)
+    for outcome in (Failed("Boom", "Boom", 1), LeaseExpired()):
+        assert restarts_clock(decide(running, outcome))
+    for put_off in (Parked("approve"), Snoozed(1), Released()):
+        assert not restarts_clock(decide(running, put_off))
     assert restarts_clock(decide(RowState(Status.FAILED, 3, 3), Requeued()))

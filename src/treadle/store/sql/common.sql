@@ -364,6 +364,10 @@ SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.fla
     j.limit_policy, j.limit_most
 FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
+-- name: stored_jobs
+-- The jobs among these that an earlier try of an insert has stored.
+SELECT CAST(j.id AS text), j.topic, CAST(j.payload AS text), j.created_at FROM {rows: id uuid} {seek: jobs j ON j.id = t.id}
+
 -- name: job_facts
 -- The same by number.
 SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
