@@ -151,7 +151,7 @@ async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
     let_go.set()
     job = await job.refresh()
     assert (job.status, job.attempt) == ("pending", 0)
-    assert f"left 1 jobs behind and gave them back: endless {job.id}" in caplog.messages
+    assert f"left 1 job behind and gave it back: endless {job.id}" in caplog.messages
 
 
 async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_lease_runs_out(

@@ -144,7 +144,8 @@ def _give_back_all(engine: Assembly) -> None:
     if left:
         shown = ", ".join(f"{attempt.job.topic} {attempt.job.id}" for attempt in left[:SHOWN_JOBS])
         more = f" and {len(left) - SHOWN_JOBS} more" if len(left) > SHOWN_JOBS else ""
-        log.warning("left %d jobs behind and gave them back: %s%s", len(left), shown, more)
+        what = "1 job behind and gave it" if len(left) == 1 else f"{len(left)} jobs behind and gave them"
+        log.warning("left %s back: %s%s", what, shown, more)
 
 
 def abandon(engine: Assembly) -> None:
