@@ -1,6 +1,5 @@
 """Schedules over HTTP: every field, every refusal, and who may do what."""
 
-import time
 from typing import Any
 
 import pytest
@@ -103,9 +102,7 @@ async def test_an_interval_with_every_option(api: Api) -> None:
 async def test_bad_input_names_its_field_and_stores_nothing(
     api: Api, body: dict[str, Any], status: int, code: str | None, field: str
 ) -> None:
-    began = time.process_time()
     answer = await api.post("/api/schedules", {**DAILY, **body})
-    assert time.process_time() - began < 0.1
     found = failure(answer)
     assert found == (status, code or found[1])
     assert field in answer.json()["data"]

@@ -182,7 +182,7 @@ class Schedules:
     async def update(
         self, schedule_id: str, *, version: int | None = None, **changes: Unpack[ScheduleChanges]
     ) -> Schedule:
-        """Change a schedule. This makes no catch-up run: the next run is the first after now.
+        """Change a schedule. A change of its times makes no catch-up run: the next run is the first after now.
 
         `version` is the version that was read; VersionConflict if the schedule was changed since. A secret in the
         payload that is given as `***` keeps its value.
@@ -304,7 +304,7 @@ class Schedules:
 
         async def as_in_code(old: Schedule, now: int) -> Schedule:
             kept = {name: getattr(old, name) for name in _STATE}
-            return _planned(replace(fresh, **kept, version=old.version + 1, updated_ms=now), now)
+            return _replanned(old, replace(fresh, **kept, version=old.version + 1, updated_ms=now), now)
 
         if saved is not None:
             await self._change(saved.id, as_in_code, store)
@@ -432,11 +432,21 @@ def _edited(schedule: Schedule, changes: Mapping[str, Any], now: int) -> Schedul
         return schedule
     if edited.end_ms != schedule.end_ms:
         check_end(edited, now)
-    return _planned(replace(edited, version=schedule.version + 1, updated_ms=now, problem=None), now)
+    return _replanned(schedule, replace(edited, version=schedule.version + 1, updated_ms=now, problem=None), now)
+
+
+_TIMING = ("cron", "every_ms", "timezone", "start_ms", "end_ms", "enabled")
+
+
+def _replanned(old: Schedule, new: Schedule, now: int) -> Schedule:
+    """A change of anything but the times keeps the next run, or an edit in the due second would lose it."""
+    if all(getattr(old, name) == getattr(new, name) for name in _TIMING):
+        return replace(new, next_ms=old.next_ms, held=old.held)
+    return _planned(new, now)
 
 
 def _planned(schedule: Schedule, now: int) -> Schedule:
-    """With its next run after now, so a change makes no catch-up run."""
+    """With its next run after now, so that there is no catch-up run."""
     return replace(schedule, next_ms=schedule.next_after(now) if schedule.enabled else None, held=False)
 
 
