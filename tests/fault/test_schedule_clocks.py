@@ -1,4 +1,4 @@
-"""Four schedulers over every clock change of every zone from 2020 to 2035: each slot makes one job, at the right time."""
+"""Four schedulers over every clock change of every zone from 2020 to 2035: each slot makes one job at its time."""
 
 import asyncio
 import itertools
