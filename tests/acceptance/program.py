@@ -42,11 +42,11 @@ def make_queue(url: str, folder: Path) -> Queue:
     async def note(ctx: Context) -> None:
         note_run(folder, ctx)
 
-    _add_pipeline(queue, folder)
+    add_pipeline(queue, folder)
     return queue
 
 
-def _add_pipeline(queue: Queue, folder: Path) -> None:
+def add_pipeline(queue: Queue, folder: Path) -> None:
     """Three steps, each noted; the second one runs until the gate is open."""
     flow = queue.flow("pipeline")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Start, StartProgram, Travel
-from tests.acceptance.program import GATE, PHASES, RUNS
+from tests.acceptance.program import GATE, PHASES, RUNS, add_pipeline
 from tests.http.api import Api, opened
 from tests.queue.hands import Hands
 from tests.waiting import ended, in_status, until
@@ -186,6 +186,7 @@ async def test_an_interrupted_phase_is_known_after_a_restart(
     queue: Queue, program: StartProgram, travel: Travel, tmp_path: Path
 ) -> None:
     """Its process is killed in the second phase. What the first one did is kept, and the job says where it was."""
+    add_pipeline(queue, tmp_path)
     job = await queue.enqueue("pipeline", {})
     first = program(name="first")
     under_way = [("download", "completed"), ("process", "processing"), ("upload", "pending")]
@@ -239,6 +240,28 @@ async def test_state_is_stored_before_its_event_is_sent(queue: Queue, start: Sta
         *["job:step:completed"] * len(PHASES),
         "job:completed",
     ]
+
+
+async def test_progress_is_an_event(queue: Queue, start: Start) -> None:
+    go = asyncio.Event()
+
+    @queue.job
+    async def export(ctx: Context) -> None:
+        await ctx.progress(40, "2 of 5")
+        await go.wait()
+
+    stream = queue.stream(snapshot=True)
+    await anext(stream)
+    job = await export.enqueue()
+    await start(queue)
+    async with asyncio.timeout(60):
+        async for event in stream:
+            if event["event"] == "job:progress":
+                break
+    shown = event["job"]
+    assert (shown["id"], shown["status"], shown["progress"]) == (job.id, "processing", 40)
+    assert shown["progressMessage"] == "2 of 5"
+    go.set()
 
 
 async def test_the_events_of_a_job_that_is_retried_fails_is_cancelled_and_deleted(queue: Queue) -> None:

@@ -97,7 +97,10 @@ def test_the_next_runs(treadle: Command, queue: SyncQueue) -> None:
 def test_what_is_wrong_is_one_line(
     treadle: Command, queue: SyncQueue, words: list[str], code: int, message: str
 ) -> None:
-    Queue(treadle.database).register("by_hand", lambda: None, schedulable=False).queue.sync.save_templates()
+    by_hand = Queue(treadle.database)
+    by_hand.register("by_hand", lambda: None, schedulable=False)
+    with by_hand.sync as code:
+        code.save_templates()
     assert message in treadle("schedules", *words).refused(code)
     assert queue.schedules.list() == []
 
