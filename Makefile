@@ -7,7 +7,7 @@ RUN_READY := .venv/.run-ready
 DEV_READY := .venv/.dev-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test browser check fault bench docs screenshots lock clean
+.PHONY: help run test browser check fault bench bench-peers docs screenshots lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ fault: $(DEV_READY) ## Run the fault tests at full length
 bench: $(DEV_READY) ## Measure Treadle
 	$(BIN)/python -m bench
 
+bench-peers: $(DEV_READY) .cache/dbos/bin/dbos ## Measure flows against DBOS
+	$(BIN)/python -m bench.peers
+
 docs: $(DEV_READY) ## Remake the generated documentation
 	@if [ -f scripts/docs.py ]; then $(BIN)/python scripts/docs.py; else echo "nothing to generate yet"; fi
 
@@ -48,7 +51,7 @@ screenshots: $(DEV_READY) ## Take pictures of every page of the dashboard into d
 	$(BIN)/python scripts/screenshots.py
 
 lock: .cache/lock/bin/uv ## Remake requirements/dev.txt with the newest versions
-	$< pip compile pyproject.toml --all-extras --group dev --universal --upgrade --quiet \
+	$< pip compile pyproject.toml --extra postgres --extra otel --group dev --universal --upgrade --quiet \
 		--no-header --no-emit-index-url --no-emit-find-links --output-file requirements/dev.txt
 
 clean: ## Remove the virtual environment, caches and build output
@@ -76,3 +79,7 @@ $(DEV_READY): $(BIN)/pip pyproject.toml requirements/dev.txt
 .cache/lock/bin/uv:
 	$(PYTHON) -m venv .cache/lock
 	.cache/lock/bin/pip install --quiet uv
+
+.cache/dbos/bin/dbos:
+	$(PYTHON) -m venv .cache/dbos
+	.cache/dbos/bin/pip install --quiet dbos

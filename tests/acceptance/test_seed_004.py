@@ -1,8 +1,6 @@
 """Seed 004: phases (here steps), their events and their places in the life of a job. On each store."""
 
 import asyncio
-import importlib
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from tests.queue.hands import Hands
 from tests.waiting import ended, in_status, until
 from treadle import Context, Fail, Job, Queue, Retry
 
-WORDS = Path(__file__).parents[2] / "docs" / "words.md"
 AGAIN = Retry(3, backoff="fixed", delay="1ms")
 ORDER = ["pending", "processing", "completed"]
 
@@ -350,25 +347,3 @@ async def test_a_worker_drains_with_a_time_limit(queue: Queue, start: Start) -> 
     assert (await ended(queue, short)).status == "completed"
     back = await in_status(queue, long, "pending")
     assert (back.attempt, back.locked_by) == (0, None)
-
-
-# -- parts -----------------------------------------------------------------------------------------------------------
-
-
-def test_parts_can_be_imported_on_their_own() -> None:
-    """The table of docs/words.md: the seed's name and where to import ours from."""
-    table = WORDS.read_text().partition("## The parts of seed 004")[2]
-    found = dict(re.findall(r"^\| `(\w+)` \| `(treadle\.[\w.]+)` \|$", table, re.M))
-    assert found.keys() == {
-        "JobQueue",
-        "SqliteStorage",
-        "WorkerPool",
-        "PhaseRunner",
-        "RetryStrategy",
-        "TypedEventBus",
-        "SseSerializer",
-        "RetentionScheduler",
-    }
-    for path in found.values():
-        module, _, name = path.rpartition(".")
-        assert callable(getattr(importlib.import_module(module), name)), path

@@ -292,6 +292,12 @@ async def test_a_wrong_method(sqlite_api: Api, method: str, path: str, allow: se
     answer = await sqlite_api.request(method, path)
     assert failure(answer) == (405, "method_not_allowed")
     assert {one.strip() for one in answer.headers["allow"].split(",")} >= allow
+    asked = await sqlite_api.request("OPTIONS", path, as_=None)
+    assert (asked.status_code, asked.content, asked.headers["allow"]) == (204, b"", answer.headers["allow"])
+
+
+async def test_nothing_is_possible_on_an_unknown_path(sqlite_api: Api) -> None:
+    assert failure(await sqlite_api.request("OPTIONS", "/api/nope")) == (404, "not_found")
 
 
 @pytest.mark.parametrize(

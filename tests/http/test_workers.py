@@ -168,6 +168,43 @@ async def test_the_heartbeat_of_one_job_keeps_no_other(url: str) -> None:
         assert [one.id for one in moved] == [lost["id"]]
 
 
+def held_s(moment: datetime, until: str) -> float:
+    return (datetime.fromisoformat(until) - moment).total_seconds()
+
+
+async def test_a_worker_says_how_long_its_lease_is(api: Api) -> None:
+    await api.enqueue()
+    (job,) = await claim(api, lease="30s")
+    claimed = datetime.fromisoformat(job["claimedAt"])
+    assert 30 <= held_s(claimed, job["lockedUntil"]) < 40
+    assert 30 <= held_s(claimed, (await report(api, job, "heartbeat")).json()["lockedUntil"]) < 60, "as long again"
+    longer = (await report(api, job, "heartbeat", lease="1h")).json()["lockedUntil"]
+    assert 3600 <= held_s(claimed, longer) < 3660
+    assert (await api.get(f"/api/jobs/{job['id']}")).json()["lockedUntil"] == longer
+    kept = (await report(api, job, "progress", percent=5)).json()["lockedUntil"]
+    assert 3600 <= held_s(claimed, kept) < 3660, "progress keeps the length too"
+    shorter = (await report(api, job, "heartbeat", lease=5)).json()["lockedUntil"]
+    assert 5 <= held_s(claimed, shorter) < 60
+
+
+async def test_without_a_lease_the_servers_counts(api: Api) -> None:
+    await api.enqueue()
+    (job,) = await claim(api, lease=None)
+    assert 300 <= held_s(datetime.fromisoformat(job["claimedAt"]), job["lockedUntil"]) < 310
+
+
+@pytest.mark.parametrize("lease", ["4999ms", "3601s", 0, -5, "soon", 1e300, True])
+async def test_a_lease_is_between_five_seconds_and_an_hour(sqlite_api: Api, lease: Any) -> None:
+    await sqlite_api.enqueue()
+    (job,) = await claim(sqlite_api)
+    for answer in (
+        await sqlite_api.post("/api/workers/claim", {**CLAIM, "lease": lease}),
+        await report(sqlite_api, job, "heartbeat", lease=lease),
+    ):
+        assert answer.status_code == 400, answer.text
+        assert "lease" in answer.json()["data"]
+
+
 async def test_a_claim_waits_for_a_job(api: Api) -> None:
     waiting = asyncio.create_task(claim(api, wait="30s"))
     await eventually(lambda: bool(api.queue.store.hub._waiting))  # type: ignore[attr-defined]

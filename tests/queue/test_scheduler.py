@@ -10,13 +10,14 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.faulty import FaultyQueue
 from tests.queue.hands import Hands, eventually
 from tests.queue.scheduling import DAY_MS, HOUR_MS, fire, jobs_of, make_due
 from treadle import Concurrency, Job, NotSchedulable, Queue, Schedule, TemplateDisabled
 from treadle.maintenance import scheduler
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
-from treadle.queue.schedules import KIND, body_of, schedule_from
+from treadle.queue.schedule_records import KIND, body_of, schedule_from
 from treadle.store.values import RecordWrite
 
 
@@ -387,6 +388,36 @@ async def test_a_hundred_and_fifty_due_at_once_are_all_fired(queue: Queue) -> No
         await queue.store.write_records([RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), now)])
     await fire(queue)
     assert len(await jobs_of(queue)) == 150
+
+
+async def test_a_known_schedule_needs_no_hint(queue: Queue) -> None:
+    """The leader sleeps until it is due, not until its next look."""
+    await queue.schedules.create("report", every="1d")
+    assert await fire(queue) == scheduler.LOOK_EVERY_MS
+    schedule = await queue.schedules.create("report", every="1d")
+    await make_due(queue, schedule.id, -2_000)
+    assert 0 < await fire(queue) <= 2_000
+    assert await jobs_of(queue) == []
+
+
+async def test_a_schedule_whose_hint_was_lost_is_found_at_the_next_look(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler: the leader hears nothing of what other processes do."""
+    monkeypatch.setattr(scheduler, "LOOK_EVERY_MS", 200)
+    caplog.set_level("INFO", "treadle.maintenance")
+    async with FaultyQueue(url) as leader, Queue(url) as other:
+        leader.faults.mute()
+        working = asyncio.create_task(leader.work())
+        await eventually(lambda: "leads the maintenance" in caplog.text)
+        schedule = await other.schedules.create("report", every="1d")
+        at = await make_due(other, schedule.id)
+        await eventually(lambda: jobs_of(other))
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        [job] = await jobs_of(other)
+        assert job.scheduled_at is not None
+        assert to_ms(job.scheduled_at) == at
 
 
 async def test_a_running_worker_fires_a_schedule_in_time(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

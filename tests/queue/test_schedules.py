@@ -324,7 +324,7 @@ async def test_the_schedules_of_a_deleted_account_are_disabled_with_the_reason(q
 
 
 def test_the_blocking_face_has_the_same_methods() -> None:
-    inner = {"new_job", "save_code"}
+    inner = {"new_job"}
     for name, method in inspect.getmembers(Schedules, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in inner:
             blocking = inspect.signature(getattr(SyncSchedules, name))

@@ -415,7 +415,7 @@ async def test_a_flow_waits_for_an_answer(queue: Queue, start: Start, path: str)
 
 
 async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
-    flow = queue.flow("early")
+    flow = queue.flow("early", max_attempts=1)
     flow.external("approve", answer=int)
 
     @flow.step
@@ -434,7 +434,7 @@ async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
 
 
 async def test_a_wait_that_nobody_answers(queue: Queue, start: Start) -> None:
-    flow = queue.flow("late")
+    flow = queue.flow("late", max_attempts=1)
     flow.external("approve", timeout="50ms")
     job = await flow.enqueue({})
     await start(queue)

@@ -14,10 +14,10 @@ from treadle.dashboard.ranges import Range
 from treadle.dashboard.state import State
 from treadle.insights import overview
 from treadle.insights.overview import HOUR_MS, Now
-from treadle.insights.times import Distribution, distribution, times
+from treadle.insights.times import Distribution, distribution
 from treadle.model.job import from_ms
 from treadle.model.status import Status
-from treadle.store.values import FOREVER, EndedCount, Topic
+from treadle.store.views import FOREVER, EndedCount, Topic
 
 HOURS = 24
 # A due job that has not started after this long is late.
@@ -51,13 +51,12 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
     """Sorted by the longest waiting job."""
     store = state.queue.store
     at = datetime.now(UTC)
-    now, hours, ended, ran = await asyncio.gather(
+    now, hours, (ended, ran) = await asyncio.gather(
         state.now.get(),
         overview.history(store, at - timedelta(hours=HOURS - 1, minutes=at.minute), 60),
         overview.history(store, at - range_.length, range_.step_minutes),
-        times(store, at - range_.length, range_.step_minutes),
     )
-    rows = [_row(topic, now, distribution(ran, "run", topic.topic), hours, ended, range_) for topic in now.topics]
+    rows = [_row(topic, now, distribution(ran, "run", topic.topic), hours.ended, ended, range_) for topic in now.topics]
     return sorted(rows, key=lambda row: (-row.oldest_ms, row.name))
 
 

@@ -83,6 +83,8 @@ class Parked:
 
     waits: str
     """The steps it waits for, for people; when a wait ends is on its step."""
+    wake_in_ms: int = 0
+    """When it goes on in any case, because a step is due for its next try; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ class Requeued:
     """The steps that run again, with all their keys. None: every one."""
     payload: str | None = None
     """A new payload, as JSON text."""
+    runs: frozenset[tuple[str, str]] | None = None
+    """If given, only these runs of them, by name and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,16 @@ class Transition(NamedTuple):
     """The job is deleted with all its dependent rows."""
     pauses_topic: bool = False
     """Its topic is paused for `delay_ms`, unless it is paused for longer."""
+    then: Transition | None = None
+    """A second transition that follows in the same transaction."""
+
+    def given(self, cancel_requested: bool) -> Transition:
+        """What applies to the job as the store finds it."""
+        return self.if_cancelling if cancel_requested and self.if_cancelling else self
+
+
+GIVE_ATTEMPT_BACK = frozenset({"job:snoozed", "job:released", "job:waiting"})
+"""The events of transitions that end an attempt without using it up."""
 
 
 def decide(job: JobState, outcome: Outcome) -> Transition:
@@ -306,7 +320,8 @@ def _released(job: JobState, outcome: Released | ReleasedByHand) -> Transition:
 def _parked(job: JobState, outcome: Parked) -> Transition:
     message = f"waits for {outcome.waits}"
     return _unless_cancelling(
-        job, Transition(Status.WAITING, max(job.attempt - 1, 0), event="job:waiting", message=message)
+        job,
+        Transition(Status.WAITING, max(job.attempt - 1, 0), outcome.wake_in_ms, "job:waiting", message),
     )
 
 
@@ -340,7 +355,10 @@ def _cancel_requested(job: JobState, outcome: CancelRequested) -> Transition:
         return Transition(Status.CANCELLING, job.attempt)  # a second request changes nothing
     if job.status is Status.PENDING:
         return Transition(Status.CANCELLED, job.attempt, event="job:cancelled", message=outcome.reason)
-    return Transition(Status.CANCELLING, job.attempt, event="job:cancelling", message=outcome.reason)
+    asked = Transition(Status.CANCELLING, job.attempt, event="job:cancelling", message=outcome.reason)
+    if job.status is Status.WAITING:  # no worker holds it, so none has to be asked
+        return asked._replace(then=_cancel_acknowledged(job, CancelAcknowledged(outcome.reason)))
+    return asked
 
 
 def _grace_over(job: JobState, _: GraceOver) -> Transition:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from typing_extensions import Unpack
 
 from treadle.model.durations import Duration
+from treadle.model.errors import Suspend
 from treadle.model.handler import HandlerContext
 from treadle.model.retry import Retry
 from treadle.queue.new_jobs import EnqueueOptions
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 class RunningCall(Protocol):
     """The parts of the running call that a context needs."""
+
+    suspended: Suspend | None
+    """Set once the handler was told to leave because it has to wait."""
 
     @property
     def job(self) -> Claimed: ...
@@ -166,7 +170,7 @@ class Context(HandlerContext):
 
     def check_cancelled(self) -> Checkpoint:
         """Stop here if the job should stop: raises JobCancelled, TimeoutError or LeaseLost."""
-        self._call.check()
+        self._check()
         if self._deadline is not None and time.monotonic() > self._deadline[0]:
             error = self._deadline[1]()
             raise error
@@ -177,8 +181,18 @@ class Context(HandlerContext):
 
         Workers renew leases automatically. Call this to be sure of the lease right before a side effect.
         """
-        self._call.check()
+        self._check()
         return self._services.heartbeat(self._call)
+
+    def _check(self) -> None:
+        """Raise why the handler should stop. One that caught that it has to wait is told again."""
+        if self._call.suspended is not None:
+            raise self._call.suspended
+        self._call.check()
+
+    def _leave(self, suspend: Suspend) -> NoReturn:
+        self._call.suspended = suspend
+        raise suspend
 
     @overload
     def enqueue(
@@ -196,7 +210,7 @@ class Context(HandlerContext):
     @overload
     def enqueue(
         self,
-        topic: ArgumentsTask[..., ..., Any, ResultT],
+        topic: ArgumentsTask[..., ..., Any, ResultT, Any],
         payload: Mapping[str, Any] | None = None,
         *,
         with_outcome: bool = False,
@@ -215,6 +229,8 @@ class Context(HandlerContext):
         `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
         does not complete stores no follow-up jobs. If one of them is refused, this job fails with `FollowUpRefused`.
         """
+        if self._call.suspended is not None:
+            raise self._call.suspended
         job = self._call.job
         given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
         if with_outcome:

@@ -19,10 +19,21 @@ from treadle.model.errors import InvalidInput, Refused, StoreUnavailable
 from treadle.model.handler import Handler
 from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
+from treadle.queue.known_templates import KnownTemplates
 from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.queue import Queue
 from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
-from treadle.queue.tasks import Args, ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, bound, payloads_of
+from treadle.queue.tasks import (
+    Args,
+    ArgumentsTask,
+    PayloadT,
+    PayloadTask,
+    ResultT,
+    SignatureT,
+    Task,
+    bound,
+    payloads_of,
+)
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -139,7 +150,7 @@ class SyncQueue:
     @overload
     def enqueue(
         self,
-        topic: ArgumentsTask[..., ..., Any, ResultT],
+        topic: ArgumentsTask[..., ..., Any, ResultT, Any],
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> SyncJob[ResultT]: ...
@@ -200,11 +211,27 @@ class SyncQueue:
         await asyncio.gather(*calls, return_exceptions=True)
         await self._queue.close()
 
+    @overload
     def stream(
-        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False
-    ) -> Generator[dict[str, Any]]:
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: None = None
+    ) -> Generator[dict[str, Any]]: ...
+    @overload
+    def stream(
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: Literal["sse"]
+    ) -> Generator[bytes]: ...
+    def stream(
+        self,
+        *,
+        topic: str | None = None,
+        job_id: str | None = None,
+        snapshot: bool = False,
+        format: Literal["sse"] | None = None,
+    ) -> Generator[Any]:
         """See `Queue.stream`."""
-        return self._iterate(self._queue.stream(topic=topic, job_id=job_id, snapshot=snapshot))
+        source: AsyncGenerator[Any] = Queue.stream(
+            self._queue, topic=topic, job_id=job_id, snapshot=snapshot, format=cast(Any, format)
+        )
+        return self._iterate(source)
 
     def watch(self, job_id: str) -> Generator[SyncJob]:
         """See `Queue.watch`."""
@@ -345,6 +372,7 @@ class _Joined(Queue):
         self.__dict__.update(queue.__dict__)
         self.queue = queue
         self.session = session
+        self._known = _AlreadyRead(queue._known)
 
     def _bind(self, job: Job) -> Job:
         return self.queue._bind(job)
@@ -352,8 +380,13 @@ class _Joined(Queue):
     async def _session(self, *, joined: bool = False) -> Any:
         return self.session
 
-    async def _read_templates(self, session: Any) -> None:
-        """Already read."""
+
+class _AlreadyRead(KnownTemplates):
+    def __init__(self, known: KnownTemplates) -> None:
+        self.__dict__.update(known.__dict__)
+
+    async def read(self, session: Any) -> None:
+        """It was read with the session."""
 
 
 class _NotHere(Exception):
@@ -363,17 +396,14 @@ class _NotHere(Exception):
 class _Direct(_Joined):
     """The same for plain enqueues, which join no transaction."""
 
+    def __init__(self, queue: Queue, session: Any) -> None:
+        super().__init__(queue, session)
+        self._known = _KnownHere(queue._known)
+
     async def _session(self, *, joined: bool = False) -> Any:
         if not self.session.saved:
             raise _NotHere
         return self.session
-
-    async def _read_templates(self, session: Any) -> None:
-        if self._templates_are_old(session):
-            raise _NotHere
-
-    async def _save_templates(self, session: Any) -> None:
-        raise _NotHere
 
     async def _add(self, session: Any, job: NewJob) -> Inserted:
         answers = session.store.insert_here([job])
@@ -385,6 +415,15 @@ class _Direct(_Joined):
         if answer.existing_id is not None:
             raise _NotHere  # the loop enqueues again, finds the existing job and reads it
         return cast(Inserted, answer)
+
+
+class _KnownHere(_AlreadyRead):
+    async def read(self, session: Any) -> None:
+        if self.are_old(session):
+            raise _NotHere
+
+    async def save(self, session: Any) -> None:
+        raise _NotHere
 
 
 # Inside the class, `list` is the method.
@@ -427,7 +466,7 @@ class SyncPayloadTask(Generic[PayloadT, ResultT]):
         return self._queue.enqueue_many(self._topic, payloads, **merged(self._options, options))
 
 
-class SyncArgumentsTask(Generic[Args, ResultT]):
+class SyncArgumentsTask(Generic[Args, ResultT, SignatureT]):
     """`task.sync` of a task with arguments."""
 
     def __init__(self, queue: SyncQueue, handler: Handler, options: EnqueueOptions) -> None:
@@ -437,7 +476,7 @@ class SyncArgumentsTask(Generic[Args, ResultT]):
 
     @overload  # of a function without arguments, as in `ArgumentsTask`
     def enqueue(
-        self: SyncArgumentsTask[[], ResultT],
+        self: SyncArgumentsTask[[], ResultT, Callable[[], None]],
         payload: Mapping[str, Any] | None = None,
         /,
         **options: Unpack[EnqueueOptions],

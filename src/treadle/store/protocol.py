@@ -18,43 +18,43 @@ from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.store.values import (
-    ANY_SIZE,
-    FOREVER,
     Advanced,
     Answer,
-    Backlog,
-    Changes,
     Checkpoint,
     Claim,
     Claimed,
     ClaimedSteps,
-    EndedCount,
-    FailedGroup,
-    Finding,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leadership,
-    Listing,
-    LiveWorker,
     NewJob,
-    Obstacle,
     Reaped,
     Record,
     RecordWrite,
     Refusal,
     Renewed,
     Settlement,
-    Stats,
     StepKey,
-    StepPage,
-    Times,
-    Topic,
     TopicRate,
     Touch,
     UserDatabase,
     Wants,
+)
+from treadle.store.views import (
+    ANY_SIZE,
+    FOREVER,
+    Changes,
+    FailedGroup,
+    Finding,
+    History,
+    Leadership,
+    Listing,
+    LiveWorker,
+    Obstacle,
+    Stats,
+    StepPage,
+    Topic,
 )
 from treadle.telemetry.outages import OutageLog
 
@@ -114,8 +114,9 @@ class Store(Protocol):
     async def open_lease(self, worker: str, lease_ms: int, serves: Mapping[str, Any] | None = None) -> int:
         """A new lease; `serves` says what the worker can do ({topics, capabilities, slots})."""
 
-    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
-        """Prolong a lease, even an expired one; None: it was taken back or given up."""
+    async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
+        """Prolong a lease, even an expired one, by default for as long as the last time. None: it was taken back or
+        given up."""
 
     async def close_lease(self, lease: int) -> None:
         """Give the lease up, so that its jobs can be reclaimed immediately."""
@@ -210,18 +211,12 @@ class Store(Protocol):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats: ...
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
-        """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
+    async def history(self, since: int, step_minutes: int) -> History:
+        """Endings since then by spans of `step_minutes`, topic and status, and histograms of how long jobs waited and
+        ran; from the roll-ups."""
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         """The newest so many failed jobs, by error group."""
-
-    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
-        """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have
-        minutes for two hours, half hours for a day and hours before that."""
-
-    async def backlog(self) -> Sequence[Backlog]:
-        """Pending jobs by topic and capability."""
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         """The limits that keep this pending job from starting."""
@@ -236,7 +231,8 @@ class Store(Protocol):
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         """Start no jobs of this topic until then; 0 resumes it."""
 
-    async def topics(self) -> Sequence[Topic]: ...
+    async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
+        """All topics with their live jobs; with `backlog`, pending jobs by capability too."""
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
@@ -269,9 +265,9 @@ class Store(Protocol):
     async def write_records(
         self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
     ) -> Sequence[Record | None]:
-        """Create or change records in one transaction, together with the rate limits of topics. None: this one was not
-        written, because its id or key is taken, its version is a different one, or it is gone; the others are written.
-        `atomic`: then VersionConflict instead, and nothing is written."""
+        """Create or change records. None: this one was not written, because its id or key is taken, its version is a
+        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with the rate
+        limits of topics; VersionConflict instead of None, and nothing is written. Records and `rates` need `atomic`."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

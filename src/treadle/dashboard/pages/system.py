@@ -23,7 +23,7 @@ from treadle.model.errors import InvalidInput, JobNotFound
 from treadle.model.job import checked_topic, from_ms
 from treadle.policy import rules
 from treadle.policy.rules import InvalidRule, RequestFacts
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 
 AUDITED = 100
 LISTED_USERS = 1000

@@ -12,10 +12,11 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
-from treadle.policy.lifecycle import Failed, decide
+from treadle.policy.judgement import follow_up_refused
+from treadle.policy.lifecycle import decide
 from treadle.policy.rules import looks_inside
 from treadle.policy.saved_template import KIND, VERSION_KIND
-from treadle.store import wakeups
+from treadle.store import batches, wakeups
 from treadle.store.sql import lists, scripts, secrets
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
@@ -24,43 +25,46 @@ from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_fr
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
-    ANY_SIZE,
-    FOREVER,
     Advanced,
     Answer,
-    Backlog,
     CancelRequest,
-    Changes,
     Checkpoint,
     Claimed,
     ClaimedSteps,
-    EndedCount,
-    FailedGroup,
     FollowUpsBusy,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leadership,
-    LimitReached,
-    Listing,
-    LiveWorker,
     NewJob,
-    Obstacle,
-    RateReached,
     Reaped,
     Record,
     RecordWrite,
     Refusal,
     Renewed,
     Settlement,
-    Stats,
     StepKey,
+    TopicRate,
+    Touch,
+)
+from treadle.store.views import (
+    ANY_SIZE,
+    FOREVER,
+    Backlog,
+    Changes,
+    EndedCount,
+    FailedGroup,
+    History,
+    Leadership,
+    LimitReached,
+    Listing,
+    LiveWorker,
+    Obstacle,
+    RateReached,
+    Stats,
     StepPage,
     Times,
     Topic,
-    TopicRate,
-    Touch,
 )
 from treadle.telemetry.outages import OutageLog
 
@@ -142,6 +146,11 @@ class SqlStore(ABC):
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         return None
 
+    async def stored(self, jobs: Sequence[NewJob]) -> list[Any]:
+        """The ones that exist: id, topic, payload, time of creation."""
+        document = to_json([{"id": job.id} for job in jobs]).decode()
+        return await self.read_by_key(self.queries["stored_jobs"].sql, [document])
+
     async def now(self) -> int:
         return int((await self._ask("clock"))[0][0])
 
@@ -175,7 +184,7 @@ class SqlStore(ABC):
             await self._change("name_lease", [{"lease": lease}])
         return int(lease)
 
-    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
+    async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
         rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
         if not rows:
             return None
@@ -190,19 +199,25 @@ class SqlStore(ABC):
     ) -> list[Settlement]:
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
-            settlements, lost = _only_newest(settlements)
-        for lease in sorted({one.job.lease for one in settlements}):
-            mine = [one for one in settlements if one.job.lease == lease]
-            plain = [one for one in mine if is_plain(one)]
-            if plain:
-                lost += await self.settle_completed(lease, plain)
-            rest = [one for one in mine if not is_plain(one) and not _may_be_refused(one)]
-            if rest:
-                lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
+            settlements, lost = batches.only_newest(settlements)
+        plain = [one for one in settlements if batches.is_plain(one)]
+        for lease, mine in batches.by_lease(plain):
+            lost += await self.settle_completed(lease, mine)
+        if len(plain) < len(settlements):
+            lost += await self._settle_others([one for one in settlements if not batches.is_plain(one)], refused)
+        return lost
+
+    async def _settle_others(
+        self, settlements: Sequence[Settlement], refused: list[Settlement] | None
+    ) -> list[Settlement]:
+        lost: list[Settlement] = []
+        sure = [one for one in settlements if not batches.may_be_refused(one)]
+        for _, mine in batches.by_lease(sure):
+            lost += await self.transact(lambda mine=mine: scripts.settle(mine), batches.hints(mine))  # type: ignore[misc]
         left: list[Settlement] = []
         tried = 0
         for one in settlements:
-            if not _may_be_refused(one):
+            if not batches.may_be_refused(one):
                 continue
             if tried == BUSY_TRIES:
                 left.insert(0, one)  # before the ones that were tried
@@ -219,12 +234,11 @@ class SqlStore(ABC):
     async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
         """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
-            return await self.transact_or_busy(lambda: scripts.settle([one]), _told([one]))
+            return await self.transact_or_busy(lambda: scripts.settle([one]), batches.hints([one]))
         except Refused as refusal:
-            failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
             effects = one.effects and one.effects._replace(jobs=(), events=())
-            instead = one._replace(transition=decide(one.job, failed), effects=effects)
-            lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
+            instead = one._replace(transition=decide(one.job, follow_up_refused(refusal.message)), effects=effects)
+            lost = await self.transact(lambda: scripts.settle([instead]), batches.hints([instead]))
             if lost:
                 return [one]
             refused.append(instead)
@@ -236,14 +250,14 @@ class SqlStore(ABC):
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         known: set[tuple[int, int]] = set()
-        newest = _one_per_job(touches)
+        newest = batches.touch_per_job(touches)
         for i in range(0, len(newest), TOUCHED_TOGETHER):
             rows = [one._asdict() | {"lease": lease} for one in newest[i : i + TOUCHED_TOGETHER]]
             known.update((n, token) for n, token in await self._change("touch_running", rows))
         return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        merged = _one_checkpoint_per_job(checkpoints)
+        merged = batches.checkpoint_per_job(checkpoints)
         lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
         written = {(one.n, one.token) for one in merged} - set(lost)
         return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
@@ -486,37 +500,39 @@ class SqlStore(ABC):
             topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
         return topics
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
-        rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [
-            EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
-        ]
+    async def history(self, since: int, step_minutes: int) -> History:
+        spans = [{"minute": since // 60_000, "step": step_minutes}]
+        ended = await self._ask("tally_history", spans)
+        times = await self._ask("times_history", spans)
+        return History(
+            [
+                EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran))
+                for minute, topic, status, n, ran in ended
+            ],
+            [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in times],
+        )
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         rows = await self._ask("failed_groups", [{"top": newest}])
         return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
-
-    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
-        rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in rows]
-
-    async def backlog(self) -> Sequence[Backlog]:
-        rows = await self._ask("backlog")
-        return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
     # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
-    async def topics(self) -> Sequence[Topic]:
+    async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
         counts = await self._live_counts()
+        waiting: dict[str, list[Backlog]] = {}
+        for topic, capability, due, n, first in await self._ask("backlog") if backlog else ():
+            waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first)))
         return [
             Topic(
                 name,
                 paused,
                 counts.get(name, {}).get(Status.PENDING, 0),
                 counts.get(name, {}).get(Status.PROCESSING, 0),
+                waiting.get(name, ()),
             )
             for name, paused in await self._ask("list_topics")
         ]
@@ -567,6 +583,8 @@ class SqlStore(ABC):
     ) -> Sequence[Record | None]:
         if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
+        if rates and writes and not atomic:
+            raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
@@ -591,65 +609,3 @@ def _then_wake(script: Script[T]) -> Script[T]:
     answer = yield from script
     yield from scripts.take_wakes()
     return answer
-
-
-def is_plain(one: Settlement) -> bool:
-    done = one.transition.to is Status.COMPLETED and one.transition.event is None
-    return done and one.job.flags == 0 and not one.effects
-
-
-def _may_be_refused(one: Settlement) -> bool:
-    return one.effects is not None and bool(one.effects.jobs)
-
-
-def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
-    live."""
-    tokens: dict[int, int] = {}
-    for one in settlements:
-        tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
-    newest = [one for one in settlements if one.job.token == tokens[one.job.n]]
-    return newest, [one for one in settlements if one.job.token < tokens[one.job.n]]
-
-
-def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
-    """The reports about the newest claim of each job, merged: a statement gets each job once."""
-    newest: dict[int, Touch] = {}
-    for one in touches:
-        known = newest.get(one.n)
-        if known is None or one.token > known.token:
-            newest[one.n] = one
-        elif one.token == known.token:
-            progress = known.progress if one.progress is None else one.progress
-            message = known.message if one.message is None else one.message
-            grace_ms = known.grace_ms if one.grace_ms is None else one.grace_ms
-            newest[one.n] = one._replace(progress=progress, message=message, grace_ms=grace_ms)
-    return list(newest.values())
-
-
-def _one_checkpoint_per_job(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The newest claim of each job, several of its checkpoints as one: a statement gets each job once."""
-    newest: dict[int, Checkpoint] = {}
-    for one in checkpoints:
-        known = newest.get(one.n)
-        if known is None or one.token > known.token:
-            newest[one.n] = one
-        elif one.token == known.token:
-            newest[one.n] = known.then(one)
-    return list(newest.values())
-
-
-def _told(settlements: Sequence[Settlement]) -> list[str]:
-    """The hints for these endings."""
-    tell = [wakeups.ENDED]
-    if any(
-        one.transition.to is Status.WAITING or (one.transition.to is Status.PENDING and one.transition.delay_ms)
-        for one in settlements
-    ):
-        tell.append(wakeups.LATER)
-    put_back = (Status.PENDING, Status.WAITING)
-    if any(one.job.flags or one.transition.to in put_back for one in settlements):
-        tell.append(wakeups.READY)
-    if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
-        tell += wakeups.of_new(new)
-    return list(dict.fromkeys(tell))
