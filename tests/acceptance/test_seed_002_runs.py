@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Start
-from tests.acceptance.pipeline import TITLES, Pipeline
+from tests.acceptance.pipeline import TITLES, Pipeline, Task
 from tests.http.api import Api, failure, opened
 from tests.waiting import ended, in_status, until
 from treadle import CancelPolicy, Context
@@ -75,7 +75,7 @@ async def test_a_new_run_has_every_field_of_the_seed(api: Api) -> None:
 
 async def test_a_run_from_its_claim_to_its_end(api: Api, start: Start) -> None:
     pipeline = Pipeline(api.queue)
-    made = await pipeline.flow.enqueue({"target": "a"})
+    made = await pipeline.flow.enqueue(Task(target="a"))
     worker = await start(api.queue)
 
     async def half() -> dict[str, Any] | None:
@@ -104,7 +104,7 @@ async def test_a_run_from_its_claim_to_its_end(api: Api, start: Start) -> None:
 async def test_a_run_keeps_its_error(api: Api, start: Start) -> None:
     pipeline = Pipeline(api.queue, max_attempts=1)
     pipeline.go.set()
-    made = await pipeline.flow.enqueue({"target": "a", "fails": 1})
+    made = await pipeline.flow.enqueue(Task(target="a", fails=1))
     await start(api.queue)
     await ended(api.queue, made)
     job = await read(api, made.id)
@@ -126,7 +126,7 @@ async def test_a_run_keeps_its_error(api: Api, start: Start) -> None:
 async def test_events_have_the_fields_of_the_seed(api: Api, start: Start) -> None:
     pipeline = Pipeline(api.queue)
     pipeline.go.set()
-    made = await pipeline.flow.enqueue({"target": "a"})
+    made = await pipeline.flow.enqueue(Task(target="a"))
     worker = await start(api.queue)
     await ended(api.queue, made)
     events = await timeline(api, made.id)
@@ -275,7 +275,7 @@ async def test_a_running_run_is_asked_and_the_worker_acknowledges(api: Api) -> N
 async def test_a_worker_looks_for_the_request_between_steps_and_inside_a_long_one(api: Api, start: Start) -> None:
     """`execute` is stopped where it waits; `finalize`, which must finish once begun, never begins."""
     pipeline = Pipeline(api.queue)
-    made = await pipeline.flow.enqueue({"target": "a"})
+    made = await pipeline.flow.enqueue(Task(target="a"))
     await start(api.queue)
     await pipeline.begun.wait()
     await api.post(f"/api/jobs/{made.id}/cancel", {"reason": "enough"})
@@ -358,7 +358,8 @@ async def test_only_the_owner_writes(api: Api, verb: str) -> None:
     [old] = (await api.post("/api/workers/claim", claim)).json()["items"]
     await api.post(f"/api/jobs/{job['id']}/release")
     [new] = (await api.post("/api/workers/claim", claim)).json()["items"]
-    more: dict[str, Any] = {"fail": {"error": "x"}, "progress": {"percent": 1, "message": "x"}}.get(verb, {})
+    bodies: dict[str, dict[str, Any]] = {"fail": {"error": "x"}, "progress": {"percent": 1, "message": "x"}}
+    more = bodies.get(verb, {})
     before = await read(api, job["id"])
     path = f"/api/workers/jobs/{job['id']}/{verb}"
     assert failure(await api.post(path, {"token": old["token"], **more})) == (409, "lease_lost")

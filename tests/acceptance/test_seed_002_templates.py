@@ -8,10 +8,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.acceptance.conftest import Start, Travel
-from tests.acceptance.pipeline import TITLES, Pipeline
+from tests.acceptance.pipeline import TITLES, Pipeline, Task
 from tests.http.api import Api, failure, opened
 from tests.queue.scheduling import fire, make_due
 from tests.waiting import after_failures, ended
+from treadle import CancelPolicy
 from treadle.cli import demo_jobs
 
 TAIPEI = ZoneInfo("Asia/Taipei")
@@ -102,7 +103,7 @@ async def test_a_template_answers_whether_it_can_be_repeated(api: Api) -> None:
 async def test_a_template_answers_how_often_it_is_tried(api: Api, start: Start, travel: Travel) -> None:
     pipeline = Pipeline(api.queue)
     pipeline.go.set()
-    job = await pipeline.flow.enqueue({"target": "a", "fails": 2})
+    job = await pipeline.flow.enqueue(Task(target="a", fails=2))
     assert job.max_attempts == 2
     await start(api.queue)
     first = await after_failures(api.queue, job, 1)
@@ -119,7 +120,7 @@ async def test_a_template_answers_whether_it_can_be_cancelled(api: Api) -> None:
     for supported in (True, False):
         options = {"supported": supported, "mode": "cooperative", "graceSeconds": 30}
         topic = f"cancel_{supported}".lower()
-        api.queue.register(topic, lambda: None, cancel=demo_jobs.CancelPolicy(supported=supported))
+        api.queue.register(topic, lambda: None, cancel=CancelPolicy(supported=supported))
         await api.queue.save_templates()
         assert (await api.get(f"/api/templates/{topic}")).json()["cancelPolicy"] == options
         job = await api.enqueue(topic)

@@ -99,8 +99,8 @@ def test_what_is_wrong_is_one_line(
 ) -> None:
     by_hand = Queue(treadle.database)
     by_hand.register("by_hand", lambda: None, schedulable=False)
-    with by_hand.sync as code:
-        code.save_templates()
+    with by_hand.sync as its_code:
+        its_code.save_templates()
     assert message in treadle("schedules", *words).refused(code)
     assert queue.schedules.list() == []
 

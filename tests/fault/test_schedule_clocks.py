@@ -59,7 +59,8 @@ def _around(change: ClockChange) -> Iterator[tuple[str, timedelta, list[datetime
 
 async def _make(queue: Queue, topic: str, changes: list[ClockChange]) -> Slots:
     """A schedule for each change and expression, due since long ago; the slots that it has."""
-    writes, expected = [], set()
+    writes: list[RecordWrite] = []
+    expected: Slots = set()
     for number, change in enumerate(changes):
         for cron, long, slots in _around(change):
             start, end = change.at - long, change.at + long

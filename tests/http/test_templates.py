@@ -166,7 +166,7 @@ async def test_a_payload_is_checked_wherever_it_comes_from(
     if not with_handler:
         del api.queue.handlers["demo_long_task"]
     good = {"topic": "demo_long_task", "payload": {"target": "a"}}
-    job = await api.enqueue(**good)
+    job = await api.enqueue("demo_long_task", {"target": "a"})
     await api.post(f"/api/jobs/{job['id']}/cancel")
     scheduled = (await api.post("/api/schedules", {**good, "cron": "@daily"})).json()
     body = {**good, "payload": payload}

@@ -17,6 +17,7 @@ from treadle import Concurrency, Job, NotSchedulable, Queue, Schedule, TemplateD
 from treadle.maintenance import scheduler
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
+from treadle.queue.schedule_options import CodeSchedule
 from treadle.queue.schedule_records import KIND, body_of, schedule_from
 from treadle.store.values import RecordWrite
 
@@ -165,11 +166,12 @@ async def test_an_edit_in_the_due_second_does_not_lose_the_slot(queue: Queue, ch
 async def test_a_deploy_in_the_due_second_does_not_lose_the_slot(url: str) -> None:
     """And one that changes the times makes no catch-up run."""
     made = []
-    for schedule in (
+    releases: list[CodeSchedule] = [
         {"cron": "0 9 * * *"},
         {"cron": "0 9 * * *", "payload": {"a": 1}},
         {"cron": "0 10 * * *", "payload": {"a": 1}},
-    ):
+    ]
+    for schedule in releases:
         queue = Queue(url)
         queue.register("report", lambda payload: None, schedule=schedule)
         async with queue:
@@ -406,7 +408,8 @@ async def test_a_schedule_whose_hint_was_lost_is_found_at_the_next_look(
     """As behind a pooler: the leader hears nothing of what other processes do."""
     monkeypatch.setattr(scheduler, "LOOK_EVERY_MS", 200)
     caplog.set_level("INFO", "treadle.maintenance")
-    async with FaultyQueue(url) as leader, Queue(url) as other:
+    leader = FaultyQueue(url)
+    async with leader, Queue(url) as other:
         leader.faults.mute()
         working = asyncio.create_task(leader.work())
         await eventually(lambda: "leads the maintenance" in caplog.text)
