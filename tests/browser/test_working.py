@@ -131,6 +131,53 @@ def test_qualifiers_are_completed(person: Person, served: Site) -> None:
     person.page.wait_for_url("**q=topic*")
 
 
+def test_payload_keys_their_values_and_errors_are_completed(person: Person, served: Site) -> None:
+    job = served.fail("mail_digest", "Boom: refused", payload={"userId": "123", "region": "eu"})
+    served.enqueue("other", {"region": "us"}, delay="1h")
+    person.open("/jobs")
+    box = person.page.get_by_label("Search jobs")
+    box.press_sequentially("pay")
+    person.press("ArrowDown", "Enter")
+    expect(box).to_have_value("payload.")
+    box.press_sequentially("use")
+    person.press("ArrowDown", "Enter")
+    expect(box).to_have_value("payload.userId:")
+    person.press("ArrowDown", "Enter")
+    expect(box).to_have_value("payload.userId:123 ")
+    box.press_sequentially("error:B")
+    person.press("ArrowDown", "Enter")
+    expect(box).to_have_value("payload.userId:123 error:Boom ")
+    person.press("Enter")
+    person.page.wait_for_url("**q=payload.userId*")
+    person.ready()
+    expect(person.page.locator("tbody[data-job]")).to_have_count(1)
+    expect(person.row(job.id)).to_be_visible()
+
+
+def test_qualifiers_become_chips_that_can_be_removed_and_edited(person: Person, served: Site) -> None:
+    served.fail("mail")
+    served.enqueue("mail", delay="1h")
+    person.open("/jobs")
+    box = person.page.get_by_label("Search jobs")
+    box.fill('topic:mail status:failed payload.userId:"123"')
+    person.press("Enter")
+    chips = person.page.locator("[data-chip]")
+    expect(chips).to_have_text(["topic:mail", "status:failed", 'payload.userId:"123"'])
+    expect(box).to_have_value("")
+    expect(person.page.locator("tbody[data-job]")).to_have_count(1)
+    person.ready()
+    person.page.get_by_label("Remove status:failed").click()
+    expect(chips).to_have_text(["topic:mail", 'payload.userId:"123"'])
+    expect(person.page.locator("tbody[data-job]")).to_have_count(2)
+    person.ready()
+    box.press("Backspace")
+    expect(box).to_have_value('payload.userId:"123"')
+    box.fill("status:pending")
+    person.press("Enter")
+    person.page.wait_for_url("**/_/jobs?q=topic%3Amail+status%3Apending")
+    expect(person.page.locator("tbody[data-job]")).to_have_count(1)
+
+
 def test_the_palette_finds_a_topic(person: Person, served: Site) -> None:
     served.enqueue("mail.weekly")
     person.open("/")
@@ -183,6 +230,21 @@ def test_a_rule_is_tried_before_it_is_saved(person: Person, served: Site) -> Non
     expect(person.page.locator(".verdict")).to_contain_text("Refused, 404")
     person.page.get_by_role("button", name="Save both rules").click()
     expect(person.page.locator(".toast")).to_contain_text("Access rules saved")
+
+
+def test_two_operators_who_change_the_settings_see_each_other(person: Person, served: Site) -> None:
+    person.open("/system")
+    other = person.page.context.new_page()
+    other.goto(f"{served.url}/_/system")
+    other.get_by_label("Stale after").fill("3d")
+    other.locator("#retention").get_by_role("button", name="Save").click()
+    expect(other.locator(".toast")).to_contain_text("Retention saved.")
+    person.page.get_by_label("Stale after").fill("5d")
+    person.page.locator("#retention").get_by_role("button", name="Save").click()
+    expect(person.page.get_by_role("alert")).to_contain_text("Stale after: 7d → 3d")
+    expect(person.page.get_by_label("Stale after")).to_have_value("5d")
+    person.page.locator("#retention").get_by_role("button", name="Save").click()
+    expect(person.page.locator(".toast")).to_contain_text("Retention saved.")
 
 
 def test_an_api_key_is_made_shown_once_and_revoked(person: Person) -> None:
