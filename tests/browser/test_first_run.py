@@ -73,7 +73,7 @@ def test_empty_pages_say_what_would_be_there(page: Page, unused: Site) -> None:
     page.wait_for_url(f"{unused.url}/_/")
     person = Person(page, unused)
     texts = {
-        "/": ["Nothing needs attention", "No job ended in this time.", "No failures in the last hour."],
+        "/": ["No topic yet.", "No job ended in this time.", "No failures in the last hour."],
         "/errors": ["No failures in 24 h"],
         "/topics": ["A topic appears with its first job"],
         "/schedules": ["No schedules yet"],

@@ -37,8 +37,7 @@ def wary(person: Person) -> Person:
 def visit(person: Person, path: str) -> None:
     person.page.goto(f"{person.site.url}/_{path}")
     expect(person.page.get_by_role("heading", level=1)).to_be_attached()
-    for summary in person.page.get_by_role("main").locator("details:not([open]) > summary").all()[:8]:
-        summary.click()
+    person.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
     person.page.mouse.move(600, 300)
     assert person.page.evaluate("window.hit") is None, path
     assert person.troubles == [], path
@@ -97,8 +96,8 @@ def test_markup_typed_into_searches(wary: Person, served: Site) -> None:
             wary.open(path)
             box = wary.page.get_by_label(label)
             box.fill(f'"{text}"' if '"' not in text else text)
-            wary.press("Enter")
-            wary.page.wait_for_load_state()
+            with wary.page.expect_navigation():
+                wary.press("Enter")
             assert wary.page.evaluate("window.hit") is None, (path, text)
 
 
@@ -132,11 +131,13 @@ def test_markup_of_steps_and_their_answers(wary: Person, served: Site) -> None:
 def test_markup_of_templates_schedules_and_people(wary: Person, served: Site) -> None:
     for i, text in enumerate(XSS):
         served.queue.register(f"titled{i}", lambda payload: None, title=text, description=text, capability=text[:40])
-        schedule = served.queue.schedules.create(
-            f"titled{i}", "0 9 * * *", id=f"s{i}", payload={text: text}, scope=text, scope_id=text
-        )
         served.run(served.queue.save_templates())
-        served.run(schedule)
+        payload = {text: text} if "{{" not in text else {}  # a placeholder that there is not
+        served.run(
+            served.queue.schedules.create(
+                f"titled{i}", "0 9 * * *", id=f"s{i}", payload=payload, scope=text, scope_id=text
+            )
+        )
         served.run(served.queue.schedules.run(f"s{i}"))
     served.run(served.accounts.upsert_superuser("o'hit=1<b>@example.com".replace("<b>", "+b"), "a long password"))
     for path in ("/templates", "/schedules", "/system", "/topics", "/jobs", "/"):

@@ -61,8 +61,8 @@ def test_every_link_and_form_of_every_page_stays_under_it(person: Person) -> Non
     forms = person.page.context.request
     for link in sorted(followed):
         answer = forms.get(root + link, max_redirects=0)
-        assert answer.status in (200, 303, 404, 405), (link, answer.status)
-        assert answer.status != 404 or "/enable" in link or "/resume" in link or "/logout" in link, link
+        refused = 400 if link.endswith("/bulk") else 405  # a form of chosen jobs; forms that are posted
+        assert answer.status in (200, 303, refused), (link, answer.status)
     assert missing == []
 
 
@@ -76,6 +76,7 @@ def test_the_stream_is_live_and_a_dialog_s_form_works(person: Person) -> None:
     expect(person.row(job.id)).to_contain_text("failed")
     person.row(job.id).get_by_role("checkbox").click()
     person.press("r")
+    expect(person.dialog).to_contain_text("Requeue 1 job?")
     person.press("Control+Enter")
     expect(person.page.locator(".toast")).to_contain_text("1 job requeued")
     assert person.site.get(job.id).status == "pending"

@@ -64,7 +64,7 @@ def test_4_a_failed_job_shows_its_error_in_detail(person: Person, served: Site) 
     person.row(job.id).get_by_role("link", name="mail_digest").click()
     person.page.wait_for_url(f"**/_/jobs/{job.id}")
     error = person.page.locator("#error")
-    expect(error.get_by_role("heading")).to_have_text("SMTP connection failed")
+    expect(error.get_by_role("heading")).to_contain_text("SMTP connection failed")
     for text in ("mail.py:42 in send_mail", "workers.py:15 in mail_digest_worker"):
         expect(error.locator(".stack-trace")).to_contain_text(text)
     assert error.bounding_box()["y"] < 400, "above the fold"  # type: ignore[index]
@@ -89,7 +89,7 @@ def test_6_the_counts_the_success_rate_and_the_average_are_shown(person: Person,
     counts = person.page.get_by_label("All jobs")
     for text in ("Pending1", "Processing0", "Completed3", "Failed1", "Success rate75.0 %"):
         expect(counts).to_contain_text(text)
-    expect(counts).to_contain_text(re.compile(r"Average execution[\d.<]+ ?m?s"))
+    expect(counts).to_contain_text(re.compile(r"Average execution(< )?[\d.]+ m?s"))
 
 
 def test_the_drawing_of_the_list(person: Person, served: Site) -> None:

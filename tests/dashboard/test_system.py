@@ -34,6 +34,23 @@ async def test_retention_is_saved_and_shown(visitor: Visitor) -> None:
     assert await logged(visitor) == [(ROOT, "settings", "retention")]
 
 
+async def test_retention_is_counted_before_it_is_saved(visitor: Visitor) -> None:
+    for _ in range(3):
+        await visitor.completed_job()
+    before = form_to((await visitor.get("/_/system")).text, "/_/system/retention")
+    for given, told in (
+        ({"stale_after": "0s", "delete_after": "1d"}, "3 jobs would be stale and 0 deleted"),
+        ({"stale_after": "0s", "delete_after": "0s"}, "0 jobs would be stale and 3 deleted"),
+        ({"stale_after": "", "delete_after": ""}, "0 jobs would be stale and 0 deleted"),
+    ):
+        answer = await visitor.post("/_/system/retention", **given, **{"try": "1"})
+        assert answer.status_code == 200
+        assert told in words(answer.text)
+        assert 'value="1d"' in answer.text or given["delete_after"] != "1d", "what was typed stays"
+    assert form_to((await visitor.get("/_/system")).text, "/_/system/retention") == before
+    assert await logged(visitor) == []
+
+
 def carried(form: str) -> dict[str, str]:
     """The hidden fields of a form."""
     found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
