@@ -113,7 +113,7 @@ async def test_a_job_that_goes_on_runs_again_as_a_new_one(visitor: Visitor) -> N
     answer = await visitor.post(path, payload='{"to": "bob"}', way="same", delay="1h")
     made = await visitor.queue.get(answer.headers["location"].rpartition("/")[2])
     assert (made.id != job.id, made.payload, made.priority, made.scope_id) == (True, {"to": "bob"}, 75, "u1")
-    for bad, told in (('{"to": ', "not JSON"), ("[]", "must be a JSON object")):
+    for bad, told in (('{"to":', "not JSON"), ("[]", "must be a JSON object")):
         refused = await visitor.post(path, payload=bad)
         assert refused.status_code == 400
         assert told in words(refused.text)
