@@ -17,7 +17,7 @@ from treadle.store.postgres.store import PostgresStore
 from treadle.store.protocol import Store
 from treadle.store.sqlite import health as sqlite_health
 from treadle.store.sqlite import writer
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import DAY, Workbench
 

@@ -18,7 +18,8 @@ from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
 from treadle.store.postgres.pools import Pools
 from treadle.store.postgres.store import TRIES, PostgresStore
-from treadle.store.values import Claimed, Inserted, Listing, NewJob, Wants
+from treadle.store.values import Claimed, Inserted, NewJob, Wants
+from treadle.store.views import Listing
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
 from treadle.testing.workbench import DAY, LEASES_ONLY, Workbench, eventually, new_job, settlement

@@ -11,7 +11,7 @@ from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
 from treadle.store.postgres.store import PostgresStore
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 from treadle.testing import contract
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, Workbench, eventually

@@ -9,7 +9,7 @@ from tests.contract.crew import crew
 from tests.contract.relational import RelationalDatabase
 from treadle.model.errors import InvalidInput
 from treadle.model.status import Status
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.races import FULL
 from treadle.testing.workbench import Workbench, new_job

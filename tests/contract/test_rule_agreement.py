@@ -17,7 +17,8 @@ from treadle.model.errors import InvalidInput
 from treadle.model.payload import dumps
 from treadle.policy import rules
 from treadle.store.protocol import Store
-from treadle.store.values import Listing, NewJob
+from treadle.store.values import NewJob
+from treadle.store.views import Listing
 from treadle.testing.workbench import DAY, ENDED, HOUR, STATES, Workbench, new_job
 
 SEED = 20

@@ -27,7 +27,8 @@ from treadle.store.sqlite import fork_gate, lock, writer
 from treadle.store.sqlite.lock import WriteLock
 from treadle.store.sqlite.store import SqliteStore
 from treadle.store.sqlite.writer import Writer
-from treadle.store.values import Claim, Listing, RecordWrite, Wants
+from treadle.store.values import Claim, RecordWrite, Wants
+from treadle.store.views import Listing
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import Workbench, eventually, new_job
 

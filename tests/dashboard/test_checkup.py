@@ -4,7 +4,7 @@ import asyncio
 
 from treadle.dashboard import checkup
 from treadle.dashboard.checkup import Checkup
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 
 FINE = [Finding("schema", "ok", "as it should be")]
 

@@ -21,7 +21,7 @@ from treadle.policy import rules
 from treadle.store.sql import lists
 from treadle.store.sql.queries import load
 from treadle.store.sqlite.store import SqliteStore
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 from treadle.testing.workbench import DAY, new_job
 
 TEXTS = scaled(4_000, 1_000_000)

@@ -34,7 +34,6 @@ from treadle.policy.lifecycle import (
 from treadle.queue import steering
 from treadle.store.protocol import Store
 from treadle.store.values import (
-    FOREVER,
     HAS_STEPS,
     Answer,
     Checkpoint,
@@ -51,6 +50,7 @@ from treadle.store.values import (
     Touch,
     Wants,
 )
+from treadle.store.views import FOREVER
 
 # Time is counted in units that are far longer than a run takes, and everything is due in the middle of one: how fast
 # the machine runs never decides. Each step also takes a second, so that no two steps happen at the same time.

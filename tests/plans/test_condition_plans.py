@@ -18,7 +18,7 @@ from treadle.policy.rules import SortKey
 from treadle.store.postgres.pools import READ_SETTINGS
 from treadle.store.sql import lists
 from treadle.store.sql.queries import load
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 from treadle.testing.workbench import DAY
 
 SIZE = 20_000

@@ -33,7 +33,8 @@ from treadle.store.postgres.store import PostgresStore, read_on
 from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Gap, Mark, Reader
 from treadle.store.sql.queries import TABLES
-from treadle.store.values import Claimed, Graces, Listing, NewJob, Settlement, Wants
+from treadle.store.values import Claimed, Graces, NewJob, Settlement, Wants
+from treadle.store.views import Listing
 from treadle.testing.workbench import DAY, new_job, settlement
 
 SIZES = [0, 1_000, 1_000_000]

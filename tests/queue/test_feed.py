@@ -12,7 +12,7 @@ from treadle import Queue, StoreUnavailable
 from treadle.insights import feed
 from treadle.insights.feed import Feed, FeedStopped, Listener, Ring
 from treadle.model.fields import JSON_NAMES
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from treadle.insights.feed import Ring, job_after
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import Job
 from treadle.model.status import Status
-from treadle.store.values import Change
+from treadle.store.views import Change
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AT = 1_767_225_600_500

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.insights.times import Distribution, by_span, distribution
-from treadle.store.values import TIME_BUCKETS, Times
+from treadle.store.views import TIME_BUCKETS, Times
 
 
 def of(values: list[int]) -> Distribution:

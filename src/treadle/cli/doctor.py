@@ -14,7 +14,7 @@ from treadle.model.errors import SchemaMismatch, TreadleError
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
-    from treadle.store.values import Finding
+    from treadle.store.views import Finding
 
 
 def doctor(db: options.Db = None, as_json: options.AsJson = False) -> None:
@@ -48,7 +48,7 @@ def doctor(db: options.Db = None, as_json: options.AsJson = False) -> None:
 async def _examine(queue: Queue) -> list[Finding]:
     """The store's findings, or the error that prevented opening it."""
     from treadle.store.connect import database_exists
-    from treadle.store.values import Finding
+    from treadle.store.views import Finding
 
     if not database_exists(queue.url):
         return [Finding("connection", "fail", "the database does not exist", "make it with treadle migrate")]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 
 KEPT_S = 60.0
 # How long a page waits for the first answer.

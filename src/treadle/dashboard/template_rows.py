@@ -13,7 +13,7 @@ from treadle.insights.overview import Now
 from treadle.model.durations import format_ms
 from treadle.model.job import from_ms
 from treadle.policy.saved_template import SavedTemplate
-from treadle.store.values import FOREVER
+from treadle.store.views import FOREVER
 
 SHOWN_FIELDS = 6
 

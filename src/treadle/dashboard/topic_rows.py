@@ -18,7 +18,7 @@ from treadle.insights.times import Distribution, distribution, times
 from treadle.model.job import from_ms
 from treadle.model.status import ENDED, Status
 from treadle.policy.saved_template import SavedTemplate
-from treadle.store.values import FOREVER, EndedCount, Topic
+from treadle.store.views import FOREVER, EndedCount, Topic
 
 HOURS = 24
 # A due job that has not started after this long is late.

@@ -13,7 +13,7 @@ from treadle.model.errors import TreadleError
 if TYPE_CHECKING:
     from treadle.http.prometheus import WorkerMetrics
     from treadle.queue import Queue
-    from treadle.store.values import Stats
+    from treadle.store.views import Stats
     from treadle.telemetry.http_requests import HttpMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

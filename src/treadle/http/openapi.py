@@ -11,9 +11,10 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from treadle.http import documents
+from treadle.http import documents, request_models
 from treadle.http.bodies import Body
-from treadle.http.documents import Document, ErrorDocument, JobOptions, ScheduleOptions, StreamEvent
+from treadle.http.documents import Document, ErrorDocument, StreamEvent
+from treadle.http.request_models import JobOptions, ScheduleOptions
 from treadle.model.fields import camel
 
 REFERENCE = "#/components/schemas/{model}"
@@ -121,9 +122,9 @@ def _take_out_what_is_not_so(responses: dict[str, dict[str, Any]]) -> None:
 
 
 def _schemas() -> dict[str, Any]:
-    """Every model of `documents`: request bodies as input schemas, responses as output schemas."""
+    """Request bodies as input schemas, responses as output schemas."""
     found: dict[str, Any] = {}
-    for model in vars(documents).values():
+    for model in (*vars(request_models).values(), *vars(documents).values()):
         if isinstance(model, type) and issubclass(model, BaseModel) and model not in BASES:
             mode = "validation" if issubclass(model, Body) else "serialization"
             schema = model.model_json_schema(ref_template=REFERENCE, mode=mode, by_alias=True)  # type: ignore[arg-type]

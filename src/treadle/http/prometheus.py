@@ -15,7 +15,7 @@ from treadle.telemetry.histogram import CALLS, JOBS, Histogram
 from treadle.telemetry.labels import MOST_TOPICS, OTHER
 
 if TYPE_CHECKING:
-    from treadle.store.values import Stats
+    from treadle.store.views import Stats
     from treadle.telemetry.http_requests import HttpMetrics
 
 

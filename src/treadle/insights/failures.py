@@ -10,7 +10,7 @@ from datetime import datetime
 from treadle.insights.error_text import read_error
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.store.protocol import Store
-from treadle.store.values import FailedGroup
+from treadle.store.views import FailedGroup
 
 NEWEST = 10_000
 """How many of the newest failures are counted."""

@@ -25,7 +25,7 @@ from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import ENDED, Status
 from treadle.policy.lifecycle import retries
 from treadle.store.protocol import Store
-from treadle.store.values import Change, Listing
+from treadle.store.views import Change, Listing
 
 log = logging.getLogger("treadle.insights.feed")
 

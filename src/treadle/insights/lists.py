@@ -14,7 +14,7 @@ from treadle.model.words import STALE, STATUS_WORDS, StatusWord, unknown_status
 from treadle.policy.rules import Condition, Constant, JobField, SortKey, always, both, by_cost
 from treadle.policy.rules.conditions import compare
 from treadle.store.protocol import Store
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 MAX_LIMIT = 1000
 MAX_OFFSET = 2**31

@@ -16,7 +16,7 @@ from treadle.model.job import Job, to_ms
 from treadle.model.status import Status
 from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Stats, Topic
+from treadle.store.views import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Stats, Topic
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000

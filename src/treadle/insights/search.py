@@ -15,7 +15,7 @@ from treadle.model.status import Status
 from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.store.protocol import Store
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 _QUALIFIER = re.compile(r"(?:^|(?<=\s))(topic|status):([a-z0-9_.]+)(?=\s|$)")
 STALE = "stale"

@@ -12,7 +12,7 @@ from treadle.model.job import to_ms
 from treadle.model.status import Status
 from treadle.policy.rules import Condition
 from treadle.store.protocol import Store
-from treadle.store.values import Listing, Stats, Topic
+from treadle.store.views import Listing, Stats, Topic
 
 # How many of the newest completed jobs the average run time is taken from if the roll-ups can't be used.
 AVERAGE_OF = 1000

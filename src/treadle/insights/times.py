@@ -8,7 +8,7 @@ from datetime import datetime
 
 from treadle.model.job import to_ms
 from treadle.store.protocol import Store
-from treadle.store.values import TIME_BUCKETS, Times
+from treadle.store.views import TIME_BUCKETS, Times
 
 
 @dataclass(frozen=True, slots=True)

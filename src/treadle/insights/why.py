@@ -15,7 +15,7 @@ from treadle.model.steps import StepState, is_sleep, shown_step
 from treadle.policy.flow import UNSERVED
 from treadle.policy.saved_template import KIND
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, LimitReached, Obstacle
+from treadle.store.views import FOREVER, LimitReached, Obstacle
 
 # Of one step; more would not help a reader.
 MOST_RUNS = 1000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from treadle.store.protocol import Store
-from treadle.store.values import LiveWorker
+from treadle.store.views import LiveWorker
 
 
 async def live_workers(store: Store) -> Sequence[LiveWorker]:

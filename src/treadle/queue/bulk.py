@@ -18,7 +18,7 @@ from treadle.model.job import from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.policy.rules import Condition, Constant, JobField, both
 from treadle.policy.rules.conditions import compare
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 if TYPE_CHECKING:
     from treadle.queue import Queue

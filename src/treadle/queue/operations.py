@@ -26,7 +26,8 @@ from treadle.model.words import unknown_status
 from treadle.queue import bulk
 from treadle.queue.audit import Actor, AuditLog
 from treadle.queue.bulk import BulkPosition
-from treadle.store.values import Listing, Record, RecordWrite
+from treadle.store.values import Record, RecordWrite
+from treadle.store.views import Listing
 
 if TYPE_CHECKING:
     from treadle.queue.queue import Queue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -26,18 +25,19 @@ from treadle.model.settings import Settings
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
 from treadle.queue import results, signals, steering, templates
+from treadle.queue.code_schedules import check_code, code_schedules
 from treadle.queue.flows import Flow, FlowHandler, FlowPayloadT
 from treadle.queue.hooks import AnyHook, Hooks
+from treadle.queue.known_templates import KnownTemplates
 from treadle.queue.new_jobs import (
     EnqueueOptions,
     JobRequest,
     Order,
-    ReadyOrder,
-    checked_options,
     merged,
 )
 from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedules import CodeSchedule, Schedules, check_code, code_schedules
+from treadle.queue.schedule_options import CodeSchedule
+from treadle.queue.schedules import Schedules
 from treadle.queue.session import Session, Sessions
 from treadle.queue.steering import Again
 from treadle.queue.tasks import (
@@ -56,7 +56,8 @@ from treadle.queue.tasks import (
 from treadle.queue.templates import Templates
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Graces, Inserted, NewJob, Refusal, StepPage, Topic
+from treadle.store.values import Graces, Inserted, NewJob, Refusal
+from treadle.store.views import FOREVER, StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ if TYPE_CHECKING:
     from treadle.insights.feed import Feed
     from treadle.queue.sync import SyncQueue
 
-# How often to read the saved templates, at most: an operator's switch holds in every process after this time.
-TEMPLATES_SECONDS = 1.0
 BATCH = 1000
 
 
@@ -95,8 +94,8 @@ class Queue:
         self._migrate = migrate
         self._sessions = Sessions(self._open_session)
         self._sync: SyncQueue | None = None
-        self._versions: dict[str, int] = {}
         self._code_schedules: dict[str, list[CodeSchedule]] = {}
+        self._known = KnownTemplates(self.handlers, self._code_schedules)
         self.schedules = Schedules(self)
         self.templates = Templates(self)
         make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
@@ -186,10 +185,10 @@ class Queue:
         """
         session = await self._sessions.opened()
         if joined:
-            await self._read_templates(session)
+            await self._known.read(session)
         elif not session.saved:
             if session.saving is None or session.saving.done():
-                session.saving = asyncio.create_task(self._save_templates(session))
+                session.saving = asyncio.create_task(self._known.save(session))
             await asyncio.shield(session.saving)
         return session
 
@@ -245,7 +244,7 @@ class Queue:
 
     def saved_version(self, topic: str) -> int | None:
         """The number of the template that this process's code was saved as."""
-        return self._versions.get(topic)
+        return self._known.versions.get(topic)
 
     # -- hooks and middleware, in the worker's process -------------------------------------------
 
@@ -283,14 +282,7 @@ class Queue:
 
     async def save_templates(self) -> None:
         """Save the templates of the handlers that are registered now, so that every process knows them."""
-        await self._save_templates(await self._session())
-
-    async def _save_templates(self, session: Session) -> None:
-        if self.handlers:
-            self._versions.update(await templates.save(session.store, self.handlers))
-            templates.forget(session)
-            await self.schedules.save_code(session.store, self._code_schedules)
-        session.saved = True
+        await self._known.save(await self._session())
 
     # -- enqueuing -----------------------------------------------------------------------------
 
@@ -322,7 +314,7 @@ class Queue:
         topic = topic_of(topic)
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        order = await self._order(session, topic, options, joined=connection is not None)
+        order = await self._known.order(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
             jobs = _traced(order.jobs([payload]), sending.traceparent)
             if connection is None:
@@ -343,7 +335,7 @@ class Queue:
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | Task):
-            order = await self._order(session, topic_of(topic), options, joined=connection is not None)
+            order = await self._known.order(session, topic_of(topic), options, joined=connection is not None)
             jobs = order.jobs(payloads)
             orders = [order] * len(jobs)
         else:
@@ -352,7 +344,9 @@ class Queue:
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
-                orders.append(await self._order(session, topic_of(one.topic), chosen, joined=connection is not None))
+                orders.append(
+                    await self._known.order(session, topic_of(one.topic), chosen, joined=connection is not None)
+                )
                 jobs += orders[-1].jobs([one.payload])
         if not jobs:
             return []
@@ -363,7 +357,7 @@ class Queue:
 
     async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A validated job, not stored yet; `options` are those of `enqueue`."""
-        order = await self._order(await self._session(), topic, options)
+        order = await self._known.order(await self._session(), topic, options)
         return order.jobs([payload])[0]
 
     async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
@@ -371,7 +365,7 @@ class Queue:
         if options.pop("connection", None) is not None:
             raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
         session = await self._session()
-        order = await self._order(session, topic, options)
+        order = await self._known.order(session, topic, options)
         with tracing.sending(topic) as sending:
             (new,) = _traced(order.jobs([payload]), sending.traceparent)
             sending.job(new.id)
@@ -379,49 +373,6 @@ class Queue:
 
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
-
-    async def _order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
-        """The order of this topic, cached for enqueues without options, which are the most common."""
-        if time.monotonic() - session.templates_at > TEMPLATES_SECONDS:
-            await self._read_templates(session)
-        checked_topic(topic)
-        handler, own_version = self.handlers.get(topic), self._versions.get(topic)
-        if own_version is None and handler is not None and handler.template.secret:
-            await self._save_secrets(session, topic, joined)
-            own_version = self._versions.get(topic)
-        if options:
-            return Order(*self._chosen(session, topic), **checked_options(options))
-        known = session.orders.get(topic)
-        if known is None or known.handler is not handler or known.own_version != own_version:
-            order = Order(*self._chosen(session, topic))
-            known = session.orders[topic] = ReadyOrder(order, handler, own_version)
-        return known.order
-
-    def _chosen(self, session: Session, topic: str) -> templates.ChosenTemplate:
-        return templates.choose(
-            topic, self.handlers.get(topic), self._versions.get(topic), session.templates.get(topic)
-        )
-
-    async def _save_secrets(self, session: Session, topic: str, joined: bool) -> None:
-        """Readers learn from the saved template what is secret, so it has to be there before the first job."""
-        if joined:
-            raise InvalidInput(
-                f"{topic}: its handler was registered after the queue was opened, and its secret fields are not saved "
-                "yet; await queue.save_templates() before the transaction"
-            )
-        await self._save_templates(session)
-
-    async def _read_templates(self, session: Session) -> None:
-        """Refresh the templates if they are old. All callers wait for the read, because they need its policies."""
-        if not self._templates_are_old(session):
-            return
-        if session.reading_templates is None or session.reading_templates.done():
-            session.reading_templates = asyncio.create_task(templates.refresh(session))
-        await asyncio.shield(session.reading_templates)
-
-    @staticmethod
-    def _templates_are_old(session: Session) -> bool:
-        return time.monotonic() - session.templates_at > TEMPLATES_SECONDS
 
     def _forget_templates(self) -> None:
         """Read them again before they are used next."""
@@ -540,8 +491,8 @@ class Queue:
     async def template(self, topic: str) -> Template:
         """The template that a job of this topic gets now, from this process or from the last one that served it."""
         session = await self._session()
-        await self._read_templates(session)
-        return self._chosen(session, checked_topic(topic)).template
+        await self._known.read(session)
+        return self._known.chosen(session, checked_topic(topic)).template
 
     async def topics(self) -> Sequence[Topic]:
         return await (await self._session()).store.topics()
@@ -551,17 +502,8 @@ class Queue:
     async def cancel(self, job_id: str, reason: str = "") -> Job:
         """Cancel a job: immediately if it is pending, at its next checkpoint if it is running."""
         session = await self._session()
-        fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
+        fixed = await self._known.topics_where(session, lambda template: not template.cancel.supported)
         return self._answer((await steering.cancel(session.store, [job_id], steering.checked_reason(reason), fixed))[0])
-
-    async def _topics_where(self, session: Session, holds: Callable[[Template], bool]) -> Sequence[str]:
-        known = await self._known_templates(session)
-        return [topic for topic, template in known.items() if holds(template)]
-
-    async def _known_templates(self, session: Session) -> dict[str, Template]:
-        await self._read_templates(session)
-        topics = session.templates.keys() | self.handlers.keys()
-        return {topic: self._chosen(session, topic).template for topic in topics}
 
     async def requeue(
         self,
@@ -578,7 +520,7 @@ class Queue:
         that step and all after it. A new `payload` means `mode="all"`; the old one stays in the history.
         """
         session = await self._session()
-        disabled = await self._topics_where(session, _is_disabled)
+        disabled = await self._known.topics_where(session, _is_disabled)
         again = await self._again(job_id, force, mode, step, payload)
         return self._answer((await steering.requeue(session.store, [job_id], force, disabled, again=again))[0])
 
@@ -593,7 +535,7 @@ class Queue:
     ) -> RequeuePlan:
         """What `requeue` would do, without doing it: the job as it is, and the steps that would run again."""
         session = await self._session()
-        disabled = await self._topics_where(session, _is_disabled)
+        disabled = await self._known.topics_where(session, _is_disabled)
         again = await self._again(job_id, force, mode, step, payload)
         runs: dict[str, Sequence[str]] = {}
         [answer] = await steering.requeue(
@@ -607,7 +549,7 @@ class Queue:
         if mode not in (None, "all"):
             raise InvalidInput("mode: a new payload runs everything again; use mode all", field="mode")
         topic = (await self.get(job_id)).topic
-        order = Order(*self._chosen(await self._session(), topic))
+        order = Order(*self._known.chosen(await self._session(), topic))
         return Again(force, "all", step, order.text(payload))
 
     async def signal(
@@ -657,12 +599,12 @@ class Queue:
     async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
         """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
         session = await self._session()
-        fixed = await self._topics_where(session, lambda template: not template.cancel.supported)
+        fixed = await self._known.topics_where(session, lambda template: not template.cancel.supported)
         return steering.refusals(await steering.cancel(session.store, job_ids, steering.checked_reason(reason), fixed))
 
     async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
         session = await self._session()
-        disabled = await self._topics_where(session, _is_disabled)
+        disabled = await self._known.topics_where(session, _is_disabled)
         return steering.refusals(await steering.requeue(session.store, job_ids, force, disabled))
 
     async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
@@ -736,7 +678,7 @@ class Queue:
     async def reclaim(self) -> int:
         """Reclaim jobs of expired leases without waiting for the reaper; returns how many."""
         session = await self._session()
-        known = await self._known_templates(session)
+        known = await self._known.all(session)
         graces = {topic: duration_ms(template.cancel.grace) for topic, template in known.items()}
         count, more = 0, True
         while more:

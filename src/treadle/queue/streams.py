@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from treadle.insights.feed import RESYNC, Feed, FeedStopped, Listener
 from treadle.model.job import Job
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 SNAPSHOT = "snapshot"
 SNAPSHOT_JOBS = 1000

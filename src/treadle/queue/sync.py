@@ -19,6 +19,7 @@ from treadle.model.errors import InvalidInput, Refused, StoreUnavailable
 from treadle.model.handler import Handler
 from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
+from treadle.queue.known_templates import KnownTemplates
 from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.queue import Queue
 from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
@@ -345,6 +346,7 @@ class _Joined(Queue):
         self.__dict__.update(queue.__dict__)
         self.queue = queue
         self.session = session
+        self._known = _AlreadyRead(queue._known)
 
     def _bind(self, job: Job) -> Job:
         return self.queue._bind(job)
@@ -352,8 +354,13 @@ class _Joined(Queue):
     async def _session(self, *, joined: bool = False) -> Any:
         return self.session
 
-    async def _read_templates(self, session: Any) -> None:
-        """Already read."""
+
+class _AlreadyRead(KnownTemplates):
+    def __init__(self, known: KnownTemplates) -> None:
+        self.__dict__.update(known.__dict__)
+
+    async def read(self, session: Any) -> None:
+        """It was read with the session."""
 
 
 class _NotHere(Exception):
@@ -363,17 +370,14 @@ class _NotHere(Exception):
 class _Direct(_Joined):
     """The same for plain enqueues, which join no transaction."""
 
+    def __init__(self, queue: Queue, session: Any) -> None:
+        super().__init__(queue, session)
+        self._known = _KnownHere(queue._known)
+
     async def _session(self, *, joined: bool = False) -> Any:
         if not self.session.saved:
             raise _NotHere
         return self.session
-
-    async def _read_templates(self, session: Any) -> None:
-        if self._templates_are_old(session):
-            raise _NotHere
-
-    async def _save_templates(self, session: Any) -> None:
-        raise _NotHere
 
     async def _add(self, session: Any, job: NewJob) -> Inserted:
         answers = session.store.insert_here([job])
@@ -385,6 +389,15 @@ class _Direct(_Joined):
         if answer.existing_id is not None:
             raise _NotHere  # the loop enqueues again, finds the existing job and reads it
         return cast(Inserted, answer)
+
+
+class _KnownHere(_AlreadyRead):
+    async def read(self, session: Any) -> None:
+        if self.are_old(session):
+            raise _NotHere
+
+    async def save(self, session: Any) -> None:
+        raise _NotHere
 
 
 # Inside the class, `list` is the method.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from treadle.queue.context import Context
     from treadle.queue.hooks import Hook
     from treadle.queue.queue import Queue
-    from treadle.queue.schedules import CodeSchedule
+    from treadle.queue.schedule_options import CodeSchedule
     from treadle.queue.sync import SyncArgumentsTask, SyncPayloadTask
 
 Call = ParamSpec("Call")

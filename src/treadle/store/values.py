@@ -1,18 +1,15 @@
-"""What travels between Treadle and a store."""
+"""What travels between Treadle and a store when jobs and records are written; `views` has what is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from treadle.model.errors import StoreBusy
-from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
-from treadle.policy.rules import Condition, SortKey
 
 HAS_STEPS = 32
 """In the flags of a claimed job: something is known of its steps, or was answered."""
@@ -287,17 +284,6 @@ class Answer(NamedTuple):
     """Keep it even if the job has no such step yet: its handler may come to wait for it."""
 
 
-# More than any result has.
-ANY_SIZE = 2**40
-
-
-class StepPage(NamedTuple):
-    """The runs of one step, in the order of their keys' first use."""
-
-    items: list[dict[str, Any]]
-    total: int
-
-
 class Effects(NamedTuple):
     """Written together with an outcome, or not at all."""
 
@@ -424,198 +410,6 @@ class Refusal(NamedTuple):
 
     id: str
     error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Which jobs to list, newest first unless `sort` says otherwise."""
-
-    topic: str | None = None
-    status: Status | None = None
-    stale: bool = False
-    scope: str | None = None
-    scope_id: str | None = None
-    limit: int = 30
-    offset: int = 0
-    condition: Condition | None = None
-    """What else must hold of a job."""
-    sort: tuple[SortKey, ...] = ()
-    ended_since: int | None = None
-    """With the status of an ending: only jobs that ended then or later. If there are more than `limit`, which of them
-    are listed is the store's choice."""
-    below: int | None = None
-    """Only jobs with a smaller number, to go on after the last one that `select` returned."""
-    newest: int | None = None
-    """Of a condition over documents and of `text`: asked only of so many jobs, the newest that the rest of it lets
-    through."""
-    text: Condition | None = None
-    """What else must hold of the newest jobs: a search for words, which no index serves."""
-
-
-class Change(NamedTuple):
-    """Something that happened to a job, read after it was stored."""
-
-    event: str
-    at: int
-    job: Job | None
-    """As it was when this was read, which may be more than this change left. None: it was deleted."""
-    to: Status | None = None
-    """The status that this change left; None: it did not change it."""
-    attempt: int | None = None
-    """The attempts that this change left; None: unknown."""
-    progress: int | None = None
-    message: str | None = None
-    gone: Mapping[str, Any] | None = None
-    """What is known of a deleted job: id, topic, scope, scopeId, createdBy."""
-
-
-class Changes(NamedTuple):
-    """What happened between two looks, in the order in which it happened to each job."""
-
-    events: list[Change]
-    cursor: Any
-    """Where the next look begins. The old cursor stays valid, so a failed look can be repeated."""
-    now: int
-    more: bool = False
-    """There was more than a page: look again immediately."""
-    lost: bool = False
-    """Something may be missing: a listener that counts on every event must read all jobs again."""
-    busy: bool = False
-    """Jobs are running."""
-    jobs: list[Job] | None = None
-    """The requested jobs, as they are after all these changes. None: not requested, or there is more to read first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    topic: str
-    paused_until: int | None
-    """None: not paused; FOREVER: until it is resumed."""
-    pending: int = 0
-    processing: int = 0
-
-
-FOREVER = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class LiveWorker:
-    """A worker with a live lease."""
-
-    name: str
-    topics: Sequence[str]
-    capabilities: Sequence[str]
-    slots: int
-    locked_until: int
-    running: int
-    renewed_at: int
-    """Its last heartbeat."""
-    draining: bool = False
-    host: str = ""
-    """The machine; empty for an external worker."""
-    version: str = ""
-    """Of Treadle, on that machine."""
-
-
-class LimitReached(NamedTuple):
-    """A pending job waits because its concurrency key runs as many jobs as it may."""
-
-    most: int
-    running: Sequence[str]
-    """Ids of running jobs of the key, three at most."""
-    ahead: int
-    """Jobs of the key that start before this one."""
-
-
-class RateReached(NamedTuple):
-    """A pending job waits because its topic has started as many jobs as it may within the window."""
-
-    most: int
-    window_ms: int
-
-
-Obstacle = LimitReached | RateReached
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of `doctor`: a check, how it went (`ok`, `warn`, `fail`) and what to do about it."""
-
-    check: str
-    level: str
-    message: str
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    counts: Mapping[str, int]
-    """Every status; ended ones from the per-minute tally."""
-    run_ms: int
-    """Summed over completed jobs."""
-    topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-
-class EndedCount(NamedTuple):
-    """How many jobs of a topic ended in one way within one span of time.
-
-    The status `retrying` counts attempts that failed and are tried again; they ended no job.
-    """
-
-    at: int
-    """Where the span begins."""
-    topic: str
-    status: str
-    jobs: int
-    run_ms: int
-
-
-class FailedGroup(NamedTuple):
-    """Failed jobs with one error group, of the newest that were looked at."""
-
-    group: str
-    """Empty: failures without one."""
-    newest_id: str
-    ended: Sequence[int]
-    """When they failed, in any order."""
-
-
-TIME_BUCKETS = 24
-
-
-class Times(NamedTuple):
-    """How many jobs of a topic waited or ran for a time between 2**(bucket-1) and 2**bucket ms, within one span."""
-
-    at: int
-    """Where the span begins."""
-    topic: str
-    kind: str
-    """`wait` or `run`."""
-    bucket: int
-    jobs: int
-
-
-class Backlog(NamedTuple):
-    """Pending jobs of one topic and capability."""
-
-    topic: str
-    capability: str
-    due: bool
-    """False: they wait for their time."""
-    jobs: int
-    first: int
-    """The earliest `run_at` among them."""
-
-
-class Leadership(NamedTuple):
-    name: str
-    holder: str
-    """The worker's name and a unique suffix, because two workers may have the same name."""
-    until: int
-
-    @property
-    def worker(self) -> str:
-        return self.holder.rpartition(" ")[0] or self.holder
 
 
 class Record(NamedTuple):

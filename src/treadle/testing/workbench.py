@@ -16,7 +16,8 @@ from treadle.policy.admission import QUEUE, Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, RowState, decide
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import FOREVER, Claimed, Graces, Inserted, Moved, NewJob, Settlement, Wants
+from treadle.store.values import Claimed, Graces, Inserted, Moved, NewJob, Settlement, Wants
+from treadle.store.views import FOREVER
 
 TOPIC = "mail"
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

@@ -14,7 +14,8 @@ from treadle.http.prometheus import render
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, decide
 from treadle.queue import results
-from treadle.store.values import Claimed, Moved, Settlement, Stats
+from treadle.store.values import Claimed, Moved, Settlement
+from treadle.store.views import Stats
 from treadle.telemetry import HttpMetrics
 from treadle.telemetry.labels import MOST_TOPICS
 from treadle.worker import Metrics

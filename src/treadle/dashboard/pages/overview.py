@@ -23,7 +23,7 @@ from treadle.insights.stats import QueueStats
 from treadle.insights.times import Distribution, by_span, distribution, times
 from treadle.model.job import from_ms, rfc3339, to_ms
 from treadle.model.status import ENDED, Status
-from treadle.store.values import EndedCount, Finding
+from treadle.store.views import EndedCount, Finding
 
 TOPICS, ERRORS, ACTIONS, PROBLEMS = 6, 5, 5, 8
 # A due job that waits longer than this is a problem, if a worker could run it.

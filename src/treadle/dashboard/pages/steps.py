@@ -23,7 +23,7 @@ from treadle.http.errors import ApiError
 from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.job import Job
 from treadle.model.steps import LARGE_RESULT_BYTES
-from treadle.store.values import ANY_SIZE
+from treadle.store.views import ANY_SIZE
 
 PER_PAGE = 50
 MAX_ERROR = 10_000

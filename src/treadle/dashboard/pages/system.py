@@ -26,7 +26,7 @@ from treadle.model.errors import InvalidInput, JobNotFound, VersionConflict
 from treadle.model.job import checked_topic, from_ms, rfc3339
 from treadle.policy import rules
 from treadle.policy.rules import InvalidRule, RequestFacts
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 
 AUDITED = 100
 CHANGED = (

@@ -17,7 +17,7 @@ from treadle.http.errors import ApiError
 from treadle.insights.lists import listing
 from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
-from treadle.store.values import LiveWorker
+from treadle.store.views import LiveWorker
 
 # How many running jobs are shown per worker, and how many slots are drawn.
 SHOWN, DRAWN, LOOKED_AT = 4, 12, 200

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from treadle.accounts import SUPERUSERS, USERS, Account, SignInFailed, TooManyAttempts
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.access import refusal
 from treadle.http.bodies import ANYBODY, body_of
 from treadle.http.errors import ApiError
@@ -24,13 +25,13 @@ COOKIE_S = {USERS: 5 * DAY_S, SUPERUSERS: DAY_S}
 
 @router.post(
     "/api/collections/{collection}/auth-with-password",
-    **spec(doc.SignedIn, body=doc.SignInBody, errors=(404, 429), open_to_all=True),
+    **spec(doc.SignedIn, body=req.SignInBody, errors=(404, 429), open_to_all=True),
 )
 async def auth_with_password(
     request: Request,
     here: ServerDep,
     collection: CollectionName,
-    body: Annotated[doc.SignInBody, Depends(body_of(doc.SignInBody, ANYBODY))],
+    body: Annotated[req.SignInBody, Depends(body_of(req.SignInBody, ANYBODY))],
     cookie: bool = False,
 ) -> Response:
     """A token for an e-mail address and its password; with `cookie=true` also a session for the browser.

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from treadle.accounts import Caller
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.access import Permit, of_job
 from treadle.http.bodies import body_of, read_body
 from treadle.http.errors import ApiError, bad_field, not_found
@@ -47,43 +48,43 @@ JobId = Annotated[str, Path(description="the job's id")]
 REFUSALS = (409, 422)
 
 
-@direct(router, "POST", "/api/jobs/enqueue", **spec(doc.EnqueuedDocument, body=doc.EnqueueBody, errors=REFUSALS))
+@direct(router, "POST", "/api/jobs/enqueue", **spec(doc.EnqueuedDocument, body=req.EnqueueBody, errors=REFUSALS))
 async def enqueue(request: Request) -> Response:
     """Store a job."""
     here = await the_server(request)
     permit = await here.access.enqueue(request)
-    body = await read_body(request, doc.EnqueueBody)
+    body = await read_body(request, req.EnqueueBody)
     return answer((await _enqueued(request, here, permit, [body]))[0])
 
 
-@router.post("/api/jobs/enqueue-many", **spec(doc.EnqueuedList, body=doc.EnqueueManyBody, errors=REFUSALS))
+@router.post("/api/jobs/enqueue-many", **spec(doc.EnqueuedList, body=req.EnqueueManyBody, errors=REFUSALS))
 async def enqueue_many(
     request: Request,
     here: ServerDep,
     permit: Enqueuing,
-    body: Annotated[doc.EnqueueManyBody, Depends(body_of(doc.EnqueueManyBody))],
+    body: Annotated[req.EnqueueManyBody, Depends(body_of(req.EnqueueManyBody))],
 ) -> Response:
     """Store many jobs, all or none."""
     return answer({"items": await _enqueued(request, here, permit, body.jobs)})
 
 
-@router.post("/api/jobs/{topic}/dispatch", **spec(doc.EnqueuedDocument, body=doc.DispatchBody, errors=REFUSALS))
+@router.post("/api/jobs/{topic}/dispatch", **spec(doc.EnqueuedDocument, body=req.DispatchBody, errors=REFUSALS))
 @router.post("/_api/jobs/{topic}/dispatch", include_in_schema=False)
 async def dispatch(
     request: Request,
     here: ServerDep,
-    topic: doc.TopicName,
+    topic: req.TopicName,
     permit: Enqueuing,
-    body: Annotated[doc.DispatchBody, Depends(body_of(doc.DispatchBody))],
+    body: Annotated[req.DispatchBody, Depends(body_of(req.DispatchBody))],
 ) -> Response:
     """Store a job of this topic; `args` is its payload."""
     options = body.model_dump(exclude={"args"}, exclude_unset=True)
-    wanted = doc.EnqueueBody.model_construct(topic=checked_topic(topic), payload=body.args, **options)
+    wanted = req.EnqueueBody.model_construct(topic=checked_topic(topic), payload=body.args, **options)
     return answer((await _enqueued(request, here, permit, [wanted]))[0])
 
 
 async def _enqueued(
-    request: Request, here: Server, permit: Permit, bodies: Sequence[doc.EnqueueBody]
+    request: Request, here: Server, permit: Permit, bodies: Sequence[req.EnqueueBody]
 ) -> list[dict[str, Any]]:
     made_by = _made_by(permit.caller)
     options = [_options(body) for body in bodies]
@@ -119,7 +120,7 @@ async def _hidden(request: Request, here: Server, job: Job) -> Mapping[str, Any]
     return {}
 
 
-def _options(body: doc.JobOptions) -> dict[str, Any]:
+def _options(body: req.JobOptions) -> dict[str, Any]:
     """The given options, with the names that `enqueue` uses."""
     given = body.model_fields_set
     if given <= _NO_OPTIONS:
@@ -148,7 +149,7 @@ _OPTIONS = {
 }
 
 
-def _candidate(body: doc.EnqueueBody, permit: Permit, options: Mapping[str, Any], template: Template) -> dict[str, Any]:
+def _candidate(body: req.EnqueueBody, permit: Permit, options: Mapping[str, Any], template: Template) -> dict[str, Any]:
     """The job as it would be stored, for the rule to check."""
     made = permit.asked_at
     now = rfc3339(made)
@@ -191,10 +192,10 @@ async def list_jobs(
     request: Request,
     here: ServerDep,
     allowed: Managed,
-    topic: Annotated[doc.TopicName | None, Query()] = None,
+    topic: Annotated[req.TopicName | None, Query()] = None,
     status: StatusName | None = None,
-    scope: Annotated[doc.ShortText | None, Query()] = None,
-    scopeId: Annotated[doc.ShortText | None, Query()] = None,
+    scope: Annotated[req.ShortText | None, Query()] = None,
+    scopeId: Annotated[req.ShortText | None, Query()] = None,
     q: Annotated[str, Query(max_length=500, description="words, and qualifiers such as topic:mail status:failed")] = "",
     filter: Annotated[str, Query(max_length=3500, description="an expression over the job's fields")] = "",
     sort: Annotated[str, Query(max_length=200, description="fields, - before one for the other way round")] = "",
@@ -258,7 +259,7 @@ async def stats(
     request: Request,
     here: ServerDep,
     allowed: Managed,
-    topic: Annotated[doc.TopicName | None, Query()] = None,
+    topic: Annotated[req.TopicName | None, Query()] = None,
     since: Annotated[str | None, Query(max_length=64, description='an instant, or an age such as "1h"')] = None,
 ) -> Response:
     """Job counts by status, success rate and average run time."""

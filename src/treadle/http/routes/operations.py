@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.access import refusal
 from treadle.http.bodies import body_of
 from treadle.http.errors import not_found
@@ -42,12 +43,12 @@ async def operation(here: ServerDep, id: str) -> Response:
     return answer(_as_json(await _found(here, id)))
 
 
-@router.post("/api/operations/{id}/stop", **spec(doc.OperationDocument, body=doc.NoBody, errors=(404,)))
+@router.post("/api/operations/{id}/stop", **spec(doc.OperationDocument, body=req.NoBody, errors=(404,)))
 async def stop(
     request: Request,
     here: ServerDep,
     id: str,
-    body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))],
+    body: Annotated[req.NoBody, Depends(body_of(req.NoBody))],
 ) -> Response:
     """Stop an operation after its current batch; jobs that it has changed stay changed."""
     found = await _found(here, id)

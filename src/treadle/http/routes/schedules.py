@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.bodies import body_of
 from treadle.http.errors import ApiError, not_found
 from treadle.http.instants import optional_instant
@@ -28,18 +29,18 @@ _NAMES = {"startAt": "start_at", "endAt": "end_at", "scopeId": "scope_id", "jitt
 
 
 @router.get("/api/schedules", **spec(doc.ScheduleList))
-async def schedules(here: ServerDep, allowed: Managed, topic: doc.TopicName | None = None) -> Response:
+async def schedules(here: ServerDep, allowed: Managed, topic: req.TopicName | None = None) -> Response:
     """All schedules, or a topic's, oldest first."""
     found = [one for one in await here.queue.schedules.list(topic) if _is_allowed(allowed, one)]
     now = await here.queue.schedules.now()
     return answer({"items": [one.as_json(now) for one in found]})
 
 
-@router.post("/api/schedules", **spec(doc.ScheduleDocument, body=doc.ScheduleBody, errors=(409,)), dependencies=WRITING)
+@router.post("/api/schedules", **spec(doc.ScheduleDocument, body=req.ScheduleBody, errors=(409,)), dependencies=WRITING)
 async def create_schedule(
     request: Request,
     here: ServerDep,
-    body: Annotated[doc.ScheduleBody, Depends(body_of(doc.ScheduleBody))],
+    body: Annotated[req.ScheduleBody, Depends(body_of(req.ScheduleBody))],
 ) -> Response:
     """Create a schedule. Its first run is the next one from now."""
     caller = await here.access.caller(request)
@@ -67,14 +68,14 @@ async def schedule_events(here: ServerDep, allowed: Managed, id: str) -> Respons
 
 @router.patch(
     "/api/schedules/{id}",
-    **spec(doc.ScheduleDocument, body=doc.SchedulePatch, errors=(404, 409)),
+    **spec(doc.ScheduleDocument, body=req.SchedulePatch, errors=(404, 409)),
     dependencies=WRITING,
 )
 async def change_schedule(
     request: Request,
     here: ServerDep,
     id: str,
-    body: Annotated[doc.SchedulePatch, Depends(body_of(doc.SchedulePatch))],
+    body: Annotated[req.SchedulePatch, Depends(body_of(req.SchedulePatch))],
 ) -> Response:
     """Change the given fields. This makes no catch-up run."""
     options = _options(body.model_dump(exclude_unset=True))
@@ -96,11 +97,11 @@ async def delete_schedule(request: Request, here: ServerDep, id: str) -> Respons
 
 @router.post(
     "/api/schedules/{id}/run",
-    **spec(doc.JobDocument, body=doc.NoBody, errors=(404, 409, 422)),
+    **spec(doc.JobDocument, body=req.NoBody, errors=(404, 409, 422)),
     dependencies=WRITING,
 )
 async def run_schedule(
-    request: Request, here: ServerDep, id: str, body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))]
+    request: Request, here: ServerDep, id: str, body: Annotated[req.NoBody, Depends(body_of(req.NoBody))]
 ) -> Response:
     """Make a job now, ignoring `overlap`. The next run does not change."""
     made = await here.queue.schedules.run(id)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.access import parsed
 from treadle.http.bodies import body_of
 from treadle.http.errors import ApiError, bad_field
@@ -27,9 +28,9 @@ async def settings(here: ServerDep) -> Response:
     return _shown(await here.site.settings())
 
 
-@router.patch("/api/settings", **spec(doc.SettingsDocument, body=doc.SettingsPatch, errors=(409,)))
+@router.patch("/api/settings", **spec(doc.SettingsDocument, body=req.SettingsPatch, errors=(409,)))
 async def change_settings(
-    request: Request, here: ServerDep, body: Annotated[doc.SettingsPatch, Depends(body_of(doc.SettingsPatch))]
+    request: Request, here: ServerDep, body: Annotated[req.SettingsPatch, Depends(body_of(req.SettingsPatch))]
 ) -> Response:
     """Change the given settings, all or none; null resets one to its default. An invalid rule is refused."""
     given = body.model_dump(exclude_unset=True)

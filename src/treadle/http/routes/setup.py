@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from treadle.accounts import SetupRefused
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.bodies import ANYBODY, body_of
 from treadle.http.errors import ApiError
 from treadle.http.openapi import spec
@@ -19,9 +20,9 @@ from treadle.http.server import KNOWN_QUERY, ServerDep
 router = APIRouter(tags=["accounts"])
 
 
-@router.post("/api/setup", **spec(doc.SignedIn, body=doc.SetupBody, open_to_all=True), dependencies=[KNOWN_QUERY])
+@router.post("/api/setup", **spec(doc.SignedIn, body=req.SetupBody, open_to_all=True), dependencies=[KNOWN_QUERY])
 async def setup(
-    request: Request, here: ServerDep, body: Annotated[doc.SetupBody, Depends(body_of(doc.SetupBody, ANYBODY))]
+    request: Request, here: ServerDep, body: Annotated[req.SetupBody, Depends(body_of(req.SetupBody, ANYBODY))]
 ) -> Response:
     """Create the first superuser with the token from the link, and sign in."""
     try:

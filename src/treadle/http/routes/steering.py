@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from treadle.accounts import Caller
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.access import refusal
 from treadle.http.bodies import body_of, read_body
 from treadle.http.errors import ApiError, bad_field
@@ -35,12 +36,12 @@ router = APIRouter(tags=["jobs"])
 InQuery = Annotated[bool | None, Query(description="here or in the body")]
 
 
-@router.post("/api/jobs/bulk", **spec(doc.BulkDocument, body=doc.BulkBody, errors=(409,)))
+@router.post("/api/jobs/bulk", **spec(doc.BulkDocument, body=req.BulkBody, errors=(409,)))
 async def change_many(
     request: Request,
     here: ServerDep,
     allowed: Managed,
-    body: Annotated[doc.BulkBody, Depends(body_of(doc.BulkBody))],
+    body: Annotated[req.BulkBody, Depends(body_of(req.BulkBody))],
     force: InQuery = None,
     dryRun: InQuery = None,
 ) -> Response:
@@ -90,7 +91,7 @@ async def change_many(
 
 
 async def _in_background(
-    here: Server, caller: Caller, change: bulk.BulkChange, body: doc.BulkBody, as_of: datetime | None
+    here: Server, caller: Caller, change: bulk.BulkChange, body: req.BulkBody, as_of: datetime | None
 ) -> Response:
     search = JobSearch(filter=body.filter)
     moment = as_of or from_ms(await here.queue.store.now())
@@ -109,13 +110,13 @@ async def _in_background(
     )
 
 
-@router.post("/api/jobs/{id}/requeue", **spec(doc.RequeuedDocument, body=doc.RequeueBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/requeue", **spec(doc.RequeuedDocument, body=req.RequeueBody, errors=(404, 409)))
 async def requeue(
     request: Request,
     here: ServerDep,
     allowed: Managed,
     id: JobId,
-    body: Annotated[doc.RequeueBody, Depends(body_of(doc.RequeueBody))],
+    body: Annotated[req.RequeueBody, Depends(body_of(req.RequeueBody))],
     force: InQuery = None,
     dryRun: InQuery = None,
 ) -> Response:
@@ -136,7 +137,7 @@ async def requeue(
     return answer({**done.as_json(), "wouldRun": None})
 
 
-@router.post("/api/jobs/{id}/signal", **spec(doc.JobDocument, body=doc.SignalBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/signal", **spec(doc.JobDocument, body=req.SignalBody, errors=(404, 409)))
 async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
     """Answer a step that waits, or will, with a result or an error. The first answer counts."""
     body = await _may_answer(request, here, id)
@@ -148,7 +149,7 @@ async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
     return answer(done.as_json())
 
 
-async def _may_answer(request: Request, here: Server, id: str) -> doc.SignalBody:
+async def _may_answer(request: Request, here: Server, id: str) -> req.SignalBody:
     """A step may have a rule of its own; otherwise those may answer who may manage the job.
 
     Which step it is stands in the body, so that is read first; callers without access get no validation errors.
@@ -160,7 +161,7 @@ async def _may_answer(request: Request, here: Server, id: str) -> doc.SignalBody
     except ApiError as error:
         denied = error
     try:
-        body = await read_body(request, doc.SignalBody)
+        body = await read_body(request, req.SignalBody)
     except (ApiError, TreadleError) as error:
         raise denied or error from None
     (job,) = await here.jobs([id])
@@ -176,13 +177,13 @@ async def _may_answer(request: Request, here: Server, id: str) -> doc.SignalBody
     return body
 
 
-@router.post("/api/jobs/{id}/cancel", **spec(doc.JobDocument, body=doc.CancelBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/cancel", **spec(doc.JobDocument, body=req.CancelBody, errors=(404, 409)))
 async def cancel(
     request: Request,
     here: ServerDep,
     allowed: Managed,
     id: JobId,
-    body: Annotated[doc.CancelBody, Depends(body_of(doc.CancelBody))],
+    body: Annotated[req.CancelBody, Depends(body_of(req.CancelBody))],
 ) -> Response:
     """Cancel a job: immediately if it is waiting, at its next checkpoint if it is running. 409 if it has ended."""
     await visible(here, allowed, id)
@@ -191,13 +192,13 @@ async def cancel(
     return answer(job.as_json())
 
 
-@router.post("/api/jobs/{id}/release", **spec(doc.JobDocument, body=doc.NoBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/release", **spec(doc.JobDocument, body=req.NoBody, errors=(404, 409)))
 async def release_running(
     request: Request,
     here: ServerDep,
     allowed: Managed,
     id: JobId,
-    body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))],
+    body: Annotated[req.NoBody, Depends(body_of(req.NoBody))],
 ) -> Response:
     """Take a running job from its worker and put it back without using up the attempt."""
     await visible(here, allowed, id)
@@ -208,13 +209,13 @@ async def release_running(
     return answer((await here.queue.get(id)).as_json())
 
 
-@router.patch("/api/jobs/{id}", **spec(doc.JobDocument, body=doc.JobPatch, errors=(404, 409)))
+@router.patch("/api/jobs/{id}", **spec(doc.JobDocument, body=req.JobPatch, errors=(404, 409)))
 async def patch(
     request: Request,
     here: ServerDep,
     allowed: Managed,
     id: JobId,
-    body: Annotated[doc.JobPatch, Depends(body_of(doc.JobPatch))],
+    body: Annotated[req.JobPatch, Depends(body_of(req.JobPatch))],
 ) -> Response:
     """Change a pending job."""
     await visible(here, allowed, id)
@@ -225,19 +226,19 @@ async def patch(
     return answer(job.as_json())
 
 
-def _attempts(body: doc.JobPatch | doc.BulkBody) -> int | None:
+def _attempts(body: req.JobPatch | req.BulkBody) -> int | None:
     if body.maxRetries is not None and body.maxAttempts is not None:
         raise bad_field("maxRetries", "give maxRetries or maxAttempts, not both: they say the same")
     return body.maxAttempts if body.maxRetries is None else body.maxRetries
 
 
-@router.delete("/api/jobs/{id}", **spec(status=204, body=doc.DeleteBody, errors=(404, 409)))
+@router.delete("/api/jobs/{id}", **spec(status=204, body=req.DeleteBody, errors=(404, 409)))
 async def delete(
     request: Request,
     here: ServerDep,
     allowed: Managed,
     id: JobId,
-    body: Annotated[doc.DeleteBody, Depends(body_of(doc.DeleteBody))],
+    body: Annotated[req.DeleteBody, Depends(body_of(req.DeleteBody))],
     force: InQuery = None,
 ) -> Response:
     """Delete a pending, failed, cancelled or expired job. Superusers can delete a completed one with `force`."""

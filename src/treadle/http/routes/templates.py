@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.bodies import json_object, read_body
 from treadle.http.errors import not_found
 from treadle.http.openapi import spec
@@ -18,7 +19,7 @@ from treadle.policy.rules import Condition
 from treadle.policy.saved_template import SavedTemplate
 
 router = APIRouter(tags=["templates"])
-_DEFINED_IN_CODE = doc.TemplateDocument.model_fields.keys() - doc.TemplatePatch.model_fields.keys()
+_DEFINED_IN_CODE = doc.TemplateDocument.model_fields.keys() - req.TemplatePatch.model_fields.keys()
 
 
 @router.get("/api/templates", **spec(doc.TemplateList))
@@ -29,33 +30,33 @@ async def templates(here: ServerDep, allowed: Managed) -> Response:
 
 
 @router.get("/api/templates/{topic}", **spec(doc.TemplateDocument, errors=(404,)))
-async def template(here: ServerDep, allowed: Managed, topic: doc.TopicName) -> Response:
+async def template(here: ServerDep, allowed: Managed, topic: req.TopicName) -> Response:
     """The current template of a topic."""
     return answer((await _one(here, allowed, topic)).as_json())
 
 
 @router.get("/api/templates/{topic}/versions", **spec(doc.TemplateVersionList, errors=(404,)))
-async def template_versions(here: ServerDep, allowed: Managed, topic: doc.TopicName) -> Response:
+async def template_versions(here: ServerDep, allowed: Managed, topic: req.TopicName) -> Response:
     """Every definition that was saved for a topic, newest first."""
     await _one(here, allowed, topic)
     return answer({"items": await here.queue.templates.versions(topic)})
 
 
-async def _patch(request: Request, topic: doc.TopicName) -> doc.TemplatePatch:
+async def _patch(request: Request, topic: req.TopicName) -> req.TemplatePatch:
     """CodeDefined for the fields of a definition."""
     if fixed := sorted((await json_object(request)).keys() & _DEFINED_IN_CODE):
         message = f"the template of {topic} is defined in code: change {', '.join(fixed)} there"
         raise CodeDefined(message, topic=topic)
-    return await read_body(request, doc.TemplatePatch)
+    return await read_body(request, req.TemplatePatch)
 
 
 @router.patch(
     "/api/templates/{topic}",
-    **spec(doc.TemplateDocument, body=doc.TemplatePatch, errors=(404, 409)),
+    **spec(doc.TemplateDocument, body=req.TemplatePatch, errors=(404, 409)),
     dependencies=[needs("templates", jobs_api=True)],
 )
 async def change_template(
-    request: Request, here: ServerDep, topic: doc.TopicName, body: Annotated[doc.TemplatePatch, Depends(_patch)]
+    request: Request, here: ServerDep, topic: req.TopicName, body: Annotated[req.TemplatePatch, Depends(_patch)]
 ) -> Response:
     """Switch a template off or on, or make a saved version the current one."""
     changed = await here.queue.templates.update(

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.bodies import body_of
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
@@ -16,7 +17,7 @@ from treadle.http.server import Managed, Server, ServerDep, answer, needs
 from treadle.insights import stats
 from treadle.model.job import from_ms, rfc3339
 from treadle.policy import rules
-from treadle.store.values import FOREVER, Topic
+from treadle.store.views import FOREVER, Topic
 
 router = APIRouter(tags=["topics"])
 STEERED = [needs("topics", jobs_api=True)]
@@ -34,14 +35,14 @@ async def topics(request: Request, here: ServerDep, allowed: Managed) -> Respons
 
 @router.post(
     "/api/topics/{topic}/pause",
-    **spec(doc.TopicDocument, body=doc.PauseBody),
+    **spec(doc.TopicDocument, body=req.PauseBody),
     dependencies=STEERED,
 )
 async def pause(
     request: Request,
     here: ServerDep,
-    topic: doc.TopicName,
-    body: Annotated[doc.PauseBody, Depends(body_of(doc.PauseBody))],
+    topic: req.TopicName,
+    body: Annotated[req.PauseBody, Depends(body_of(req.PauseBody))],
 ) -> Response:
     """Stop starting jobs of this topic, indefinitely or until a given time. Jobs can still be enqueued."""
     await here.queue.pause(topic, optional_instant(body.until, "until"))
@@ -49,12 +50,12 @@ async def pause(
     return await _one(here, topic)
 
 
-@router.post("/api/topics/{topic}/resume", **spec(doc.TopicDocument, body=doc.NoBody), dependencies=STEERED)
+@router.post("/api/topics/{topic}/resume", **spec(doc.TopicDocument, body=req.NoBody), dependencies=STEERED)
 async def resume(
     request: Request,
     here: ServerDep,
-    topic: doc.TopicName,
-    body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))],
+    topic: req.TopicName,
+    body: Annotated[req.NoBody, Depends(body_of(req.NoBody))],
 ) -> Response:
     """Start jobs of this topic again."""
     await here.queue.resume(topic)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.http import documents as doc
+from treadle.http import request_models as req
 from treadle.http.bodies import body_of
 from treadle.http.errors import not_found
 from treadle.http.openapi import spec
@@ -43,9 +44,9 @@ async def workers(here: ServerDep) -> Response:
     return answer({"items": items})
 
 
-@router.post("/api/workers/claim", **spec(doc.ClaimedList, body=doc.ClaimBody))
+@router.post("/api/workers/claim", **spec(doc.ClaimedList, body=req.ClaimBody))
 async def claim(
-    request: Request, here: ServerDep, body: Annotated[doc.ClaimBody, Depends(body_of(doc.ClaimBody))]
+    request: Request, here: ServerDep, body: Annotated[req.ClaimBody, Depends(body_of(req.ClaimBody))]
 ) -> Response:
     """Claim jobs, each with the token needed to report on it; `wait` waits until one is available."""
     wait_s = duration_ms(body.wait, "wait") / 1000
@@ -55,9 +56,9 @@ async def claim(
     return answer({"items": [{**job.as_json(), "token": str(token)} for job, token in claimed]})
 
 
-@router.post("/api/workers/{name:path}/drain", **spec(status=204, body=doc.NoBody, errors=(404,)))
+@router.post("/api/workers/{name:path}/drain", **spec(status=204, body=req.NoBody, errors=(404,)))
 async def drain(
-    request: Request, here: ServerDep, name: str, body: Annotated[doc.NoBody, Depends(body_of(doc.NoBody))]
+    request: Request, here: ServerDep, name: str, body: Annotated[req.NoBody, Depends(body_of(req.NoBody))]
 ) -> Response:
     """Ask a worker to claim nothing more, finish its jobs and stop. It learns this from its next heartbeat."""
     if not await here.queue.drain(name):
@@ -66,47 +67,47 @@ async def drain(
     return Response(status_code=204)
 
 
-@router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=doc.TokenBody, errors=(404, 409)))
+@router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=req.TokenBody, errors=(404, 409)))
 async def heartbeat(
-    here: ServerDep, id: JobId, body: Annotated[doc.TokenBody, Depends(body_of(doc.TokenBody))]
+    here: ServerDep, id: JobId, body: Annotated[req.TokenBody, Depends(body_of(req.TokenBody))]
 ) -> Response:
     """Renew the lease; the response says whether a cancel was requested."""
     return _held(*await here.external.heartbeat(id, body.token))
 
 
-@router.post("/api/workers/jobs/{id}/progress", **spec(doc.HoldDocument, body=doc.ProgressBody, errors=(404, 409)))
+@router.post("/api/workers/jobs/{id}/progress", **spec(doc.HoldDocument, body=req.ProgressBody, errors=(404, 409)))
 async def progress(
-    here: ServerDep, id: JobId, body: Annotated[doc.ProgressBody, Depends(body_of(doc.ProgressBody))]
+    here: ServerDep, id: JobId, body: Annotated[req.ProgressBody, Depends(body_of(req.ProgressBody))]
 ) -> Response:
     """Report progress; also renews the lease."""
     return _held(*await here.external.progress(id, body.token, body.percent, body.message))
 
 
-@router.post("/api/workers/jobs/{id}/complete", **spec(doc.JobDocument, body=doc.CompleteBody, errors=(404, 409)))
+@router.post("/api/workers/jobs/{id}/complete", **spec(doc.JobDocument, body=req.CompleteBody, errors=(404, 409)))
 async def complete(
-    here: ServerDep, id: JobId, body: Annotated[doc.CompleteBody, Depends(body_of(doc.CompleteBody))]
+    here: ServerDep, id: JobId, body: Annotated[req.CompleteBody, Depends(body_of(req.CompleteBody))]
 ) -> Response:
     """Complete the job; `result` is stored with it."""
     return answer((await here.external.complete(id, body.token, body.result)).as_json())
 
 
-@router.post("/api/workers/jobs/{id}/fail", **spec(doc.JobDocument, body=doc.FailBody, errors=(404, 409)))
-async def fail(here: ServerDep, id: JobId, body: Annotated[doc.FailBody, Depends(body_of(doc.FailBody))]) -> Response:
+@router.post("/api/workers/jobs/{id}/fail", **spec(doc.JobDocument, body=req.FailBody, errors=(404, 409)))
+async def fail(here: ServerDep, id: JobId, body: Annotated[req.FailBody, Depends(body_of(req.FailBody))]) -> Response:
     """Report a failed attempt. It is retried according to its template unless the error is `fatal`."""
     return answer((await here.external.fail(id, body.token, body.error, body.fatal)).as_json())
 
 
-@router.post("/api/workers/jobs/{id}/release", **spec(doc.JobDocument, body=doc.ReleaseBody, errors=(404, 409)))
+@router.post("/api/workers/jobs/{id}/release", **spec(doc.JobDocument, body=req.ReleaseBody, errors=(404, 409)))
 async def release(
-    here: ServerDep, id: JobId, body: Annotated[doc.ReleaseBody, Depends(body_of(doc.ReleaseBody))]
+    here: ServerDep, id: JobId, body: Annotated[req.ReleaseBody, Depends(body_of(req.ReleaseBody))]
 ) -> Response:
     """Give the job back without using up the attempt."""
     return answer((await here.external.release(id, body.token, body.reason)).as_json())
 
 
-@router.post("/api/workers/jobs/{id}/ack-cancel", **spec(doc.JobDocument, body=doc.TokenBody, errors=(404, 409)))
+@router.post("/api/workers/jobs/{id}/ack-cancel", **spec(doc.JobDocument, body=req.TokenBody, errors=(404, 409)))
 async def acknowledge_cancel(
-    here: ServerDep, id: JobId, body: Annotated[doc.TokenBody, Depends(body_of(doc.TokenBody))]
+    here: ServerDep, id: JobId, body: Annotated[req.TokenBody, Depends(body_of(req.TokenBody))]
 ) -> Response:
     """Confirm that the job stopped after a cancel request."""
     return answer((await here.external.acknowledge_cancel(id, body.token)).as_json())

@@ -26,7 +26,7 @@ from treadle.model.errors import QueryTooSlow, StoreUnavailable
 from treadle.model.job import Job, rfc3339
 from treadle.policy import rules
 from treadle.policy.rules import Condition
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 log = logging.getLogger("treadle.http")
 router = APIRouter(tags=["streams"])

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from treadle.store.sql import check
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 
 if TYPE_CHECKING:
     from treadle.store.postgres.store import PostgresStore

@@ -27,7 +27,6 @@ from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
     Claim,
     Claimed,
-    Finding,
     Graces,
     Inserted,
     NewJob,
@@ -39,6 +38,7 @@ from treadle.store.values import (
     UserDatabase,
     Wants,
 )
+from treadle.store.views import Finding
 from treadle.store.waiting_room import WaitingRoom
 from treadle.telemetry.outages import OutageLog
 

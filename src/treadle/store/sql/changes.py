@@ -36,7 +36,7 @@ from treadle.model.status import Status
 from treadle.store.sql import lists
 from treadle.store.sql.queries import Query
 from treadle.store.sql.rows import NOBODY
-from treadle.store.values import Change, Changes, Listing
+from treadle.store.views import Change, Changes, Listing
 
 T = TypeVar("T")
 Reading = Generator[tuple[str, Sequence[Any]], list[Any], T]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 
 if TYPE_CHECKING:
     from treadle.store.sql.store import SqlStore

@@ -17,7 +17,7 @@ from treadle.policy.rules.conditions import every
 from treadle.store.sql.dialect import DIALECTS, Lookup
 from treadle.store.sql.queries import Query, step_columns, told_events
 from treadle.store.sql.where import COLUMNS, Conditions
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 
 BoundValues = list[str | int | float]
 

@@ -16,7 +16,7 @@ from treadle.policy.lifecycle import Failed, decide
 from treadle.policy.rules import looks_inside
 from treadle.policy.saved_template import KIND, VERSION_KIND
 from treadle.store import wakeups
-from treadle.store.sql import lists, scripts, secrets
+from treadle.store.sql import batches, lists, scripts, secrets
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
@@ -24,43 +24,45 @@ from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_fr
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
-    ANY_SIZE,
-    FOREVER,
     Advanced,
     Answer,
-    Backlog,
     CancelRequest,
-    Changes,
     Checkpoint,
     Claimed,
     ClaimedSteps,
-    EndedCount,
-    FailedGroup,
     FollowUpsBusy,
     Graces,
     Holding,
     Inserted,
     Judge,
-    Leadership,
-    LimitReached,
-    Listing,
-    LiveWorker,
     NewJob,
-    Obstacle,
-    RateReached,
     Reaped,
     Record,
     RecordWrite,
     Refusal,
     Renewed,
     Settlement,
-    Stats,
     StepKey,
+    TopicRate,
+    Touch,
+)
+from treadle.store.views import (
+    ANY_SIZE,
+    FOREVER,
+    Backlog,
+    Changes,
+    EndedCount,
+    FailedGroup,
+    Leadership,
+    LimitReached,
+    Listing,
+    LiveWorker,
+    Obstacle,
+    RateReached,
+    Stats,
     StepPage,
     Times,
     Topic,
-    TopicRate,
-    Touch,
 )
 from treadle.telemetry.outages import OutageLog
 
@@ -190,19 +192,19 @@ class SqlStore(ABC):
     ) -> list[Settlement]:
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
-            settlements, lost = _only_newest(settlements)
+            settlements, lost = batches.only_newest(settlements)
         for lease in sorted({one.job.lease for one in settlements}):
             mine = [one for one in settlements if one.job.lease == lease]
-            plain = [one for one in mine if is_plain(one)]
+            plain = [one for one in mine if batches.is_plain(one)]
             if plain:
                 lost += await self.settle_completed(lease, plain)
-            rest = [one for one in mine if not is_plain(one) and not _may_be_refused(one)]
+            rest = [one for one in mine if not batches.is_plain(one) and not batches.may_be_refused(one)]
             if rest:
-                lost += await self.transact(lambda rest=rest: scripts.settle(rest), _told(rest))  # type: ignore[misc]
+                lost += await self.transact(lambda rest=rest: scripts.settle(rest), batches.hints(rest))  # type: ignore[misc]
         left: list[Settlement] = []
         tried = 0
         for one in settlements:
-            if not _may_be_refused(one):
+            if not batches.may_be_refused(one):
                 continue
             if tried == BUSY_TRIES:
                 left.insert(0, one)  # before the ones that were tried
@@ -219,12 +221,12 @@ class SqlStore(ABC):
     async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
         """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
         try:
-            return await self.transact_or_busy(lambda: scripts.settle([one]), _told([one]))
+            return await self.transact_or_busy(lambda: scripts.settle([one]), batches.hints([one]))
         except Refused as refusal:
             failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
             effects = one.effects and one.effects._replace(jobs=(), events=())
             instead = one._replace(transition=decide(one.job, failed), effects=effects)
-            lost = await self.transact(lambda: scripts.settle([instead]), _told([instead]))
+            lost = await self.transact(lambda: scripts.settle([instead]), batches.hints([instead]))
             if lost:
                 return [one]
             refused.append(instead)
@@ -236,14 +238,14 @@ class SqlStore(ABC):
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         known: set[tuple[int, int]] = set()
-        newest = _one_per_job(touches)
+        newest = batches.touch_per_job(touches)
         for i in range(0, len(newest), TOUCHED_TOGETHER):
             rows = [one._asdict() | {"lease": lease} for one in newest[i : i + TOUCHED_TOGETHER]]
             known.update((n, token) for n, token in await self._change("touch_running", rows))
         return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        merged = _one_checkpoint_per_job(checkpoints)
+        merged = batches.checkpoint_per_job(checkpoints)
         lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
         written = {(one.n, one.token) for one in merged} - set(lost)
         return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
@@ -593,65 +595,3 @@ def _then_wake(script: Script[T]) -> Script[T]:
     answer = yield from script
     yield from scripts.take_wakes()
     return answer
-
-
-def is_plain(one: Settlement) -> bool:
-    done = one.transition.to is Status.COMPLETED and one.transition.event is None
-    return done and one.job.flags == 0 and not one.effects
-
-
-def _may_be_refused(one: Settlement) -> bool:
-    return one.effects is not None and bool(one.effects.jobs)
-
-
-def _only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
-    live."""
-    tokens: dict[int, int] = {}
-    for one in settlements:
-        tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
-    newest = [one for one in settlements if one.job.token == tokens[one.job.n]]
-    return newest, [one for one in settlements if one.job.token < tokens[one.job.n]]
-
-
-def _one_per_job(touches: Sequence[Touch]) -> list[Touch]:
-    """The reports about the newest claim of each job, merged: a statement gets each job once."""
-    newest: dict[int, Touch] = {}
-    for one in touches:
-        known = newest.get(one.n)
-        if known is None or one.token > known.token:
-            newest[one.n] = one
-        elif one.token == known.token:
-            progress = known.progress if one.progress is None else one.progress
-            message = known.message if one.message is None else one.message
-            grace_ms = known.grace_ms if one.grace_ms is None else one.grace_ms
-            newest[one.n] = one._replace(progress=progress, message=message, grace_ms=grace_ms)
-    return list(newest.values())
-
-
-def _one_checkpoint_per_job(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The newest claim of each job, several of its checkpoints as one: a statement gets each job once."""
-    newest: dict[int, Checkpoint] = {}
-    for one in checkpoints:
-        known = newest.get(one.n)
-        if known is None or one.token > known.token:
-            newest[one.n] = one
-        elif one.token == known.token:
-            newest[one.n] = known.then(one)
-    return list(newest.values())
-
-
-def _told(settlements: Sequence[Settlement]) -> list[str]:
-    """The hints for these endings."""
-    tell = [wakeups.ENDED]
-    if any(
-        one.transition.to is Status.WAITING or (one.transition.to is Status.PENDING and one.transition.delay_ms)
-        for one in settlements
-    ):
-        tell.append(wakeups.LATER)
-    put_back = (Status.PENDING, Status.WAITING)
-    if any(one.job.flags or one.transition.to in put_back for one in settlements):
-        tell.append(wakeups.READY)
-    if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
-        tell += wakeups.of_new(new)
-    return list(dict.fromkeys(tell))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.store.sql import check
-from treadle.store.values import Finding
+from treadle.store.views import Finding
 
 if TYPE_CHECKING:
     from treadle.store.sqlite.store import SqliteStore

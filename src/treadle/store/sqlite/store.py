@@ -28,7 +28,8 @@ from treadle.store.sqlite.health import examine
 from treadle.store.sqlite.hot import document
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.writer import BUSY, Writer
-from treadle.store.values import Claim, Finding, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
+from treadle.store.values import Claim, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
+from treadle.store.views import Finding
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from treadle.model.status import Status
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import Change, Claimed, Listing, Touch
+from treadle.store.values import Claimed, Touch
+from treadle.store.views import Change, Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, eventually, new_job, settlement
 

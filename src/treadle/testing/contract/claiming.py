@@ -16,7 +16,8 @@ from treadle.model.status import Status
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import FOREVER, MAX_CLAIM_BYTES, NewJob, Wants
+from treadle.store.values import MAX_CLAIM_BYTES, NewJob, Wants
+from treadle.store.views import FOREVER
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
     ENDED,

@@ -14,7 +14,8 @@ from treadle.policy import rules
 from treadle.policy.lifecycle import Completed, Failed
 from treadle.policy.rules import Condition, matches
 from treadle.queue import steering
-from treadle.store.values import Listing, Touch
+from treadle.store.values import Touch
+from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import DAY, HOUR, MINUTE, STATES, Workbench
 

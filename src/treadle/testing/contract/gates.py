@@ -17,7 +17,8 @@ from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import Claimed, Inserted, LimitReached, Listing, RateReached, Refusal, TopicRate, Wants
+from treadle.store.values import Claimed, Inserted, Refusal, TopicRate, Wants
+from treadle.store.views import LimitReached, Listing, RateReached
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
 

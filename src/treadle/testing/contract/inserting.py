@@ -13,7 +13,8 @@ from treadle.model.job import from_ms
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
-from treadle.store.values import Inserted, Listing
+from treadle.store.values import Inserted
+from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import ENDED, HOUR, MINUTE, TOPIC, Workbench, new_job
 

@@ -21,7 +21,8 @@ from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import LEAVES_TO, Completed, Failed, Outcome, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import Claimed, Graces, Inserted, Listing, NewJob, Reaped, Touch, Wants
+from treadle.store.values import Claimed, Graces, Inserted, NewJob, Reaped, Touch, Wants
+from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, LEASES_ONLY, MINUTE, SECOND, TOPIC, Workbench, new_job, settlement
 

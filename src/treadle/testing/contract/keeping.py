@@ -10,7 +10,7 @@ from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue import steering
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
     DAY,

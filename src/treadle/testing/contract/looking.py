@@ -13,7 +13,7 @@ from treadle.model.status import Status
 from treadle.policy import rules
 from treadle.policy.lifecycle import Completed, Failed, Outcome, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import Listing
+from treadle.store.views import Listing
 from treadle.testing.contract.requests import MALFORMED, UNKNOWN
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (

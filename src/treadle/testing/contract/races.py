@@ -18,7 +18,8 @@ from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import Claimed, Inserted, Listing, Refusal, Wants
+from treadle.store.values import Claimed, Inserted, Refusal, Wants
+from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import DAY, HOUR, LEASES_ONLY, MINUTE, TOPIC, Workbench, new_job, settlement
 

@@ -22,7 +22,8 @@ from treadle.policy.lifecycle import (
     Rescheduled,
 )
 from treadle.queue import steering
-from treadle.store.values import Judge, Listing, Refusal
+from treadle.store.values import Judge, Refusal
+from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
     DAY,

@@ -22,12 +22,12 @@ from treadle.store.values import (
     ClaimedStep,
     EarlyAnswer,
     Effects,
-    Listing,
     NewStep,
     Refusal,
     StepKey,
     StepWrite,
 )
+from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, settlement
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from treadle.model.status import Status
 from treadle.store.sql.scripts.common import Script
-from treadle.store.values import TIME_BUCKETS, Settlement
+from treadle.store.values import Settlement
+from treadle.store.views import TIME_BUCKETS
 
 LAST = TIME_BUCKETS - 1
 # From this age in minutes on, times are kept in spans of so many minutes: each writer's rows become one, then half an

@@ -1,0 +1,71 @@
+"""What workers report, made ready for statements that take each job once, and the hints that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treadle.model.status import Status
+from treadle.store import wakeups
+from treadle.store.values import Checkpoint, Settlement, Touch
+
+
+def is_plain(one: Settlement) -> bool:
+    done = one.transition.to is Status.COMPLETED and one.transition.event is None
+    return done and one.job.flags == 0 and not one.effects
+
+
+def may_be_refused(one: Settlement) -> bool:
+    return one.effects is not None and bool(one.effects.jobs)
+
+
+def only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
+    live."""
+    tokens: dict[int, int] = {}
+    for one in settlements:
+        tokens[one.job.n] = max(one.job.token, tokens.get(one.job.n, 0))
+    newest = [one for one in settlements if one.job.token == tokens[one.job.n]]
+    return newest, [one for one in settlements if one.job.token < tokens[one.job.n]]
+
+
+def touch_per_job(touches: Sequence[Touch]) -> list[Touch]:
+    """The reports about the newest claim of each job, merged: a statement gets each job once."""
+    newest: dict[int, Touch] = {}
+    for one in touches:
+        known = newest.get(one.n)
+        if known is None or one.token > known.token:
+            newest[one.n] = one
+        elif one.token == known.token:
+            progress = known.progress if one.progress is None else one.progress
+            message = known.message if one.message is None else one.message
+            grace_ms = known.grace_ms if one.grace_ms is None else one.grace_ms
+            newest[one.n] = one._replace(progress=progress, message=message, grace_ms=grace_ms)
+    return list(newest.values())
+
+
+def checkpoint_per_job(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The newest claim of each job, several of its checkpoints as one: a statement gets each job once."""
+    newest: dict[int, Checkpoint] = {}
+    for one in checkpoints:
+        known = newest.get(one.n)
+        if known is None or one.token > known.token:
+            newest[one.n] = one
+        elif one.token == known.token:
+            newest[one.n] = known.then(one)
+    return list(newest.values())
+
+
+def hints(settlements: Sequence[Settlement]) -> list[str]:
+    """The hints for these endings."""
+    tell = [wakeups.ENDED]
+    if any(
+        one.transition.to is Status.WAITING or (one.transition.to is Status.PENDING and one.transition.delay_ms)
+        for one in settlements
+    ):
+        tell.append(wakeups.LATER)
+    put_back = (Status.PENDING, Status.WAITING)
+    if any(one.job.flags or one.transition.to in put_back for one in settlements):
+        tell.append(wakeups.READY)
+    if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
+        tell += wakeups.of_new(new)
+    return list(dict.fromkeys(tell))
