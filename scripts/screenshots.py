@@ -22,6 +22,7 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
 <include>/etc/fonts/fonts.conf</include>
 <alias binding="strong"><family>system-ui</family><prefer><family>Inter</family></prefer></alias>
+<alias binding="strong"><family>sans-serif</family><prefer><family>Inter</family></prefer></alias>
 <alias binding="strong"><family>ui-monospace</family><prefer><family>JetBrains Mono</family></prefer></alias>
 </fontconfig>"""
 # Long enough for jobs of every kind to have come, failed and been retried.

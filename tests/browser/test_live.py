@@ -193,6 +193,21 @@ def test_the_server_stops_within_its_grace_with_ten_streams_open(tmp_path: Path)
             assert time.monotonic() - begun < 10
 
 
+def test_a_stream_that_is_down_says_so_and_then_asks_now_and_then(person: Person, served: Site) -> None:
+    job = served.enqueue("slow")
+    person.page.clock.install()
+    person.page.route(re.compile("/_/live.*(?<!once=1)$"), lambda route: route.abort())
+    person.open("/jobs")
+    word = person.page.locator("[data-live-word]")
+    person.page.clock.run_for(9_000)
+    expect(word).to_have_text("Reconnecting")
+    person.page.clock.run_for(30_000)
+    expect(word).to_have_text("Every 15 s")
+    served.start("slow")
+    person.page.clock.run_for(16_000)
+    expect(person.row(job.id)).to_contain_text("processing")
+
+
 def end_sessions(served: Site) -> None:
     root = served.run(served.accounts.list("_superusers"))[0]
     served.run(served.accounts.revoke_tokens("_superusers", root.id))
