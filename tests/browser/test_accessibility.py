@@ -33,6 +33,8 @@ PAGES = [
     "/jobs/{waiting}",
     "/jobs/{waiting}?answer=json",
     "/jobs/new",
+    "/jobs/{failed}/run-again",
+    "/jobs/{flow}/run-again",
     "/errors",
     "/topics",
     "/workers",

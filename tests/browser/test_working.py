@@ -317,6 +317,36 @@ def _more_without_javascript(person: Person, served: Site) -> None:
     expect(page.get_by_role("columnheader", name="Priority")).to_be_visible()
 
 
+def test_on_a_phone_no_action_of_a_job_is_missing(person: Person, served: Site) -> None:
+    job = served.fail()
+    person.page.set_viewport_size({"width": 380, "height": 800})
+    person.open(f"/jobs/{job.id}")
+    person.page.get_by_label("More actions").click()
+    menu = person.page.locator(".more-acts .menu a")
+    expect(menu).to_have_text(["Run again…", "Delete…"])
+    wide = person.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0
+    menu.last.click()
+    person.dialog.get_by_role("button", name=re.compile("Delete")).click()
+    expect(person.page.locator(".toast")).to_contain_text("deleted")
+
+
+def test_a_job_is_run_again_with_edited_input(person: Person, served: Site) -> None:
+    job = served.fail("mail", payload={"userId": "123", "thread": 1970670598291982290})
+    person.open(f"/jobs/{job.id}")
+    person.page.get_by_role("link", name="Run again…").first.click()
+    box = person.page.get_by_label("Payload")
+    box.fill('{"userId": "124", "thread": 1970670598291982290}')
+    person.page.get_by_role("button", name="Check").click()
+    expect(person.page.get_by_role("main").get_by_role("status")).to_contain_text("Nothing was stored yet.")
+    expect(person.page.locator("#changed tbody tr")).to_have_count(1)
+    assert served.get(job.id).status == "failed"
+    box.focus()
+    person.press("Control+Enter")
+    expect(person.page.locator("#job-head")).to_contain_text("pending")
+    assert served.get(job.id).payload == {"userId": "124", "thread": 1970670598291982290}
+
+
 def test_a_worker_is_drained_in_a_dialog(person: Person, served: Site) -> None:
     lease = served.worker("host:1:abc")
     person.open("/workers")
