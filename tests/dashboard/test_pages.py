@@ -36,7 +36,7 @@ async def test_a_schedule_that_works_again_is_no_problem(visitor: Visitor) -> No
 async def test_due_jobs_without_a_worker_are_a_problem_with_the_command_that_helps(visitor: Visitor) -> None:
     await visitor.queue.enqueue("thumbnail", capability="image")
     page = (await visitor.get("/_/")).text
-    assert "No worker takes thumbnail: 1 job is due" in words(page)
+    assert "No worker takes thumbnail : 1 job is due" in words(page)
     assert 'data-copy="treadle worker app:queue --capabilities image"' in page
     assert 'href="/_/jobs?status=pending&amp;topic=thumbnail"' in page
 
