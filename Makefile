@@ -48,7 +48,7 @@ screenshots: $(DEV_READY) ## Take pictures of every page of the dashboard into d
 	$(BIN)/python scripts/screenshots.py
 
 lock: .cache/lock/bin/uv ## Remake requirements/dev.txt with the newest versions
-	$< pip compile pyproject.toml --all-extras --group dev --universal --upgrade --quiet \
+	$< pip compile pyproject.toml --extra postgres --extra otel --group dev --universal --upgrade --quiet \
 		--no-header --no-emit-index-url --no-emit-find-links --output-file requirements/dev.txt
 
 clean: ## Remove the virtual environment, caches and build output

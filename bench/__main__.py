@@ -25,8 +25,8 @@ from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain processes threads pickup delayed scheduled flows backlog ended snapshot single http pages "
-    "memory idle"
+    "limits enqueue drain topics processes threads pickup delayed scheduled flows backlog ended snapshot single http "
+    "pages memory idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
 ONCE = frozenset("ended snapshot pages memory idle".split())
@@ -61,14 +61,23 @@ class Bench:
         return rounds
 
     def _drain(
-        self, name: str, jobs: int | None = None, fill: str | None = None, rows: int = 0, **options: Any
+        self,
+        name: str,
+        jobs: int | None = None,
+        fill: str | None = None,
+        rows: int = 0,
+        topics: int = 1,
+        **options: Any,
     ) -> Figures:
         """One drain on a fresh database, its figures under their own names."""
         with self.store.fresh() as url:
             if fill:
                 uvloop.run(scenarios.fill(url, fill, rows))
-            uvloop.run(scenarios.load(url, jobs or self.jobs))
-            found = run(scenarios.drain(url, self.folder, jobs or self.jobs, self.store.server_cpu, **options))
+            uvloop.run(scenarios.load(url, jobs or self.jobs, topics))
+            drained = scenarios.drain(
+                url, self.folder, jobs or self.jobs, self.store.server_cpu, topics=topics, **options
+            )
+            found = run(drained)
         if found["left"]:
             raise SystemExit(f"{name}: {found['left']:.0f} jobs were not drained in time")
         return found if name == "drain" else {f"{name} /s": found["drain /s"]}
@@ -107,6 +116,9 @@ class Bench:
 
     def drain(self) -> Figures:
         return self._drain("drain")
+
+    def topics(self) -> Figures:
+        return self._drain("drain, five topics", topics=5)
 
     def processes(self) -> Figures:
         return self._drain("drain 2", processes=2) | self._drain("drain 10", processes=10)

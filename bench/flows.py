@@ -28,7 +28,7 @@ async def steps(url: str, folder: Path, jobs: int) -> Figures:
     """From the first step's start on one worker until the database shows no unfinished job."""
     wanted = jobs * STEPS
     async with Queue(url) as queue:
-        with workers(folder, url, 1) as group:
+        with workers(folder, url, 1, flow=True) as group:
             group.ready()
             cpu, deadline = group.cpu(), time.monotonic() + LIMIT_S
             while (group.read()[0] < wanted or await remaining(queue.store)) and time.monotonic() < deadline:

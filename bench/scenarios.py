@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.processes import Workers, workers
-from bench.work import payload
+from bench.work import payload, topics
 from treadle import Queue
 from treadle.policy.lifecycle import Completed, decide
 from treadle.store.protocol import Store
@@ -68,12 +68,17 @@ async def enqueue(url: str, seconds: float) -> Figures:
 async def _nothing(ctx: Any, job: dict[str, Any]) -> None: ...
 
 
-async def load(url: str, jobs: int) -> None:
+async def load(url: str, jobs: int, topic_count: int = 1) -> None:
+    """Jobs of one topic, or of several in turn, 200 at a time."""
     queue = Queue(url)
-    queue.register("noop", _nothing)
+    names = topics(topic_count)
+    for topic in names:
+        queue.register(topic, _nothing)
+    batch = 1000 if topic_count == 1 else 200
     async with queue:
-        for start in range(0, jobs, 1000):
-            await queue.enqueue_many("noop", [payload() for _ in range(min(1000, jobs - start))])
+        for number, start in enumerate(range(0, jobs, batch)):
+            topic = names[number % topic_count]
+            await queue.enqueue_many(topic, [payload() for _ in range(min(batch, jobs - start))])
         await settle_disk(queue.store)
 
 
@@ -91,8 +96,8 @@ async def remaining(store: Any) -> int:
     """Jobs in the queue or running; what is due in the future does not count, nor what others left there."""
     schema = "treadle." if hasattr(store, "pools") else "treadle_"
     rows = await store.read(
-        f"SELECT (SELECT count(*) FROM {schema}ready r JOIN {schema}lanes l ON l.lane = r.lane WHERE l.topic = 'noop')"
-        f" + (SELECT count(*) FROM {schema}running)",
+        f"SELECT (SELECT count(*) FROM {schema}ready r JOIN {schema}lanes l ON l.lane = r.lane "
+        f"WHERE l.topic LIKE 'noop%') + (SELECT count(*) FROM {schema}running)",
         [],
     )
     return int(rows[0][0])

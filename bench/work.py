@@ -47,6 +47,11 @@ def declare_steps(queue: Queue, hit: Callable[[Noop], None]) -> None:
         flow.step(name=f"step {number}")(step)
 
 
+def topics(count: int) -> list[str]:
+    """The topics of a drain: `noop`, and as many more as are asked for."""
+    return ["noop", *(f"noop_{number}" for number in range(1, count))]
+
+
 class Tally:
     def __init__(self, path: Path, latencies: bool) -> None:
         path.write_bytes(b"\0" * 24)
@@ -79,8 +84,10 @@ async def main(url: str, path: Path, options: dict[str, Any]) -> None:
             tally.hit(job)
         return {"ok": True}
 
-    queue.register("noop", noop_in_thread if options.get("threads") else noop)
-    declare_steps(queue, tally.hit)
+    for topic in topics(options.get("topics", 1)):
+        queue.register(topic, noop_in_thread if options.get("threads") else noop)
+    if options.get("flow"):
+        declare_steps(queue, tally.hit)
     await queue.open()
     path.with_suffix(".ready").touch()
     await queue.work(slots=options.get("slots", 50), signals=True, drain="5s")

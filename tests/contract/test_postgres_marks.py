@@ -7,7 +7,9 @@ import pytest
 
 from tests.contract.relational import RelationalDatabase
 from treadle.store.postgres import store
+from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.store import PostgresStore
+from treadle.store.sql import scripts
 from treadle.store.values import Wants
 from treadle.testing.contract import ContractPart
 from treadle.testing.workbench import Workbench, eventually, new_job
@@ -23,7 +25,7 @@ class TestMarks(ContractPart):
     def from_head(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         """Of each claim, whether it started at the head of its lane, which is made slow."""
         assert isinstance(bench.store, PostgresStore)
-        fetch, claim = bench.store.pools.fetch, bench.store.queries["claim"].sql
+        fetch, claim = bench.store.pools.fetch, claim_statement(1)
         seen: list[bool] = []
 
         async def slow_at_the_head(sql: str, *values: Any) -> list[Any]:
@@ -95,3 +97,18 @@ class TestMarks(ContractPart):
         await eventually(lambda: not mine._marks)
         (job,) = (await mine.claim(lease, Wants(["mail"], [], 1, 1))).jobs
         assert job.id == urgent.id
+
+
+class TestLockedRows(ContractPart):
+    async def test_a_claim_asks_again_soon_if_another_has_every_job_locked(self, bench: Workbench) -> None:
+        """The other one may leave some of them, and no hint tells of that."""
+        assert isinstance(bench.store, PostgresStore)
+        await bench.enqueue(3)
+        lease = await bench.lease()
+        async with bench.store.pools.acquire() as connection, connection.transaction():
+            await connection.fetch("SELECT n FROM treadle.ready FOR UPDATE")
+            claim = await bench.store.claim(lease, Wants(["mail"], [], 5, 5))
+            assert (claim.jobs, claim.again_in_ms) == ([], scripts.LOCKED_MS)
+        claim = await bench.store.claim(lease, Wants(["mail"], [], 5, 5))
+        assert (len(claim.jobs), claim.again_in_ms) == (3, None)
+        assert (await bench.store.claim(lease, Wants(["mail"], [], 5, 5))).again_in_ms is None

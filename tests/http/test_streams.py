@@ -21,6 +21,7 @@ from treadle.accounts import Accounts, Passwords
 from treadle.http.front import COOKIE
 from treadle.http.streams import sse
 from treadle.insights.feed import Ring
+from treadle.insights.sse import frame
 from treadle.model.fields import JSON_NAMES
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -523,7 +524,7 @@ async def test_a_server_that_is_told_to_stop_ends_its_streams_and_goes(sqlite_qu
 def test_a_frame_is_what_the_library_writes() -> None:
     for id in (None, 17):
         theirs = ServerSentEvent('{"a": "ü\\n"}', event="job:completed", id=None if id is None else str(id)).encode()
-        assert sse.frame("job:completed", '{"a": "ü\\n"}'.encode(), id) == theirs
+        assert frame("job:completed", '{"a": "ü\\n"}'.encode(), id) == theirs
 
 
 # -- what only a real server shows -----------------------------------------------------------------

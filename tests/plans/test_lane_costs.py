@@ -9,6 +9,7 @@ import pytest
 
 from tests.plans.test_sqlite_plans import QUERIES
 from tests.servers import PostgresServer
+from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.store import PostgresStore, _wanted
 from treadle.store.sqlite import hot
 from treadle.store.sqlite.store import SqliteStore
@@ -80,10 +81,12 @@ async def _postgres_rows(server: PostgresServer, template: str, kind: str, size:
                 transaction = connection.transaction()
                 await transaction.start()
                 before = await _rows_read(connection)  # by what this connection did before
-                found = await connection.fetch(store.queries["claim"].sql, lease, *_wanted(WANTS), *[[]] * 4)
+                topics, capabilities, types, *_ = wanted = _wanted(WANTS)
+                lanes = len(topics) * len(capabilities) * len(types)
+                found = await connection.fetchrow(claim_statement(lanes), lease, *wanted, *[[]] * 4)
                 read = await _rows_read(connection) - before
                 await transaction.rollback()
-            assert len(found) == 20
+            assert len(found[6]) == 20
             return read
         finally:
             await store.close()

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.queue.hands import Hands, eventually
-from treadle import JobNotFound, Queue
+from treadle import InvalidInput, JobNotFound, Queue
 
 
 @pytest.fixture
@@ -142,3 +143,50 @@ async def test_a_watch_ends_with_a_deleted_job(queue: Queue) -> None:
         await anext(states)
     with pytest.raises(JobNotFound):
         await anext(job.watch())
+
+
+# -- as bytes --------------------------------------------------------------------------------------------------------
+
+
+def parsed(text: bytes) -> tuple[str, Any, bool]:
+    """The event's name, its data, and whether it has an id."""
+    fields = dict(line.split(": ", 1) for line in text.decode().removesuffix("\r\n\r\n").split("\r\n"))
+    return fields["event"], json.loads(fields["data"]), "id" in fields
+
+
+async def test_the_bytes_of_server_sent_events(queue: Queue) -> None:
+    job = await queue.enqueue("mail", {"text": "a\nb"})
+    stream = queue.stream(format="sse", snapshot=True)
+    name, data, has_id = parsed(await anext(stream))
+    assert (name, [one["id"] for one in data["jobs"]], has_id) == ("snapshot", [job.id], True)
+    await queue.cancel(job.id)
+    name, data, has_id = parsed(await anext(stream))
+    assert (name, data["event"], data["job"]["payload"], has_id) == (
+        "job:cancelled",
+        "job:cancelled",
+        {"text": "a\nb"},
+        True,
+    )
+    await stream.aclose()
+
+
+async def test_silence_is_filled_with_pings(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.queue.streams.PING_S", 0.01)
+    stream = queue.stream(format="sse")
+    name, data, has_id = parsed(await anext(stream))
+    assert (name, list(data), has_id) == ("ping", ["at"], False)
+    await stream.aclose()
+
+
+async def test_a_reader_of_bytes_that_missed_events_gets_a_resync_and_a_snapshot(queue: Queue) -> None:
+    stream = queue.stream(format="sse", snapshot=True)
+    assert parsed(await anext(stream))[0] == "snapshot"
+    queue.feed._forget()
+    await queue.enqueue("mail")
+    assert [parsed(await anext(stream))[0] for _ in range(2)] == ["resync", "snapshot"]
+    await stream.aclose()
+
+
+async def test_another_format_is_refused(queue: Queue) -> None:
+    with pytest.raises(InvalidInput, match="format: 'xml' is not sse"):
+        await anext(queue.stream(format=cast(Any, "xml")))

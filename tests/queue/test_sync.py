@@ -3,7 +3,10 @@
 import asyncio
 import inspect
 import sqlite3
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -262,6 +265,8 @@ def test_events_are_streamed_until_the_reader_leaves(queue: Queue) -> None:
     told = next(events)
     assert (told["event"], told["job"]["payload"]) == ("job:enqueued", {"n": 2})
     events.close()
+    text = next(queue.sync.stream(format="sse", snapshot=True))
+    assert b"event: snapshot\r\ndata: {" in text
     assert queue.sync._run(listeners(queue)) == 0
 
 
@@ -353,6 +358,73 @@ def test_a_worker_in_this_process_is_told_of_it(sqlite_url: str) -> None:
         queue.sync.close()
         with pytest.raises(StoreUnavailable):
             working.result(timeout=20)
+
+
+FORKED = """
+import os, sys, warnings
+from treadle import Queue
+
+warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads: that is what happens here
+queue = Queue(sys.argv[1])
+for n in range(3):
+    queue.sync.enqueue("mail", {"who": "parent", "n": n})
+direct = queue.sync._direct
+child = os.fork()
+for n in range(3):
+    queue.sync.enqueue("mail", {"who": "parent again" if child else "child", "n": n})
+if child:
+    assert queue.sync._direct is direct
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    queue.sync.close()
+else:
+    assert queue.sync._direct
+    assert queue.sync._direct is not direct, "the child writes on the connection of its parent"
+os._exit(0)
+"""
+
+
+def test_a_fork_writes_on_its_own_connection(sqlite_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, sqlite_url], timeout=60, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    with Queue(sqlite_url).sync as queue:
+        made = Counter(job.payload["who"] for job in queue.list())
+    assert made == {"parent": 3, "parent again": 3, "child": 3}
+
+
+def test_many_threads_enqueue_and_each_job_is_stored_once(queue: Queue) -> None:
+    queue.sync.enqueue("mail", {"n": -1})
+    with ThreadPoolExecutor(8) as threads:
+        jobs = list(threads.map(lambda n: queue.sync.enqueue("mail", {"n": n}), range(200), timeout=60))
+    assert len({job.id for job in jobs}) == 200
+    stored = {job.id: job.payload for job in queue.sync.list(limit=1000)}
+    assert len(stored) == 201
+    assert all(stored[job.id] == {"n": n} for n, job in enumerate(jobs))
+
+
+async def test_a_blocking_enqueue_inside_somebody_elses_event_loop(url: str) -> None:
+    queue = Queue(url)
+    jobs = [queue.sync.enqueue("mail", {"n": n}) for n in range(3)]
+    assert {job.id for job in jobs} == {job.id for job in queue.sync.list()}
+    queue.sync.close()
+
+
+async def test_a_handler_in_a_thread_enqueues_by_the_blocking_queue(url: str) -> None:
+    async with Queue(url) as queue:
+
+        @queue.job
+        def parent(n: int) -> list[str]:
+            return [child.sync.enqueue(i).id for i in range(n)]
+
+        @queue.job
+        def child(i: int) -> int:
+            return i
+
+        job = await parent.enqueue(3)
+        await queue.run_until_empty()
+        assert [(await queue.get(one)).result_value for one in await job.result()] == [0, 1, 2]
+        await asyncio.to_thread(queue.sync.close)
 
 
 def test_after_closing_it_opens_again(sqlite_url: str) -> None:

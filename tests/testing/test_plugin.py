@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 
 PROJECT = """
@@ -43,25 +41,3 @@ def test_the_fixtures_need_no_import(tmp_path: Path) -> None:
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_contract_suite_is_not_in_the_wheel(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    from hatchling.builders.wheel import WheelBuilder
-
-    [wheel] = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "treadle/testing/plugin.py" in names
-    assert any(name.endswith("sqlite.sql") for name in names)
-    assert not [name for name in names if "contract" in name or "workbench" in name]
-
-
-def test_the_source_distribution_has_what_a_checkout_has(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    from hatchling.builders.sdist import SdistBuilder
-
-    [archive] = SdistBuilder(str(root)).build(directory=str(tmp_path))
-    with tarfile.open(archive) as sources:
-        names = {name.partition("/")[2] for name in sources.getnames()}
-    assert names >= {"Makefile", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "requirements/dev.txt"}
-    assert names >= {"src/treadle/testing/workbench.py", "docs/guide.md", "tests/testing/test_plugin.py"}

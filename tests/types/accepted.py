@@ -107,6 +107,11 @@ def cleanup(days: int = 30) -> None: ...
 
 
 @queue.job
+async def rotate(ctx: Context, *, keep: int = 7) -> bool:
+    return True
+
+
+@queue.job
 async def ping(ctx: Context) -> str:
     return "pong"
 
@@ -133,6 +138,10 @@ async def enqueued_with_arguments() -> None:
     assert_type(await add.enqueue(a=1), Job[int])
     assert_type(await scale.enqueue(5, by=1.5), Job[float])
     assert_type(await cleanup.enqueue(days=3), Job[None])
+    assert_type(await cleanup.enqueue(), Job[None])
+    assert_type(await rotate.enqueue(keep=3), Job[bool])
+    assert_type(await rotate.options(delay="1h").enqueue(), Job[bool])
+    assert_type(await queue.enqueue(rotate, {"keep": 3}, delay="1h"), Job[bool])
     assert_type(await ping.enqueue(), Job[str])
     assert_type(await ping.enqueue({"as": "ctx.payload"}, delay="1h"), Job[str])
     assert_type(await tick.enqueue(), Job[None])
@@ -160,6 +169,8 @@ def blocking() -> None:
     assert_type(job.result(timeout="1m"), int)
     assert_type(job.cancel("enough"), SyncJob[int])
     assert_type(tick.sync.enqueue(), SyncJob[None])
+    assert_type(cleanup.sync.enqueue(3), SyncJob[None])
+    assert_type(rotate.sync.enqueue(keep=3), SyncJob[bool])
     assert_type(tick.sync.enqueue(delay="1h"), SyncJob[None])
     assert_type(send.sync.enqueue(Mail("ann"), delay="1m").result(), bool)
     assert_type(queue.sync.enqueue(add, {"a": 1}), SyncJob[int])
@@ -173,3 +184,17 @@ async def by_the_queue() -> None:
     assert_type(await queue.enqueue("mail_digest", {"userId": "123"}), Job[Any])
     async for job in (await queue.enqueue(add, {"a": 1})).watch():
         assert_type(job, Job[int])
+
+
+async def streamed() -> None:
+    async for event in queue.stream(topic="mail", snapshot=True):
+        assert_type(event, dict[str, Any])
+    async for text in queue.stream(format="sse"):
+        assert_type(text, bytes)
+
+
+def streamed_blocking() -> None:
+    for event in queue.sync.stream():
+        assert_type(event, dict[str, Any])
+    for text in queue.sync.stream(format="sse", snapshot=True):
+        assert_type(text, bytes)

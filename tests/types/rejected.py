@@ -61,6 +61,14 @@ def send(mail: Mail) -> None: ...
 def tick() -> None: ...
 
 
+@queue.job
+def cleanup(days: int = 30) -> None: ...
+
+
+@queue.job
+async def rotate(ctx: Context, *, keep: int = 7) -> None: ...
+
+
 @queue.job(prioritty="high")  # reject
 def misspelled(mail: Mail) -> None: ...
 
@@ -90,6 +98,18 @@ async def enqueued_with_arguments() -> None:
     await tick.enqueue(5)  # reject
     await tick.enqueue(prioritty="high")  # reject
     await tick.enqueue(delay=object())  # reject
+
+
+async def enqueued_with_defaults_only() -> None:
+    await cleanup.enqueue(prioritty="high")  # reject
+    await cleanup.enqueue(delay="15m")  # reject
+    await cleanup.enqueue({"days": 3})  # reject
+    await cleanup.enqueue(days="3")  # reject
+    await rotate.enqueue(delay="15m")  # reject
+    await rotate.enqueue(3)  # reject
+    cleanup.sync.enqueue(delay="15m")  # reject
+    rotate.sync.enqueue(prioritty="high")  # reject
+    await cleanup.options(prioritty="high").enqueue(3)  # reject
 
 
 def blocking() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from treadle.model.errors import ConcurrencyRejected, KeyReused, NotRepeatable, WrongState
+from treadle.model.status import ENDED, Status
 from treadle.policy.admission import (
     DEDUPE,
     EXPIRE,
@@ -13,6 +14,7 @@ from treadle.policy.admission import (
     REPLACE,
     SKIP,
     START,
+    START_WITHIN_MS,
     Admit,
     Candidate,
     Decision,
@@ -27,6 +29,8 @@ from treadle.policy.admission import (
     StartVerdict,
     UniqueKey,
     admit,
+    dedupe_key_becomes,
+    rate,
     start,
     wanted,
 )
@@ -195,3 +199,24 @@ def test_a_rate_lets_so_many_through_and_only_into_free_slots() -> None:
     mail, other = Candidate(0, "mail"), Candidate(0, "other")
     assert verdicts(mail, mail, other, mail, rate_left={"mail": 1}) == [START, SKIP, START, SKIP]
     assert verdicts(mail, mail, free=1, rate_left={"mail": 5}) == [START, SKIP]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "expires_at", "last", "overdue"),
+    [(0, None, False, False), (0, 100, False, True), (0, 101, False, False), (1, 1, False, False), (2, 1, True, False)],
+)
+def test_a_deadline_counts_until_the_first_try(attempt: int, expires_at: int | None, last: bool, overdue: bool) -> None:
+    found = Candidate.of(7, "mail", None, attempt, 3, expires_at, now=100)
+    assert found == Candidate(7, "mail", None, last, overdue)
+
+
+def test_a_rate_opens_when_its_oldest_start_leaves_the_window() -> None:
+    assert rate(5, 1000, [(100, 2), (400, 1)], 500) == (2, None)
+    assert rate(3, 1000, [(100, 2), (400, 1)], 500) == (0, 100 + 1000 + START_WITHIN_MS - 500)
+    assert rate(3, 1000, [(100, 4)], 5000) == (0, 1)
+    assert rate(0, 1000, [], 500) == (0, None)
+
+
+def test_only_a_job_that_completed_and_may_not_be_repeated_keeps_its_dedupe_key() -> None:
+    kept = {(status, once) for status in ENDED for once in (True, False) if dedupe_key_becomes(status, not once)}
+    assert kept == {(Status.COMPLETED, True)}

@@ -4,6 +4,7 @@ import pytest
 
 from treadle.model.errors import InvalidInput, UnknownStep
 from treadle.model.retry import Retry, families_of
+from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.flow import (
     FlowFacts,
@@ -17,13 +18,25 @@ from treadle.policy.flow import (
     StepFacts,
     Tries,
     after_call,
+    interrupted,
     plan,
     progress,
     rerun,
     tries_before,
 )
 from treadle.policy.judgement import Cause, Interrupt, Raised, Returned
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Parked, Released, Snoozed
+from treadle.policy.lifecycle import (
+    CancelAcknowledged,
+    Completed,
+    DeadlinePassed,
+    Failed,
+    LeaseExpired,
+    Parked,
+    Released,
+    RowState,
+    Snoozed,
+    decide,
+)
 
 FLOW = (PlannedStep("fetch"), PlannedStep("approve", external=True), PlannedStep("publish", conditional=True))
 DONE = StepFacts(StepState.COMPLETED)
@@ -180,3 +193,17 @@ def test_what_runs_again(mode: str, step: str | None, completed: bool, expected:
 def test_bad_requeues(mode: str, step: str | None, error: type[Exception]) -> None:
     with pytest.raises(error):
         rerun(RAN, mode, step, False)
+
+
+def test_what_the_end_of_an_attempt_does_to_steps() -> None:
+    running = RowState(Status.PROCESSING, 1, 3)
+    alive = [StepState.PROCESSING, StepState.WAITING, StepState.PENDING]
+    cancelled = decide(RowState(Status.CANCELLING, 1, 3), CancelAcknowledged())
+    assert [one.was for one in interrupted(cancelled, True)] == alive
+    assert {one.state for one in interrupted(cancelled, False)} == {StepState.CANCELLED}
+    for state in (running, RowState(Status.PROCESSING, 3, 3)):
+        [lost] = interrupted(decide(state, LeaseExpired("w1")), True)
+        assert lost == (StepState.PROCESSING, StepState.FAILED, "worker lost", "WorkerLost")
+    for outcome in (Released(), Snoozed(1), Failed("Boom", "Boom", 1)):
+        assert interrupted(decide(running, outcome), True) == [(StepState.PROCESSING, StepState.PENDING, None, None)]
+    assert interrupted(decide(RowState(Status.PENDING, 0, 3), DeadlinePassed()), False) == []

@@ -8,6 +8,7 @@ import pytest
 from treadle.model.errors import InvalidInput, WrongState
 from treadle.model.status import ENDED, LIVE, Status
 from treadle.policy.lifecycle import (
+    GIVE_ATTEMPT_BACK,
     LEAVES_TO,
     VERBS,
     Answered,
@@ -379,7 +380,29 @@ def test_a_requeued_job_starts_with_all_its_attempts(status: Status) -> None:
 
 
 def test_the_plain_transition_has_no_event_no_delay_and_no_second_answer() -> None:
-    assert tuple(Transition(COMPLETED, 1)) == (COMPLETED, 1, 0, None, "", None, None, None, None, None, False, False)
+    assert tuple(Transition(COMPLETED, 1)) == (
+        COMPLETED, 1, 0, None, "", None, None, None, None, None, False, False, None,
+    )  # fmt: skip
+
+
+def test_a_cancel_that_the_owner_did_not_know_of_counts_where_there_is_a_second_answer() -> None:
+    released = decide(State(PROCESSING, 2), Released())
+    assert released.given(cancel_requested=False) is released
+    assert released.given(cancel_requested=True) is released.if_cancelling
+    completed = decide(State(PROCESSING, 2), Completed())
+    assert completed.given(cancel_requested=True) is completed
+
+
+def test_a_waiting_job_is_asked_to_stop_and_stops_because_no_worker_has_to_be_asked() -> None:
+    asked = decide(State(WAITING, 1), CancelRequested("not needed"))
+    assert (asked.to, asked.event, asked.message) == (CANCELLING, "job:cancelling", "not needed")
+    assert asked.then == decide(State(CANCELLING, 1), CancelAcknowledged("not needed"))
+    assert decide(State(PROCESSING, 1), CancelRequested()).then is None
+
+
+def test_these_events_give_the_attempt_back() -> None:
+    outcomes = (Snoozed(1), Released(), Parked("approve"))
+    assert {decide(State(PROCESSING, 2), one).event for one in outcomes} == GIVE_ATTEMPT_BACK
 
 
 def test_a_job_taken_from_its_worker_by_hand_gets_its_attempt_back() -> None:

@@ -11,6 +11,7 @@ from treadle.model.errors import WrongState
 from treadle.model.retry import Retry, families_of
 from treadle.model.status import ENDED, Status
 from treadle.policy.lifecycle import (
+    GIVE_ATTEMPT_BACK,
     LEAVES_TO,
     CancelAcknowledged,
     CancelRequested,
@@ -21,6 +22,7 @@ from treadle.policy.lifecycle import (
     GraceOver,
     LeaseExpired,
     Outcome,
+    Parked,
     Patch,
     Released,
     ReleasedByHand,
@@ -52,6 +54,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Failed, words, words, st.none() | delays),
     st.builds(Snoozed, delays, words),
     st.builds(Released, words),
+    st.builds(Parked, words),
     st.builds(CancelAcknowledged, words),
     st.builds(LeaseExpired, st.none() | words),
     st.builds(DeadlinePassed),
@@ -97,6 +100,23 @@ def test_only_a_pending_job_has_a_delay_and_it_is_positive(state: State, outcome
     for answer in both_answers(state, outcome):
         assert answer.delay_ms >= 0
         assert answer.to is Status.PENDING or answer.delay_ms == 0
+
+
+@given(states(), outcomes)
+def test_the_event_says_whether_the_attempt_is_given_back(state: State, outcome: Outcome) -> None:
+    for answer in both_answers(state, outcome):
+        if state.status in (Status.PROCESSING, Status.CANCELLING) and state.attempt:
+            assert (answer.attempt < state.attempt) is (answer.event in GIVE_ATTEMPT_BACK)
+
+
+@given(states(), words)
+def test_a_job_that_no_worker_holds_is_cancelled_in_two_steps_of_one_transaction(state: State, reason: str) -> None:
+    for answer in both_answers(state, CancelRequested(reason)):
+        if state.status is Status.WAITING:
+            acknowledged = decide(state._replace(status=answer.to), CancelAcknowledged(reason))
+            assert (answer.to, answer.then) == (Status.CANCELLING, acknowledged)
+        else:
+            assert answer.then is None
 
 
 @given(states(), outcomes)

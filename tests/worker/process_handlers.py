@@ -54,6 +54,12 @@ def plain(payload: dict[str, Any]) -> dict[str, Any]:
     return {"pid": os.getpid(), **payload}
 
 
+def fails_until(ctx: Context, payload: dict[str, Any]) -> str:
+    if ctx.attempt < payload["attempt"]:
+        raise LookupError("not yet")
+    return "worked"
+
+
 async def coroutine(ctx: Context) -> int:
     await ctx.progress(10, "begun")
     await ctx.heartbeat()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.faulty import FaultyQueue
 from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
@@ -154,6 +155,57 @@ async def test_a_topics_own_hook_hears_of_its_jobs_alone(queue: Queue, start: St
     await ended(queue, await watched.enqueue())
     await until(lambda: told)
     assert told == ["watched: broken"]
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread", "process"])
+async def test_a_topics_own_hooks_for_every_kind_of_handler(queue: Queue, start: Start, kind: str) -> None:
+    told: list[str] = []
+
+    def note(moment: str) -> Callable[..., None]:
+        def hook(ctx: Context, what: Any = None) -> None:
+            error = type(what).__name__ if isinstance(what, BaseException) else what
+            told.append(f"{moment} {ctx.attempt} {error}")
+
+        return hook
+
+    async def in_coroutine(ctx: Context, payload: dict[str, Any]) -> str:
+        return handlers.fails_until(ctx, payload)
+
+    function = in_coroutine if kind == "coroutine" else handlers.fails_until
+    hooks = {f"on_{moment}": note(moment) for moment in ("start", "retry", "success", "failure")}
+    queue.register("fragile", function, process=kind == "process", retry=AT_ONCE, **hooks)  # type: ignore[arg-type]
+    error = "RemoteError" if kind == "process" else "LookupError"
+    await start(queue, slots=1)
+    await queue.enqueue("fragile", {"attempt": 2})
+    await until(lambda: len(told) == 4, 30)
+    assert told == ["start 1 None", f"retry 1 {error}", "start 2 None", "success 2 worked"]
+    told.clear()
+    await queue.enqueue("fragile", {"attempt": 3})
+    await until(lambda: len(told) == 4, 30)
+    assert told == ["start 1 None", f"retry 1 {error}", "start 2 None", f"failure 2 {error}"]
+
+
+@pytest.mark.parametrize("lose_answer", [False, True])
+async def test_a_hook_runs_at_most_once_when_an_outcome_is_written_again(
+    queue: FaultyQueue, start: Start, lose_answer: bool
+) -> None:
+    told: list[tuple[str, Any]] = []
+    keep(queue, told)
+
+    @queue.job
+    async def quick(n: int) -> int:
+        return n
+
+    worker = await start(queue, slots=1)
+    queue.faults.fail("settle", times=1, lose_answer=lose_answer)
+    job = await quick.enqueue(1)
+    assert await job.result("20s") == 1
+    assert await (await quick.enqueue(2)).result("20s") == 2
+    worker.stop()
+    await worker.done
+    assert queue.faults.calls["settle"] >= 3
+    assert told.count(("success", 1)) == 1
+    assert told.count(("success", 2)) == 1
 
 
 async def test_a_hook_that_raises_is_logged_and_harms_nothing(

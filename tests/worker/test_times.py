@@ -25,7 +25,7 @@ async def test_waits_and_runs_of_every_attempt_are_in_the_histograms(queue: Queu
     await broken.enqueue()
     worker = await start(queue, slots=5)
     await until(lambda: worker.metrics.completed == 23 and worker.metrics.failed == 1)
-    found = await queue.store.times(0, 1)
+    found = (await queue.store.history(0, 1)).times
     jobs: Counter[tuple[str, str]] = Counter()
     for one in found:
         jobs[one.topic, one.kind] += one.jobs

@@ -14,7 +14,7 @@ from treadle.dashboard.ranges import Range
 from treadle.dashboard.state import State
 from treadle.insights import overview
 from treadle.insights.overview import HOUR_MS, Now
-from treadle.insights.times import Distribution, distribution, times
+from treadle.insights.times import Distribution, distribution
 from treadle.model.job import from_ms
 from treadle.model.status import ENDED, Status
 from treadle.policy.saved_template import SavedTemplate
@@ -53,14 +53,15 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
     """Sorted by the longest waiting job."""
     store = state.queue.store
     at = datetime.now(UTC)
-    now, hours, ended, ran = await asyncio.gather(
+    now, hours, (ended, ran) = await asyncio.gather(
         state.now.get(),
         overview.history(store, at - timedelta(hours=HOURS - 1, minutes=at.minute), 60),
         overview.history(store, at - range_.length, range_.step_minutes),
-        times(store, at - range_.length, range_.step_minutes),
     )
     minutes = _covered(ended, now, range_)
-    rows = [_row(topic, now, distribution(ran, "run", topic.topic), hours, ended, minutes) for topic in now.topics]
+    rows = [
+        _row(topic, now, distribution(ran, "run", topic.topic), hours.ended, ended, minutes) for topic in now.topics
+    ]
     return sorted(rows, key=lambda row: (-row.oldest_ms, row.name))
 
 

@@ -16,7 +16,7 @@ from treadle.model.job import Job, to_ms
 from treadle.model.status import Status
 from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.views import FOREVER, Backlog, EndedCount, Leadership, LiveWorker, Stats, Topic
+from treadle.store.views import FOREVER, Backlog, History, Leadership, LiveWorker, Stats, Topic
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -87,7 +87,6 @@ class Now:
     at: int
     topics: Sequence[Topic]
     workers: Sequence[LiveWorker]
-    backlog: Sequence[Backlog]
     templates: Mapping[str, SavedTemplate] = field(default_factory=dict)
     leaders: Sequence[Leadership] = ()
 
@@ -100,6 +99,10 @@ class Now:
             for worker in self.workers
             if topic in worker.topics and (not capability or capability in worker.capabilities)
         ]
+
+    @property
+    def backlog(self) -> list[Backlog]:
+        return [one for topic in self.topics for one in topic.backlog]
 
     def pending(self) -> int:
         return sum(one.pending for one in self.topics)
@@ -136,20 +139,20 @@ class Now:
 
 
 async def now(store: Store) -> Now:
-    at, topics, workers, backlog, templates, leaders = await asyncio.gather(
-        store.now(), store.topics(), live_workers(store), store.backlog(), saved_templates(store), store.leaders()
+    at, topics, workers, templates, leaders = await asyncio.gather(
+        store.now(), store.topics(backlog=True), live_workers(store), saved_templates(store), store.leaders()
     )
-    return Now(at, topics, workers, backlog, templates, leaders)
+    return Now(at, topics, workers, templates, leaders)
 
 
-async def history(store: Store, since: datetime, step_minutes: int) -> Sequence[EndedCount]:
+async def history(store: Store, since: datetime, step_minutes: int) -> History:
     return await store.history(to_ms(since, "since"), step_minutes)
 
 
 async def ended_since(store: Store, since: datetime) -> QueueStats:
     """Counts of the jobs that have ended since then; the numbers of live jobs are left at 0."""
     counts, ran = dict.fromkeys((status.value for status in Status), 0), 0
-    for one in await history(store, since, WHOLE_SPAN_MINUTES):
+    for one in (await history(store, since, WHOLE_SPAN_MINUTES)).ended:
         if one.status in counts:
             counts[one.status] += one.jobs
         ran += one.run_ms if one.status == Status.COMPLETED else 0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 
-from treadle.model.job import to_ms
-from treadle.store.protocol import Store
 from treadle.store.views import TIME_BUCKETS, Times
 
 
@@ -30,10 +27,6 @@ class Distribution:
                 return float(low + (2**bucket - low) * left / count)
             left -= count
         return None
-
-
-async def times(store: Store, since: datetime, step_minutes: int) -> Sequence[Times]:
-    return await store.times(to_ms(since, "since"), step_minutes)
 
 
 def distribution(found: Iterable[Times], kind: str, topic: str = "") -> Distribution:

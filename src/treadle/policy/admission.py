@@ -17,6 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from treadle.model.errors import ConcurrencyRejected, KeyReused, NotRepeatable, TreadleError, WrongState
+from treadle.model.status import Status
 
 REJECT = "reject_same_scope"
 QUEUE = "queue_same_scope"
@@ -32,6 +33,15 @@ DEDUPE = "dedupe"
 
 SLOT = "slot"
 """The slot of a schedule: unique forever."""
+
+
+ONCE = "once"
+"""What the dedupe key of a job that may not be repeated becomes when the job completes; unique until it is deleted."""
+
+
+# A rate's window is extended by this much, and a worker that can't start a job within this time gives it back. So no
+# handler starts too early, however long after its claim.
+START_WITHIN_MS = 200
 
 
 class Limit(NamedTuple):
@@ -118,6 +128,11 @@ class Refuse(NamedTuple):
 
 
 Decision = Admit | Existing | Refuse
+
+
+def dedupe_key_becomes(status: Status, repeatable: bool) -> str | None:
+    """The kind of an ended job's dedupe key; None: it is free again."""
+    return ONCE if status is Status.COMPLETED and not repeatable else None
 
 
 def wanted(requests: Iterable[Request]) -> Wanted:
@@ -242,6 +257,42 @@ class Candidate(NamedTuple):
     limit: Limit | None = None
     last_attempt: bool = False
     overdue: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        ref: int,
+        topic: str,
+        limit: Limit | None,
+        attempt: int,
+        max_attempts: int,
+        expires_at: int | None,
+        now: int,
+    ) -> Candidate:
+        overdue = expires_at is not None and not started_in_time(attempt) and expires_at <= now
+        return cls(ref, topic, limit, attempt + 1 >= max_attempts, overdue)
+
+
+def started_in_time(attempt: int) -> bool:
+    """A job that was tried before started in time, so its deadline no longer counts."""
+    return attempt > 0
+
+
+class Rate(NamedTuple):
+    """What a topic's rate limit allows."""
+
+    left: int
+    """How many may start now."""
+    opens_in_ms: int | None
+    """If none may: when the next one may."""
+
+
+def rate(most: int, window_ms: int, starts: Sequence[tuple[int, int]], now: int) -> Rate:
+    """`starts`: (time, count) within the window and `START_WITHIN_MS` before it, oldest first."""
+    left = max(most - sum(count for _, count in starts), 0)
+    if left or not starts:
+        return Rate(left, None)
+    return Rate(0, max(starts[0][0] + window_ms + START_WITHIN_MS - now, 1))
 
 
 class StartFacts(NamedTuple):

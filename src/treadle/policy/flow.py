@@ -13,9 +13,20 @@ from typing import NamedTuple
 from treadle.model.durations import format_ms
 from treadle.model.errors import InvalidInput, UnknownStep
 from treadle.model.retry import Retry
+from treadle.model.status import Status
 from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState, shown_step
 from treadle.policy.judgement import CallResult, Interrupt, judge
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Snoozed
+from treadle.policy.lifecycle import (
+    WORKER_LOST,
+    CancelAcknowledged,
+    Completed,
+    Failed,
+    Outcome,
+    Parked,
+    Released,
+    Snoozed,
+    Transition,
+)
 
 UNSERVED_MS = 5_000
 UNSERVED = "no worker has the code of step"
@@ -186,6 +197,30 @@ def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
 def tries_before(state: StepState, attempt: int) -> int:
     """How many tries of a step count. One that failed for good starts anew with its job's next attempt."""
     return attempt if state is StepState.PENDING else 0
+
+
+# -- when the job moves ---------------------------------------------------------------------------
+
+
+class Interrupted(NamedTuple):
+    """What becomes of the steps in one state when their job's attempt ends, or when it will not go on."""
+
+    was: StepState
+    state: StepState
+    error: str | None = None
+    error_type: str | None = None
+
+
+def interrupted(job: Transition, ran: bool) -> list[Interrupted]:
+    """`ran`: a worker had the job."""
+    if job.to is Status.CANCELLED:
+        alive = (StepState.PROCESSING, StepState.WAITING, StepState.PENDING)
+        return [Interrupted(was, StepState.CANCELLED) for was in alive]
+    if not ran:
+        return []
+    if job.event in ("job:reclaimed", "job:expired"):
+        return [Interrupted(StepState.PROCESSING, StepState.FAILED, WORKER_LOST, "WorkerLost")]
+    return [Interrupted(StepState.PROCESSING, StepState.PENDING)]
 
 
 # -- again -----------------------------------------------------------------------------------------

@@ -120,3 +120,8 @@ def _retry_in_ms(raised: Raised, retry: Retry, failures: int) -> int | None:
     if raised.kind == "retry":
         return raised.delay_ms
     return retry.decide(raised.families, failures)
+
+
+def follow_up_refused(reason: str) -> Failed:
+    """What becomes of an attempt that completed with follow-up jobs, if one of them may not be created."""
+    return Failed(f"a follow-up job was refused: {reason}", "FollowUpRefused")

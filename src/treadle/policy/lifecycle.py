@@ -234,6 +234,16 @@ class Transition(NamedTuple):
     """The job is deleted with all its dependent rows."""
     pauses_topic: bool = False
     """Its topic is paused for `delay_ms`, unless it is paused for longer."""
+    then: Transition | None = None
+    """A second transition that follows in the same transaction."""
+
+    def given(self, cancel_requested: bool) -> Transition:
+        """What applies to the job as the store finds it."""
+        return self.if_cancelling if cancel_requested and self.if_cancelling else self
+
+
+GIVE_ATTEMPT_BACK = frozenset({"job:snoozed", "job:released", "job:waiting"})
+"""The events of transitions that end an attempt without using it up."""
 
 
 def decide(job: JobState, outcome: Outcome) -> Transition:
@@ -340,7 +350,10 @@ def _cancel_requested(job: JobState, outcome: CancelRequested) -> Transition:
         return Transition(Status.CANCELLING, job.attempt)  # a second request changes nothing
     if job.status is Status.PENDING:
         return Transition(Status.CANCELLED, job.attempt, event="job:cancelled", message=outcome.reason)
-    return Transition(Status.CANCELLING, job.attempt, event="job:cancelling", message=outcome.reason)
+    asked = Transition(Status.CANCELLING, job.attempt, event="job:cancelling", message=outcome.reason)
+    if job.status is Status.WAITING:  # no worker holds it, so none has to be asked
+        return asked._replace(then=_cancel_acknowledged(job, CancelAcknowledged(outcome.reason)))
+    return asked
 
 
 def _grace_over(job: JobState, _: GraceOver) -> Transition:

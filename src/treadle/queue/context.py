@@ -196,7 +196,7 @@ class Context(HandlerContext):
     @overload
     def enqueue(
         self,
-        topic: ArgumentsTask[..., ..., Any, ResultT],
+        topic: ArgumentsTask[..., ..., Any, ResultT, Any],
         payload: Mapping[str, Any] | None = None,
         *,
         with_outcome: bool = False,

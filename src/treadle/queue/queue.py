@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 from typing_extensions import Unpack
 
@@ -298,7 +298,7 @@ class Queue:
     @overload
     async def enqueue(
         self,
-        topic: ArgumentsTask[..., ..., Any, ResultT],
+        topic: ArgumentsTask[..., ..., Any, ResultT, Any],
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job[ResultT]: ...
@@ -451,19 +451,41 @@ class Queue:
         """The whole timeline of a job over all its attempts, oldest first; metadata as in JSON."""
         return await timeline.timeline((await self._session()).store, job_id)
 
+    @overload
+    def stream(
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: None = None
+    ) -> AsyncGenerator[dict[str, Any]]: ...
+    @overload
+    def stream(
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: Literal["sse"]
+    ) -> AsyncGenerator[bytes]: ...
     async def stream(
-        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False
-    ) -> AsyncGenerator[dict[str, Any]]:
+        self,
+        *,
+        topic: str | None = None,
+        job_id: str | None = None,
+        snapshot: bool = False,
+        format: Literal["sse"] | None = None,
+    ) -> AsyncGenerator[dict[str, Any] | bytes]:
         """Every event as it happens, whichever process caused it, until the queue is closed: `{event, at, job}`.
 
         `{"event": "resync", …}` where some were missed, because the reader was too slow: look at the jobs again. With
         `snapshot` they come along: `{"event": "snapshot", "jobs": […]}` is first, and follows each `resync`. It has the
         newest 1,000 jobs of one moment; every event after that moment follows, and none before it.
+
+        With `format="sse"` they are the bytes of server-sent events, with a `ping` every 15 seconds of silence.
         """
         from treadle.queue import streams
 
+        if format not in (None, "sse"):
+            raise InvalidInput(f"format: {format!r} is not sse", field="format")
         await self.open()
-        async with contextlib.aclosing(streams.events(self.feed, topic, job_id, snapshot=snapshot)) as events:
+        told: AsyncGenerator[Any]
+        if format == "sse":
+            told = streams.frames(self.feed, topic, job_id, snapshot=snapshot)
+        else:
+            told = streams.events(self.feed, topic, job_id, snapshot=snapshot)
+        async with contextlib.aclosing(told) as events:
             async for event in events:
                 yield event
 

@@ -6,19 +6,40 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
-from treadle.insights.feed import RESYNC, Feed, FeedStopped, Listener
+from treadle.insights.feed import RESYNC, Feed, FeedEvent, FeedStopped, Listener
+from treadle.insights.sse import PING_S, SNAPSHOT, SNAPSHOT_JOBS, frame, ping
 from treadle.model.job import Job
 from treadle.store.views import Listing
-
-SNAPSHOT = "snapshot"
-SNAPSHOT_JOBS = 1000
 
 
 async def events(
     feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool
 ) -> AsyncGenerator[dict[str, Any]]:
+    async with contextlib.aclosing(_told(feed, topic, job_id, snapshot)) as told:
+        async for one in told:
+            if one is not None:
+                yield {"event": SNAPSHOT, **one.payload} if one.event == SNAPSHOT else from_json(one.data)
+
+
+async def frames(feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool) -> AsyncGenerator[bytes]:
+    """The same as server-sent events, and a `ping` when nothing has happened for a while."""
+    async with contextlib.aclosing(_told(feed, topic, job_id, snapshot, PING_S)) as told:
+        async for one in told:
+            if one is None:
+                yield ping()
+            elif one.event == SNAPSHOT:
+                yield frame(SNAPSHOT, to_json(one.payload), one.id)
+            else:
+                yield frame(one.event, one.data, None if one.event == RESYNC else one.id)
+
+
+async def _told(
+    feed: Feed, topic: str | None, job_id: str | None, snapshot: bool, quiet_s: float | None = None
+) -> AsyncGenerator[FeedEvent | None]:
+    """Events and snapshots until the feed stops; None each time that nothing has happened for `quiet_s`."""
+
     def wanted(job: Mapping[str, Any]) -> bool:
         return topic in (None, job["topic"]) and job_id in (None, job["id"])
 
@@ -27,9 +48,10 @@ async def events(
     try:
         if snapshot:
             yield await _snapshot(listener, jobs)
-        while told := await listener.next():
-            yield from_json(told.data)
-            if snapshot and told.event == RESYNC:
+        while True:
+            told = await listener.next(quiet_s)
+            yield told
+            if snapshot and told is not None and told.event == RESYNC:
                 yield await _snapshot(listener, jobs)
     except FeedStopped:
         return
@@ -37,9 +59,9 @@ async def events(
         await listener.close()
 
 
-async def _snapshot(listener: Listener, wanted: Listing | str) -> dict[str, Any]:
-    _, jobs = await listener.snapshot(wanted)
-    return {"event": SNAPSHOT, "jobs": [job.as_json() for job in jobs]}
+async def _snapshot(listener: Listener, wanted: Listing | str) -> FeedEvent:
+    last, jobs = await listener.snapshot(wanted)
+    return FeedEvent(last, SNAPSHOT, {"jobs": [job.as_json() for job in jobs]}, {}, b"")
 
 
 async def states(feed: Feed, job_id: str) -> AsyncGenerator[Job]:

@@ -23,7 +23,17 @@ from treadle.queue.known_templates import KnownTemplates
 from treadle.queue.new_jobs import EnqueueOptions, merged
 from treadle.queue.queue import Queue
 from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
-from treadle.queue.tasks import Args, ArgumentsTask, PayloadT, PayloadTask, ResultT, Task, bound, payloads_of
+from treadle.queue.tasks import (
+    Args,
+    ArgumentsTask,
+    PayloadT,
+    PayloadTask,
+    ResultT,
+    SignatureT,
+    Task,
+    bound,
+    payloads_of,
+)
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -140,7 +150,7 @@ class SyncQueue:
     @overload
     def enqueue(
         self,
-        topic: ArgumentsTask[..., ..., Any, ResultT],
+        topic: ArgumentsTask[..., ..., Any, ResultT, Any],
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> SyncJob[ResultT]: ...
@@ -201,11 +211,27 @@ class SyncQueue:
         await asyncio.gather(*calls, return_exceptions=True)
         await self._queue.close()
 
+    @overload
     def stream(
-        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False
-    ) -> Generator[dict[str, Any]]:
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: None = None
+    ) -> Generator[dict[str, Any]]: ...
+    @overload
+    def stream(
+        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: Literal["sse"]
+    ) -> Generator[bytes]: ...
+    def stream(
+        self,
+        *,
+        topic: str | None = None,
+        job_id: str | None = None,
+        snapshot: bool = False,
+        format: Literal["sse"] | None = None,
+    ) -> Generator[Any]:
         """See `Queue.stream`."""
-        return self._iterate(self._queue.stream(topic=topic, job_id=job_id, snapshot=snapshot))
+        source: AsyncGenerator[Any] = Queue.stream(
+            self._queue, topic=topic, job_id=job_id, snapshot=snapshot, format=cast(Any, format)
+        )
+        return self._iterate(source)
 
     def watch(self, job_id: str) -> Generator[SyncJob]:
         """See `Queue.watch`."""
@@ -440,7 +466,7 @@ class SyncPayloadTask(Generic[PayloadT, ResultT]):
         return self._queue.enqueue_many(self._topic, payloads, **merged(self._options, options))
 
 
-class SyncArgumentsTask(Generic[Args, ResultT]):
+class SyncArgumentsTask(Generic[Args, ResultT, SignatureT]):
     """`task.sync` of a task with arguments."""
 
     def __init__(self, queue: SyncQueue, handler: Handler, options: EnqueueOptions) -> None:
@@ -450,7 +476,7 @@ class SyncArgumentsTask(Generic[Args, ResultT]):
 
     @overload  # of a function without arguments, as in `ArgumentsTask`
     def enqueue(
-        self: SyncArgumentsTask[[], ResultT],
+        self: SyncArgumentsTask[[], ResultT, Callable[[], None]],
         payload: Mapping[str, Any] | None = None,
         /,
         **options: Unpack[EnqueueOptions],

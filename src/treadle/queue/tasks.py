@@ -41,6 +41,8 @@ PayloadT = TypeVar("PayloadT", bound="BaseModel | Mapping[str, Any] | DataclassI
 ReturnT = TypeVar("ReturnT")
 """The return type of a call: the result, or a coroutine."""
 ResultT = TypeVar("ResultT")
+SignatureT = TypeVar("SignatureT")
+"""`Callable[Args, None]`. Unlike `Args` it is invariant, so mypy does not take `(days: int = 30)` for `()`."""
 
 
 class JobOptions(TypedDict, total=False):
@@ -176,13 +178,13 @@ class PayloadTask(Task[Call, ReturnT, ResultT], Generic[Call, PayloadT, ReturnT,
         return SyncPayloadTask(self.queue.sync, self.topic, self._options)
 
 
-class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, ResultT]):
+class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, ResultT, SignatureT]):
     """Enqueued with the function's arguments; options come first: `task.options(…).enqueue(…)`."""
 
     # A function without arguments is a `PayloadTask` in truth: it takes any payload, as `ctx.payload`, and the options.
     @overload
     async def enqueue(
-        self: ArgumentsTask[Call, [], ReturnT, ResultT],
+        self: ArgumentsTask[..., [], Any, ResultT, Callable[[], None]],
         payload: Mapping[str, Any] | None = None,
         /,
         **options: Unpack[EnqueueOptions],
@@ -198,7 +200,7 @@ class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, R
         return await self.queue.enqueue_many(self.topic, payloads_of(self.handler, calls), **self._options)
 
     @property
-    def sync(self) -> SyncArgumentsTask[Args, ResultT]:
+    def sync(self) -> SyncArgumentsTask[Args, ResultT, SignatureT]:
         """The same methods, blocking."""
         from treadle.queue.sync import SyncArgumentsTask
 
@@ -252,11 +254,13 @@ class JobDecorator:
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, Args], Awaitable[ResultT]], /
-    ) -> ArgumentsTask[Concatenate[Context, Args], Args, Coroutine[Any, Any, ResultT], ResultT]: ...
+    ) -> ArgumentsTask[
+        Concatenate[Context, Args], Args, Coroutine[Any, Any, ResultT], ResultT, Callable[Args, None]
+    ]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Args, Awaitable[ResultT]], /
-    ) -> ArgumentsTask[Args, Args, Coroutine[Any, Any, ResultT], ResultT]: ...
+    ) -> ArgumentsTask[Args, Args, Coroutine[Any, Any, ResultT], ResultT, Callable[Args, None]]: ...
     @overload
     def __call__(
         self, function: Callable[[Context, PayloadT], ResultT], /
@@ -266,9 +270,11 @@ class JobDecorator:
     @overload
     def __call__(
         self, function: Callable[Concatenate[Context, Args], ResultT], /
-    ) -> ArgumentsTask[Concatenate[Context, Args], Args, ResultT, ResultT]: ...
+    ) -> ArgumentsTask[Concatenate[Context, Args], Args, ResultT, ResultT, Callable[Args, None]]: ...
     @overload
-    def __call__(self, function: Callable[Args, ResultT], /) -> ArgumentsTask[Args, Args, ResultT, ResultT]: ...
+    def __call__(
+        self, function: Callable[Args, ResultT], /
+    ) -> ArgumentsTask[Args, Args, ResultT, ResultT, Callable[Args, None]]: ...
     @overload
     def __call__(self, /, **options: Unpack[DecoratorOptions]) -> JobDecorator: ...
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

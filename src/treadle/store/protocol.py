@@ -44,18 +44,16 @@ from treadle.store.values import (
 from treadle.store.views import (
     ANY_SIZE,
     FOREVER,
-    Backlog,
     Changes,
-    EndedCount,
     FailedGroup,
     Finding,
+    History,
     Leadership,
     Listing,
     LiveWorker,
     Obstacle,
     Stats,
     StepPage,
-    Times,
     Topic,
 )
 from treadle.telemetry.outages import OutageLog
@@ -212,18 +210,12 @@ class Store(Protocol):
 
     async def stats(self, topic: str | None = None, since: int | None = None) -> Stats: ...
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
-        """Endings since then from the roll-ups, by spans of `step_minutes`, topic and status, oldest first."""
+    async def history(self, since: int, step_minutes: int) -> History:
+        """Endings since then by spans of `step_minutes`, topic and status, and histograms of how long jobs waited and
+        ran; from the roll-ups."""
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         """The newest so many failed jobs, by error group."""
-
-    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
-        """Histograms of waits and runs since then, by spans of so many minutes and topic; from the roll-ups, which have
-        minutes for two hours, half hours for a day and hours before that."""
-
-    async def backlog(self) -> Sequence[Backlog]:
-        """Pending jobs by topic and capability."""
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         """The limits that keep this pending job from starting."""
@@ -238,7 +230,8 @@ class Store(Protocol):
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         """Start no jobs of this topic until then; 0 resumes it."""
 
-    async def topics(self) -> Sequence[Topic]: ...
+    async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
+        """All topics with their live jobs; with `backlog`, pending jobs by capability too."""
 
     async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""

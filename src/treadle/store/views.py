@@ -78,6 +78,8 @@ class Topic:
     """None: not paused; FOREVER: until it is resumed."""
     pending: int = 0
     processing: int = 0
+    backlog: Sequence[Backlog] = ()
+    """Its pending jobs by capability, if that was asked for."""
 
 
 FOREVER = 2**62
@@ -178,6 +180,14 @@ class Times(NamedTuple):
     """`wait` or `run`."""
     bucket: int
     jobs: int
+
+
+class History(NamedTuple):
+    """What ended since a time, from the roll-ups, oldest span first."""
+
+    ended: Sequence[EndedCount]
+    times: Sequence[Times]
+    """Minutes are kept for two hours, half hours for a day, then hours."""
 
 
 class Backlog(NamedTuple):

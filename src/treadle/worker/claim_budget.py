@@ -8,7 +8,7 @@ import time
 from treadle.worker.slots import Slots
 
 AHEAD_S = 0.1
-MOST_AT_ONCE = 1000
+MOST_AT_ONCE = 2000
 # The time over which the rate is averaged. Long enough that ten jobs of a second each, ending together, don't
 # look like a hundred a second; short enough to reach full speed in about 100 ms, because the rate feeds itself.
 MEMORY_S = 1.0

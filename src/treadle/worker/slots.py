@@ -286,11 +286,17 @@ def _completed(job: Claimed, result: str | None) -> Transition:
     """The lifecycle's decision, cached because nearly every job ends this way."""
     if job.attempt >= len(_DONE):
         return decide(job, Completed(result))
-    done = _DONE[job.attempt]
-    return done if result is None else done._replace(result=result)
+    before, after = _DONE[job.attempt]
+    return _new(Transition, (*before, result, *after))  # a quarter of the time that `_replace` takes
 
 
-_DONE = [decide(RowState(Status.PROCESSING, attempt, attempt), Completed()) for attempt in range(64)]
+_new = tuple.__new__
+_RESULT = Transition._fields.index("result")
+_DONE = [
+    (done[:_RESULT], done[_RESULT + 1 :])
+    for attempt in range(64)
+    for done in [decide(RowState(Status.PROCESSING, attempt, attempt), Completed())]
+]
 
 
 def _effects(attempt: Attempt, outcome: Outcome) -> Effects | None:

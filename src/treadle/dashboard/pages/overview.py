@@ -20,7 +20,7 @@ from treadle.dashboard.topic_rows import TopicRow, topic_rows
 from treadle.insights import overview as insight
 from treadle.insights.overview import Now
 from treadle.insights.stats import QueueStats
-from treadle.insights.times import Distribution, by_span, distribution, times
+from treadle.insights.times import Distribution, by_span, distribution
 from treadle.model.job import from_ms, rfc3339, to_ms
 from treadle.model.status import ENDED, Status
 from treadle.store.views import EndedCount, Finding
@@ -118,11 +118,10 @@ async def _view(page: Page, range_: Range) -> OverviewView:
     store = state.queue.store
     start = _start(at, range_)
     now, groups, rows = await asyncio.gather(state.now.get(), state.failures.get(), topic_rows(state, RANGES["24h"]))
-    ended, stats, before, spans = await asyncio.gather(
+    (ended, spans), stats, before = await asyncio.gather(
         insight.history(store, start, range_.step_minutes),
         insight.ended_since(store, at - range_.length),
         insight.ended_since(store, at - range_.length * 2),
-        times(store, start, range_.step_minutes),
     )
     runs, waits = distribution(spans, "run"), distribution(spans, "wait")
     await state.checkup.look()

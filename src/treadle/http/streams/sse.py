@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Query
@@ -22,8 +21,9 @@ from treadle.http.openapi import spec
 from treadle.http.security_headers import HEADERS_ONLY
 from treadle.http.server import Managed, Server, ServerDep
 from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
+from treadle.insights.sse import PING_S, SNAPSHOT, SNAPSHOT_JOBS, frame, ping
 from treadle.model.errors import QueryTooSlow, StoreUnavailable
-from treadle.model.job import Job, rfc3339
+from treadle.model.job import Job
 from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.store.views import Listing
@@ -31,9 +31,6 @@ from treadle.store.views import Listing
 log = logging.getLogger("treadle.http")
 router = APIRouter(tags=["streams"])
 
-SNAPSHOT = "snapshot"
-SNAPSHOT_JOBS = 1000
-PING_S = 15.0
 # How often a stream checks again what its reader may see.
 CHECK_S = 3.0
 RETRY_MS = 2000
@@ -204,18 +201,8 @@ def _have_ended(jobs: Sequence[Job]) -> bool:
     return all(job.ended for job in jobs)
 
 
-def frame(event: str, data: bytes, id: int | None = None) -> bytes:
-    """One server-sent event; `data` is JSON without line breaks.
-
-    The same bytes as `sse_starlette.ServerSentEvent`, which searches for line breaks: it takes 58 µs for an event of
-    1.5 kB, this 0.3 µs, for every event and every reader.
-    """
-    head = b"" if id is None else b"id: %d\r\n" % id
-    return b"%sevent: %s\r\ndata: %s\r\n\r\n" % (head, event.encode(), data)
-
-
 def _ping() -> Any:
-    return frame("ping", to_json({"at": rfc3339(datetime.now(UTC))}))
+    return ping()  # typed as a ServerSentEvent, which is turned into bytes only if it is none
 
 
 class Frames(Protocol):
@@ -242,4 +229,4 @@ class StreamResponse(EventSourceResponse):
             await self._stream.close()
 
 
-__all__ = ["Stream", "StreamResponse", "frame", "router"]
+__all__ = ["Stream", "StreamResponse", "router"]

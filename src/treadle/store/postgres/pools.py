@@ -264,8 +264,7 @@ class Pool:
         """
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(partial(self.give_back, connection))
-        await asyncio.wait((task,))
-        return task.result()
+        return await asyncio.shield(task)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import asyncpg
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import wakeups
+from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
@@ -43,7 +45,6 @@ from treadle.store.waiting_room import WaitingRoom
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
-Fetch = Callable[..., Awaitable[list[Any]]]
 
 # A constant that only Treadle uses. The process that holds this advisory lock is migrating.
 MIGRATION_LOCK = 0x74726561646C65
@@ -56,8 +57,10 @@ MARK_SECONDS = 1.0
 # A look from the head can be slow, because it passes everything claimed since an old snapshot. The next one waits this
 # many times as long.
 LOOK_SHARE = 20
-# Results written by one statement. Finding one in an array takes as long as the array is.
-RESULTS_TOGETHER = 200
+# Characters of results written by one statement; PostgreSQL takes a quarter of a gigabyte.
+RESULTS_TOGETHER = 16_000_000
+_NO_OWNER = (None, None, None, None)
+MIN_RANK = -(2**31)
 _BY_NUMBER = attrgetter("job.n")
 # How long a transaction waits for a locked row before it gives its connection back. Short where others wait for it.
 LOCK_MS = 50
@@ -344,37 +347,40 @@ class PostgresStore(SqlStore):
         if asked > self._look_at:
             self._marks.clear()
         marked = bool(self._marks)
-        rows = await self.pools.fetch(self.queries["claim"].sql, lease, *_wanted(wants), *self._mark_arrays())
+        wanted = _wanted(wants)
+        sql = claim_statement(len(wanted[0]) * len(wanted[1]) * len(wanted[2]))
+        rows = await self.pools.fetch(sql, lease, *wanted, *self._mark_arrays())
         if not rows:
             raise LeaseLost("the lease has run out")
-        jobs = [_claimed(row, lease) for row in rows if row[0] is not None]
-        self._remember(rows, 0 < wants.limit <= len(jobs), asked, marked)
-        now, hard, again = rows[0][16:]
+        token, now, hard, again, elsewhere, places, *columns = rows[0]
+        jobs = _claimed(columns, token, lease) if columns[0] else []
+        self._remember(places, 0 < wants.limit <= len(jobs), asked, marked)
         if hard:
             return await self.transact(lambda: scripts.claim(lease, wants))
         if marked and len(jobs) < wants.limit:
             # Rows in front of the marks have not been looked at yet.
             more = await self.claim(lease, _without(wants, len(jobs)))
             return Claim(jobs + more.jobs, more.again_in_ms, now)
+        if elsewhere:
+            return Claim(jobs, scripts.LOCKED_MS, now)
         return Claim(jobs, 0 if again and jobs else None, now)
 
     def _mark_arrays(self) -> tuple[list[int], list[int], list[int], list[int]]:
         marks = self._marks.values()
         return list(self._marks), [rank for rank, _, _ in marks], [at for _, at, _ in marks], [n for _, _, n in marks]
 
-    def _remember(self, rows: Sequence[Any], full: bool, asked: float, marked: bool) -> None:
+    def _remember(self, places: str | None, full: bool, asked: float, marked: bool) -> None:
         """Where the next claim may start in each lane. Marks exist only while claims come back full, and only where
         looks from the heads proved slow. Jobs put in front of a mark are not seen until the next look."""
         took = time.monotonic() - asked
         if not marked:
             self._look_at = asked + took + max(MARK_SECONDS, LOOK_SHARE * took)
             self._slow_looks = self._slow_looks + 1 if took > SLOW_LOOK_S else 0
-        if not full or self._slow_looks < SLOW_LOOKS:
+        if not full or not places or self._slow_looks < SLOW_LOOKS:
             self._marks.clear()
             return
-        for row in rows:
-            place = (row[12], row[13], row[0])
-            self._marks[row[11]] = max(self._marks.get(row[11], place), place)
+        for lane, *place in from_json(places):
+            self._marks[lane] = max(self._marks.get(lane, (MIN_RANK, -1, -1)), tuple(place))
 
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         reaped = await super().reap(graces, limit)
@@ -388,10 +394,9 @@ class PostgresStore(SqlStore):
 
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
         rising = sorted(settlements, key=_BY_NUMBER)  # for the binary search in the statement
-        if len(rising) <= RESULTS_TOGETHER or not any(one.transition.result for one in rising):
-            done = await self._settle_group(self.pools.fetch, lease, rising)
-        else:
-            done = await self.pools.change(lambda connection: self._settle_groups(connection.fetch, lease, rising))
+        done: list[int] = []
+        for group in _groups(rising):
+            done += await self._settle_group(lease, group)
         self.hub.publish((wakeups.ENDED,))
         if len(done) == len(settlements):
             return []
@@ -399,16 +404,10 @@ class PostgresStore(SqlStore):
         rest = [one for one in settlements if one.job.n not in known]
         return await self.transact(lambda: scripts.settle(rest))
 
-    async def _settle_groups(self, fetch: Fetch, lease: int, rising: Sequence[Settlement]) -> list[int]:
-        done = []
-        for i in range(0, len(rising), RESULTS_TOGETHER):
-            done += await self._settle_group(fetch, lease, rising[i : i + RESULTS_TOGETHER])
-        return done
-
-    async def _settle_group(self, fetch: Fetch, lease: int, group: Sequence[Settlement]) -> list[int]:
+    async def _settle_group(self, lease: int, group: Sequence[Settlement]) -> list[int]:
         topics = list(dict.fromkeys([one.job.topic for one in group]))
         results = [one.transition.result for one in group]
-        [[done]] = await fetch(
+        [[done]] = await self.pools.fetch(
             self.queries["settle_completed"].sql,
             lease,
             _array([one.job.n for one in group]),
@@ -416,10 +415,21 @@ class PostgresStore(SqlStore):
             _array(["null" if one.ran_ms is None else one.ran_ms for one in group]),
             topics,
             None if len(topics) == 1 else _array([topics.index(one.job.topic) + 1 for one in group]),
-            results if any(results) else None,
+            to_json(results).decode() if any(results) else None,
             to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
+
+
+def _groups(settlements: Sequence[Settlement]) -> Iterator[Sequence[Settlement]]:
+    """With so many results each that one statement can take them; nearly always all."""
+    first = size = 0
+    for i, one in enumerate(settlements):
+        size += len(one.transition.result or "")
+        if size > RESULTS_TOGETHER and i > first:
+            yield settlements[first:i]
+            first, size = i, len(one.transition.result or "")
+    yield settlements[first:]
 
 
 def _single(keys: Sequence[Hashable]) -> Sequence[Hashable]:
@@ -474,9 +484,18 @@ def _without(wants: Wants, jobs: int) -> Wants:
     return wants._replace(limit=wants.limit - jobs, free=max(wants.free - jobs, 0))
 
 
-def _claimed(row: Any, lease: int) -> Claimed:
-    n, id_, topic, payload, attempt, most, flags, by, scope, scope_id, token, _, _, _, due, trace, *_ = row
-    return Claimed(n, str(id_), topic, payload, attempt, most, flags, by, scope, scope_id, token, lease, due, trace)
+def _claimed(columns: Sequence[Any], token: int, lease: int) -> list[Claimed]:
+    ns, ids, topics, payloads, attempts, most, flags, due, owned = columns
+    none = repeat(None)
+    owners: Sequence[Iterable[Any]] = (none, none, none, none)
+    if owned is not None:
+        known = from_json(owned)
+        owners = list(zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True))
+    *who, traces = owners
+    lent = (*who, repeat(token), repeat(lease), due, traces)
+    rows = zip(ns, ids, topics, payloads, attempts, most, flags, *lent, none, none)  # noqa: B905 some are endless
+    new = tuple.__new__
+    return [new(Claimed, row) for row in rows]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -33,6 +33,7 @@ from pydantic_core import from_json, to_json
 from treadle.model import events
 from treadle.model.job import Job, to_ms
 from treadle.model.status import Status
+from treadle.policy.lifecycle import GIVE_ATTEMPT_BACK
 from treadle.store.sql import lists
 from treadle.store.sql.queries import Query
 from treadle.store.sql.rows import NOBODY
@@ -53,9 +54,6 @@ ENDS_ATTEMPT = frozenset(
 )
 # A worker writes the start of a job that goes on running within a quarter of a second.
 START_WITHIN_MS = 2_000
-
-# These give the attempt back.
-UNSPENT = frozenset(("job:snoozed", "job:released", events.WAITING))
 
 
 class Snapshot(NamedTuple):
@@ -289,7 +287,7 @@ def _spent(event: str, metadata: Mapping[str, Any]) -> int | None:
     if event == events.REQUEUED:
         return 0
     attempt: int | None = metadata.get("attempt")
-    return attempt - 1 if attempt and event in UNSPENT else attempt
+    return attempt - 1 if attempt and event in GIVE_ATTEMPT_BACK else attempt
 
 
 class _Starts:

@@ -74,27 +74,31 @@ WITH at AS MATERIALIZED (
 SELECT now FROM at
 
 -- name: claim
--- The whole claim. $1 lease, $2 topics, $3 capabilities and '', $4 worker types and '', $5 limit, $6 free slots,
--- $7 bytes of payload, $8 $9 $10 $11 marks (lane, rank, run_at, n).
+-- The whole claim, for a worker that serves one lane; `postgres/claim_statement.py` rewrites `share` for several.
+-- $1 lease, $2 topics, $3 capabilities and '', $4 worker types and '', $5 limit, $6 free slots, $7 bytes of payload,
+-- $8 $9 $10 $11 marks (lane, rank, run_at, n).
 --
 -- Highest priority first, then the oldest over all lanes. A worker's lanes are looked up by their key, and empty ones
 -- end there, so the cost does not grow with lanes or priorities ever used, with the backlog, with other topics or with
--- delayed jobs. With several lanes the first few rows of each are read without a lock (`peek`). Where a lane returned
--- as many as requested, there may be more: rows behind the first such lane's last row (`cut`) are left for the next
--- claim. This gives the number of rows to take from each lane, and that many are then locked, even if they are
--- different rows by then.
+-- delayed jobs. `share` is how many rows to take from each lane, found without a lock; that many are then locked, even
+-- if they are different rows by then.
 --
 -- A mark says where the last claim of a lane ended. Rows before it are dead, but would have to be stepped over while an
 -- old snapshot keeps them from being vacuumed. Jobs on their last attempt are only taken into a free slot. If one of
--- the jobs has a concurrency or rate limit, or its deadline has passed, nothing is taken (`hard`): the script decides
--- which may start. Rows are deleted by ctid: they are locked, so they cannot have moved.
+-- the jobs has a concurrency or rate limit, or its deadline has passed, or their payloads are too large together,
+-- nothing is taken (`hard`): the script decides which may start. Rows are deleted by ctid: they are locked, so they
+-- cannot have moved.
+--
+-- The answer is one row: token, clock, `hard`, whether more lanes have jobs than were looked at, whether other claims
+-- had all rows locked, the last place in each lane, and the jobs as arrays, which take a third of the time to read that
+-- rows take. The last column has the fields that most jobs leave empty, by number.
 WITH me AS MATERIALIZED (
     SELECT l.id AS lease, nextval('treadle.token') AS token, {now} AS now
     FROM {leases} l WHERE l.id = $1 AND l.until > {now} FOR KEY SHARE
 ), lane AS MATERIALIZED (
     SELECT l.lane, p.rate_limit IS NOT NULL AS rated, coalesce(m.rank, -2147483648) AS mark_rank,
         coalesce(m.run_at, -1) AS mark_at, coalesce(m.n, -1) AS mark_n,
-        CASE count(*) OVER () WHEN 1 THEN 0 ELSE least($5::int, 2 * $5::int / count(*) OVER () + 8) END AS quota
+        row_number() OVER (ORDER BY head.rank, head.run_at, head.n) AS nth, head.rank, head.run_at, head.n
     FROM unnest($2::text[]) AS w(topic) CROSS JOIN unnest($3::text[]) AS c(capability)
     CROSS JOIN unnest($4::text[]) AS y(worker_type)
     CROSS JOIN LATERAL (SELECT x.lane FROM {lanes} x
@@ -103,62 +107,48 @@ WITH me AS MATERIALIZED (
     LEFT JOIN LATERAL (SELECT u.rank, u.run_at, u.n
         FROM unnest($8::int[], $9::int[], $10::bigint[], $11::bigint[]) AS u(lane, rank, run_at, n)
         WHERE u.lane = l.lane) m ON true
-    CROSS JOIN LATERAL (SELECT 1 FROM {ready} r WHERE r.lane = l.lane
+    CROSS JOIN LATERAL (SELECT r.rank, r.run_at, r.n FROM {ready} r WHERE r.lane = l.lane
         AND (r.rank, r.run_at, r.n) > (coalesce(m.rank, -2147483648), coalesce(m.run_at, -1), coalesce(m.n, -1))
         ORDER BY r.rank, r.run_at, r.n LIMIT 1) head
     WHERE p.paused_until IS NULL OR p.paused_until <= {now}
-), peek AS MATERIALIZED (
-    SELECT lane.lane, q.rank, q.run_at, q.n,
-        lane.quota < $5 AND row_number() OVER (PARTITION BY lane.lane ORDER BY q.rank, q.run_at, q.n) = lane.quota AS full
-    FROM lane CROSS JOIN LATERAL (
-        SELECT r.rank, r.run_at, r.n FROM {ready} r
-        WHERE r.lane = lane.lane AND (r.rank, r.run_at, r.n) > (lane.mark_rank, lane.mark_at, lane.mark_n)
-        ORDER BY r.rank, r.run_at, r.n LIMIT lane.quota) q
-), cut AS MATERIALIZED (
-    SELECT p.rank, p.run_at, p.n FROM peek p WHERE p.full ORDER BY p.rank, p.run_at, p.n LIMIT 1
 ), share AS MATERIALIZED (
-    SELECT x.lane, count(*) AS most FROM (
-        SELECT p.lane FROM peek p
-        WHERE NOT EXISTS (SELECT 1 FROM cut c WHERE (p.rank, p.run_at, p.n) > (c.rank, c.run_at, c.n))
-        ORDER BY p.rank, p.run_at, p.n LIMIT $5) x
-    GROUP BY x.lane
+    SELECT l.lane, $5::bigint AS most FROM lane l
 ), picked AS MATERIALIZED (
-    SELECT r.*, row_number() OVER (ORDER BY r.rank, r.run_at, r.n) AS place FROM (
-        SELECT q.*, lane.rated FROM me, lane LEFT JOIN share s ON s.lane = lane.lane CROSS JOIN LATERAL (
+    SELECT q.*, row_number() OVER (ORDER BY q.rank, q.run_at, q.n) AS place FROM (
+        SELECT x.*, l.rated FROM me, share s JOIN lane l ON l.lane = s.lane CROSS JOIN LATERAL (
             SELECT r.ctid AS tid, r.lane, r.rank, r.run_at, r.n, r.attempt, r.max_attempts, r.flags FROM {ready} r
-            WHERE r.lane = lane.lane AND (r.rank, r.run_at, r.n) > (lane.mark_rank, lane.mark_at, lane.mark_n)
-            ORDER BY r.rank, r.run_at, r.n LIMIT CASE lane.quota WHEN 0 THEN $5 ELSE coalesce(s.most, 0) END
-            FOR UPDATE SKIP LOCKED) q) r
-), seen AS MATERIALIZED (
-    SELECT count(*) AS count, coalesce(bool_or(p.rated OR (p.flags & 2) <> 0 OR
-        ((p.flags & 4) <> 0 AND p.attempt = 0 AND (SELECT j.expires_at FROM {jobs} j WHERE j.n = p.n) <= me.now)
-    ), false) AS hard
-    FROM me, picked p
-), sized AS MATERIALIZED (
-    SELECT p.*, j.id, j.topic, j.payload, j.created_by, j.scope, j.scope_id, j.trace,
-        greatest(p.run_at, j.created_at) AS due,
-        pg_column_size(j.payload) AS size,
-        sum(pg_column_size(j.payload)) OVER (ORDER BY p.place ROWS UNBOUNDED PRECEDING) AS bytes
-    FROM picked p JOIN {jobs} j ON j.n = p.n
-    WHERE (p.attempt + 1 < p.max_attempts OR p.place <= $6) AND NOT (SELECT seen.hard FROM seen)
+            WHERE r.lane = l.lane AND (r.rank, r.run_at, r.n) > (l.mark_rank, l.mark_at, l.mark_n)
+            ORDER BY r.rank, r.run_at, r.n LIMIT s.most FOR UPDATE SKIP LOCKED) x) q
 ), chosen AS MATERIALIZED (
-    SELECT * FROM sized z WHERE z.bytes <= $7 OR z.bytes = z.size
+    SELECT p.tid, p.lane, p.rank, p.run_at, p.n, p.attempt, p.max_attempts, p.flags, p.place, j.id, j.topic, j.payload,
+        j.created_by, j.scope, j.scope_id, j.trace, greatest(p.run_at, j.created_at) AS due,
+        p.rated OR p.flags & 2 <> 0 OR (p.flags & 4 <> 0 AND p.attempt = 0 AND coalesce(j.expires_at <= me.now, false)) AS hard
+    FROM me, picked p JOIN {jobs} j ON j.n = p.n WHERE p.attempt + 1 < p.max_attempts OR p.place <= $6
+), seen AS MATERIALIZED (
+    SELECT count(*) AS count,
+        count(*) > 0 AND (bool_or(c.hard) OR (count(*) > 1 AND sum(pg_column_size(c.payload)) > $7)) AS hard FROM chosen c
 ), gone AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT tid FROM chosen))
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT c.tid FROM chosen c WHERE NOT (SELECT s.hard FROM seen s)))
 ), started AS (
     INSERT INTO {running} (n, token, lease, attempt, claimed_at)
-    SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me
+    SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me WHERE NOT (SELECT s.hard FROM seen s)
 )
-SELECT c.n, c.id, c.topic, c.payload, c.attempt + 1, c.max_attempts, c.flags, c.created_by, c.scope, c.scope_id,
-    me.token, c.lane, c.rank, c.run_at, c.due, c.trace, me.now, seen.hard,
-    (seen.count < $5 AND EXISTS (SELECT 1 FROM cut))
-        OR (SELECT count(*) FROM sized) > (SELECT count(*) FROM chosen) AS again
-FROM me CROSS JOIN seen LEFT JOIN chosen c ON true ORDER BY c.place
+SELECT me.token, me.now, seen.hard, seen.count < $5 AND EXISTS (SELECT 1 FROM lane WHERE nth > 16) AS again,
+    EXISTS (SELECT 1 FROM lane) AND NOT EXISTS (SELECT 1 FROM picked) AS elsewhere,
+    (SELECT json_agg(json_build_array(x.lane, x.rank, x.run_at, x.n)) FROM (
+        SELECT DISTINCT ON (c.lane) c.lane, c.rank, c.run_at, c.n FROM chosen c ORDER BY c.lane, c.place DESC) x), jobs.*
+FROM me CROSS JOIN seen CROSS JOIN LATERAL (
+    SELECT array_agg(c.n), array_agg(CAST(c.id AS text)), array_agg(c.topic), array_agg(c.payload),
+        array_agg(c.attempt + 1), array_agg(c.max_attempts), array_agg(c.flags), array_agg(c.due),
+        json_object_agg(c.n, json_build_array(c.created_by, c.scope, c.scope_id, c.trace))
+            FILTER (WHERE coalesce(c.created_by, c.scope, c.scope_id, c.trace) IS NOT NULL)
+    FROM (SELECT * FROM chosen WHERE NOT seen.hard ORDER BY place) c) jobs
 
 -- name: settle_completed
 -- Complete any number of plain jobs under one lease. $1 lease, $2 numbers, rising, $3 their tokens, $4 ms that they ran
--- (null: never started), $5 topics, $6 the index of each job's topic (null: all have the first), $7 results (null:
--- none), $8 how long they waited and ran, as rows of `tally_hist`. Arrays come as text, which is quicker to encode.
+-- (null: never started), $5 topics, $6 the index of each job's topic (null: all have the first), $7 results as texts in
+-- a JSON array (null: none), $8 how long they waited and ran, as rows of `tally_hist`. Arrays come as text, which is
+-- quicker to encode. The results are jsonb, because finding an element of a json[] takes as long as the array is.
 --
 -- No join: the numbers are searched in the index, and the values for a number are found by a binary search. A join was
 -- once planned while `running` was empty and then scanned it for each row.
@@ -172,7 +162,7 @@ WITH live AS MATERIALIZED (
         width_bucket(r.n, (SELECT $2::text::bigint[])) AS place
 ), done AS MATERIALIZED (
     SELECT g.*, (SELECT $4::text::bigint[])[g.place] AS ran,
-        ($5::text[])[coalesce((SELECT $6::text::int[])[g.place], 1)] AS topic, ($7::json[])[g.place] AS result
+        ($5::text[])[coalesce((SELECT $6::text::int[])[g.place], 1)] AS topic, CAST((SELECT $7::jsonb) ->> (g.place - 1) AS json) AS result
     FROM gone g
 ), ended AS (
     INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,

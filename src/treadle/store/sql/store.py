@@ -12,11 +12,12 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
-from treadle.policy.lifecycle import Failed, decide
+from treadle.policy.judgement import follow_up_refused
+from treadle.policy.lifecycle import decide
 from treadle.policy.rules import looks_inside
 from treadle.policy.saved_template import KIND, VERSION_KIND
-from treadle.store import wakeups
-from treadle.store.sql import batches, lists, scripts, secrets
+from treadle.store import batches, wakeups
+from treadle.store.sql import lists, scripts, secrets
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
@@ -53,6 +54,7 @@ from treadle.store.views import (
     Changes,
     EndedCount,
     FailedGroup,
+    History,
     Leadership,
     LimitReached,
     Listing,
@@ -193,14 +195,20 @@ class SqlStore(ABC):
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = batches.only_newest(settlements)
-        for lease in sorted({one.job.lease for one in settlements}):
-            mine = [one for one in settlements if one.job.lease == lease]
-            plain = [one for one in mine if batches.is_plain(one)]
-            if plain:
-                lost += await self.settle_completed(lease, plain)
-            rest = [one for one in mine if not batches.is_plain(one) and not batches.may_be_refused(one)]
-            if rest:
-                lost += await self.transact(lambda rest=rest: scripts.settle(rest), batches.hints(rest))  # type: ignore[misc]
+        plain = [one for one in settlements if batches.is_plain(one)]
+        for lease, mine in batches.by_lease(plain):
+            lost += await self.settle_completed(lease, mine)
+        if len(plain) < len(settlements):
+            lost += await self._settle_others([one for one in settlements if not batches.is_plain(one)], refused)
+        return lost
+
+    async def _settle_others(
+        self, settlements: Sequence[Settlement], refused: list[Settlement] | None
+    ) -> list[Settlement]:
+        lost: list[Settlement] = []
+        sure = [one for one in settlements if not batches.may_be_refused(one)]
+        for _, mine in batches.by_lease(sure):
+            lost += await self.transact(lambda mine=mine: scripts.settle(mine), batches.hints(mine))  # type: ignore[misc]
         left: list[Settlement] = []
         tried = 0
         for one in settlements:
@@ -223,9 +231,8 @@ class SqlStore(ABC):
         try:
             return await self.transact_or_busy(lambda: scripts.settle([one]), batches.hints([one]))
         except Refused as refusal:
-            failed = Failed(f"a follow-up job was refused: {refusal.message}", "FollowUpRefused")
             effects = one.effects and one.effects._replace(jobs=(), events=())
-            instead = one._replace(transition=decide(one.job, failed), effects=effects)
+            instead = one._replace(transition=decide(one.job, follow_up_refused(refusal.message)), effects=effects)
             lost = await self.transact(lambda: scripts.settle([instead]), batches.hints([instead]))
             if lost:
                 return [one]
@@ -490,37 +497,39 @@ class SqlStore(ABC):
             topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
         return topics
 
-    async def history(self, since: int, step_minutes: int) -> Sequence[EndedCount]:
-        rows = await self._ask("tally_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [
-            EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran)) for minute, topic, status, n, ran in rows
-        ]
+    async def history(self, since: int, step_minutes: int) -> History:
+        spans = [{"minute": since // 60_000, "step": step_minutes}]
+        ended = await self._ask("tally_history", spans)
+        times = await self._ask("times_history", spans)
+        return History(
+            [
+                EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran))
+                for minute, topic, status, n, ran in ended
+            ],
+            [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in times],
+        )
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         rows = await self._ask("failed_groups", [{"top": newest}])
         return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
-
-    async def times(self, since: int, step_minutes: int) -> Sequence[Times]:
-        rows = await self._ask("times_history", [{"minute": since // 60_000, "step": step_minutes}])
-        return [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in rows]
-
-    async def backlog(self) -> Sequence[Backlog]:
-        rows = await self._ask("backlog")
-        return [Backlog(topic, capability, bool(due), int(n), int(first)) for topic, capability, due, n, first in rows]
 
     # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
-    async def topics(self) -> Sequence[Topic]:
+    async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
         counts = await self._live_counts()
+        waiting: dict[str, list[Backlog]] = {}
+        for topic, capability, due, n, first in await self._ask("backlog") if backlog else ():
+            waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first)))
         return [
             Topic(
                 name,
                 paused,
                 counts.get(name, {}).get(Status.PENDING, 0),
                 counts.get(name, {}).get(Status.PROCESSING, 0),
+                waiting.get(name, ()),
             )
             for name, paused in await self._ask("list_topics")
         ]

@@ -114,7 +114,7 @@ class PruneContract(ContractPart):
         settled = [settlement(job, Completed(), ran_ms=7) for job in await bench.claim(limit=4)]
         settled = [one._replace(waited_ms=wait) for one, wait in zip(settled, waits, strict=True)]
         assert await store.settle(settled) == []
-        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        found = {(one.kind, one.bucket): one.jobs for one in (await store.history(0, 1)).times}
         assert found == {("wait", 0): 1, ("wait", 3): 1, ("wait", 10): 1, ("wait", 23): 1, ("run", 3): 4}
 
     async def test_failed_attempts_have_waited_and_completed_ones_have_run(self, bench: Workbench) -> None:
@@ -128,11 +128,11 @@ class PruneContract(ContractPart):
             for job, outcome in zip(await bench.claim(limit=2), outcomes, strict=True)
         ]
         assert await store.settle(settled) == []
-        found = {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)}
+        found = {(one.kind, one.bucket): one.jobs for one in (await store.history(0, 1)).times}
         assert found == {("wait", 2): 2, ("run", 7): 1}
         await bench.enqueue(1)
         await store.settle([settlement(job, Released("given back"), ran_ms=None) for job in await bench.claim()])
-        assert {(one.kind, one.bucket): one.jobs for one in await store.times(0, 1)} == found
+        assert {(one.kind, one.bucket): one.jobs for one in (await store.history(0, 1)).times} == found
 
     async def test_old_times_are_kept_in_longer_spans_and_none_is_lost(self, bench: Workbench) -> None:
         store = bench.store
@@ -145,15 +145,15 @@ class PruneContract(ContractPart):
         for _ in range(3):
             await complete()
             await bench.pass_time(7 * MINUTE)
-        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        assert sum(one.jobs for one in (await store.history(0, 1)).times) == 6
         for age in (2 * HOUR, 23 * HOUR, 24 * HOUR):
             await bench.pass_time(age)
             await store.tidy()
-            assert sum(one.jobs for one in await store.times(0, 1)) == 6
+            assert sum(one.jobs for one in (await store.history(0, 1)).times) == 6
         await store.prune(96 * HOUR)
-        assert sum(one.jobs for one in await store.times(0, 1)) == 6
+        assert sum(one.jobs for one in (await store.history(0, 1)).times) == 6
         await store.prune(MINUTE)
-        assert list(await store.times(0, 1)) == []
+        assert list((await store.history(0, 1)).times) == []
 
     async def test_the_tally_goes_with_the_jobs(self, bench: Workbench) -> None:
         await bench.make("failed")

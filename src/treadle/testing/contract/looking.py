@@ -461,37 +461,37 @@ class OverviewContract(ContractPart):
             await bench.make("completed", topic=topic)
         await bench.make("failed", topic="mail")
         now = await bench.store.now()
-        found = await bench.store.history(now - HOUR, 30)
+        found, _ = await bench.store.history(now - HOUR, 30)
         assert {(one.topic, one.status, one.jobs) for one in found} == {
             ("mail", "completed", 2),
             ("mail", "failed", 1),
             ("other", "completed", 1),
         }
         assert all(one.at % (30 * MINUTE) == 0 and one.at <= now for one in found)
-        assert await bench.store.history(now + HOUR, 30) == []
+        assert await bench.store.history(now + HOUR, 30) == ([], [])
 
     async def test_attempts_that_are_tried_again_are_counted_and_end_no_job(self, bench: Workbench) -> None:
         for _ in range(2):
             await bench.make("retrying", topic="mail")
         now = await bench.store.now()
-        found = await bench.store.history(now - HOUR, 60)
+        found, _ = await bench.store.history(now - HOUR, 60)
         assert {(one.topic, one.status, one.jobs) for one in found} == {("mail", "retrying", 2)}
         counts = (await bench.store.stats()).counts
         assert (counts["pending"], sum(counts.values())) == (2, 2)
         await bench.pass_time(HOUR)
         await bench.store.tidy()
         await bench.store.prune(2 * HOUR, 100)
-        assert sum(one.jobs for one in await bench.store.history(now - 3 * HOUR, 60)) == 2
+        assert sum(one.jobs for one in (await bench.store.history(now - 3 * HOUR, 60)).ended) == 2
         await bench.store.prune(MINUTE, 100)
-        assert await bench.store.history(now - 3 * HOUR, 60) == []
+        assert (await bench.store.history(now - 3 * HOUR, 60)).ended == []
 
     async def test_the_backlog_knows_what_is_due_and_what_comes_later(self, bench: Workbench) -> None:
-        assert await bench.store.backlog() == []
         before = await bench.store.now()
         await bench.enqueue(3, topic="mail")
         await bench.enqueue(2, topic="video", capability="gpu")
         await bench.make("delayed", topic="mail")
-        found = {(one.topic, one.capability, one.due): one for one in await bench.store.backlog()}
+        topics = await bench.store.topics(backlog=True)
+        found = {(topic.topic, one.capability, one.due): one for topic in topics for one in topic.backlog}
         assert {key: one.jobs for key, one in found.items()} == {
             ("mail", "", True): 3,
             ("video", "gpu", True): 2,

@@ -11,7 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treadle.model.errors import LeaseLost
-from treadle.policy.admission import EXPIRE, HOLD, SKIP, START, Candidate, Limit, StartFacts, StartVerdict, start
+from treadle.policy.admission import (
+    EXPIRE,
+    HOLD,
+    SKIP,
+    START,
+    START_WITHIN_MS,
+    Candidate,
+    Limit,
+    StartFacts,
+    StartVerdict,
+    rate,
+    start,
+)
 from treadle.policy.lifecycle import DeadlinePassed
 from treadle.store.sql.rows import EXPIRES, LIMITED
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
@@ -20,9 +32,6 @@ from treadle.store.sql.scripts.limits import key_rows
 from treadle.store.sql.scripts.moves import pending_move, relocate
 from treadle.store.values import Claim, Claimed, Wants
 
-# A rate's window is extended by this much, and a worker that can't start a job within this time gives it back. So no
-# handler starts too early, however long after its claim. `recent_starts` uses the same number.
-START_WITHIN_MS = 200
 # How often a claim looks behind jobs that it had to hold.
 LOOKS = 6
 # Another transaction has a key locked, usually for a millisecond.
@@ -52,9 +61,8 @@ class Head(NamedTuple):
         return Limit(self.limit_key, self.limit_policy or "", self.limit_most or 1)
 
     def candidate(self, now: int) -> Candidate:
-        # A job that was tried before started in time, so its deadline no longer counts.
-        overdue = bool(self.flags & EXPIRES) and self.attempt == 0 and (self.expires_at or now + 1) <= now
-        return Candidate(self.n, self.topic, self.limit, self.attempt + 1 >= self.max_attempts, overdue)
+        expires_at = self.expires_at if self.flags & EXPIRES else None
+        return Candidate.of(self.n, self.topic, self.limit, self.attempt, self.max_attempts, expires_at, now)
 
 
 class RateAllowance(NamedTuple):
@@ -241,8 +249,7 @@ def _allowance(topics: Sequence[str], now: int) -> Script[RateAllowance]:
     left: dict[str, int] = {}
     opens_in_ms: dict[str, int] = {}
     for topic, limit, window in rated:
-        used = recent[topic]
-        left[topic] = max(limit - sum(count for _, count in used), 0)
-        if not left[topic] and used:
-            opens_in_ms[topic] = max(used[0][0] + window + START_WITHIN_MS - now, 1)
+        left[topic], opens = rate(limit, window, recent[topic], now)
+        if opens is not None:
+            opens_in_ms[topic] = opens
     return RateAllowance(left, opens_in_ms, now)

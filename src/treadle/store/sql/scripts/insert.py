@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pydantic_core import from_json, to_json
-
 from treadle.model.errors import Refused
-from treadle.policy.admission import DEDUPE, IDEMPOTENCY, SLOT, Admit, Decision, Existing, Refuse, Request, UniqueKey
+from treadle.policy.admission import Admit, Decision, Existing, Refuse
+from treadle.store.requests import request_of
 from treadle.store.sql.rows import EXPIRES, LIMITED, traits_of
 from treadle.store.sql.scripts.admitting import apply, ask, replace
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
@@ -19,9 +16,6 @@ from treadle.store.sql.scripts.lanes import lane_of, register_lanes
 from treadle.store.sql.scripts.steer import cancel, cancel_idle
 from treadle.store.sql.scripts.steps import add_declared
 from treadle.store.values import Inserted, NewJob
-
-# Names and keys of 255 characters each make up to 3 kB of text; an index entry of PostgreSQL has room for 2.7 kB.
-LONGEST_KEY = 2_600
 
 
 def insert(jobs: Sequence[NewJob], atomic: bool, joined: bool = False) -> Script[list[Inserted | Refused]]:
@@ -60,35 +54,6 @@ def _stop_after_commit(reasons: Mapping[str, str], writer: int) -> Script[None]:
         later += yield from cancel_idle(idle, writer)  # with the ones that a worker has just claimed
     if later:
         yield "add_replaced", [{"job": id_, "reason": reasons[id_]} for id_ in later]
-
-
-def request_of(job: NewJob) -> Request:
-    hashed = None if job.idempotency_key is None else _payload_hash(job)
-    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit)
-
-
-def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:
-    keys = []
-    if job.idempotency_key is not None:
-        owner = () if job.key_owner is None else (job.key_owner,)
-        keys.append(UniqueKey(IDEMPOTENCY, _joined(job.topic, job.scope, job.scope_id, job.idempotency_key, *owner)))
-    if job.dedupe_key is not None:
-        keys.append(UniqueKey(DEDUPE, job.dedupe_key))
-    if job.slot is not None:
-        keys.append(UniqueKey(SLOT, job.slot))
-    return tuple(keys)
-
-
-def _joined(*parts: str | None) -> str:
-    """Joined without ambiguity: ("a", "b:c") and ("a:b", "c") differ."""
-    text = to_json(parts)
-    return text.decode() if len(text) <= LONGEST_KEY else hashlib.sha256(text).hexdigest()
-
-
-def _payload_hash(job: NewJob) -> str:
-    """The same for equal JSON, regardless of key order."""
-    text = json.dumps(from_json(job.payload), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _raise_first_refusal(decisions: Iterable[Decision]) -> None:

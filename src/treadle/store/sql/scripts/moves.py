@@ -8,6 +8,7 @@ from typing import Any
 from treadle.model import events
 from treadle.model.error_group import error_group
 from treadle.model.status import ENDED, Status
+from treadle.policy.admission import dedupe_key_becomes, started_in_time
 from treadle.policy.lifecycle import Outcome, RowState, decide
 from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE
 from treadle.store.sql.scripts.common import (
@@ -72,8 +73,7 @@ def _put_back(moves: Sequence[Move], now: int) -> Script[None]:
         yield "place_later", _moved_positions(delayed)
     if ready := [move for move in moves if not move.transition.delay_ms]:
         yield "place_ready", _moved_positions(ready)
-    # A job that was tried before started in time, so its deadline no longer counts.
-    if started := [move for move in moves if move.facts.flags & EXPIRES and move.transition.attempt > 0]:
+    if started := [m for m in moves if m.facts.flags & EXPIRES and started_in_time(m.transition.attempt)]:
         yield "drop_deadlines", numbers(move.facts.n for move in started)
 
 
@@ -88,7 +88,7 @@ def _moved_positions(moves: Iterable[Move]) -> list[dict[str, int]]:
 def _untie(ended: Sequence[Move]) -> Script[None]:
     """The keys and limits that a job held while it lived."""
     deduped = [move for move in ended if move.facts.flags & DEDUPE]
-    done = [m for m in deduped if m.facts.flags & ONCE and m.transition.to is Status.COMPLETED]
+    done = [m for m in deduped if dedupe_key_becomes(m.transition.to, not m.facts.flags & ONCE)]
     if done:
         yield "keep_once", numbers(move.facts.n for move in done)
     if free := [move for move in deduped if move not in done]:

@@ -93,9 +93,7 @@ def _follow_up(settlements: Sequence[Settlement]) -> Script[None]:
 
 
 def _settled(one: Settlement, attempt: TakenAttempt, facts: JobFacts, worker: LeaseOwner, now: int) -> Move:
-    transition = one.transition
-    if attempt.cancel_at is not None and transition.if_cancelling:
-        transition = transition.if_cancelling
+    transition = one.transition.given(attempt.cancel_at is not None)
     if one.ran_ms is not None:
         attempt = attempt._replace(started_at=attempt.started_at or now - one.ran_ms)
     return Move(facts, attempt.status, transition, attempt, worker, writer=one.job.lease)

@@ -15,11 +15,9 @@ from treadle.model.status import ENDED, Status
 from treadle.model.steps import DONE
 from treadle.policy.admission import DEDUPE, Admit, Refuse, Request, UniqueKey
 from treadle.policy.lifecycle import (
-    CancelAcknowledged,
     CancelRequested,
     Outcome,
     Requeued,
-    RowState,
     Transition,
     decide,
 )
@@ -221,14 +219,10 @@ def _ask_to_stop(verdicts: Sequence[JudgedJob], now: int, steering: Steering) ->
 
 
 def _cancel_parked(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
-    """Nobody holds them, so nobody has to be asked: both events in one transaction."""
+    """Both of their transitions in one transaction."""
     yield "take_parked", numbers(v.facts.n for v in verdicts)
     yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
-    moves = []
-    for one in verdicts:
-        state = RowState(Status.CANCELLING, one.attempt, one.facts.max_attempts)
-        over = decide(state, CancelAcknowledged(one.to.message))
-        moves.append(Move(one.facts, state.status, over, writer=steering.writer))
+    moves = [Move(v.facts, v.to.to, v.to.then, writer=steering.writer) for v in verdicts if v.to.then]
     yield from relocate(moves, now)
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 

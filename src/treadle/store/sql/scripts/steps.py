@@ -9,7 +9,8 @@ from treadle.model import events
 from treadle.model.errors import StepEnded, UnknownStep, WrongState
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
-from treadle.policy.lifecycle import WORKER_LOST, Answered, RowState, WaitOver, decide
+from treadle.policy.flow import interrupted
+from treadle.policy.lifecycle import Answered, RowState, WaitOver, decide
 from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
 from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
@@ -120,25 +121,13 @@ def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
     """Steps of jobs whose attempt ended in the middle of one, or which will not go on."""
     alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for move in moves:
-        for row in _interrupted(move, now) if move.facts.flags & STEPS else ():
-            alike.setdefault((row["was"], row["state"]), []).append(row)
+        if move.facts.flags & STEPS:
+            for one in interrupted(move.transition, move.attempt is not None):
+                ended_at = now if one.state in STEP_ENDED else None
+                row = one._asdict() | {"n": move.facts.n, "ended_at": ended_at}
+                alike.setdefault((one.was, one.state), []).append(row)
     for rows in alike.values():
         yield "interrupt_steps", rows
-
-
-def _interrupted(move: Move, now: int) -> list[dict[str, Any]]:
-    to = move.transition
-    row: dict[str, Any] = {"n": move.facts.n, "error": None, "error_type": None, "ended_at": None}
-    if to.to is Status.CANCELLED:
-        cancelled = row | {"state": StepState.CANCELLED, "ended_at": now}
-        return [cancelled | {"was": was} for was in (StepState.PROCESSING, StepState.WAITING, StepState.PENDING)]
-    if move.attempt is None:
-        return []
-    under_way = row | {"was": StepState.PROCESSING}
-    if to.event in ("job:reclaimed", "job:expired"):
-        lost = {"state": StepState.FAILED, "error": WORKER_LOST, "error_type": "WorkerLost", "ended_at": now}
-        return [under_way | lost]
-    return [under_way | {"state": StepState.PENDING}]
 
 
 def park(moves: Sequence[Move], now: int) -> Script[None]:

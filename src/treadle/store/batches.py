@@ -18,6 +18,13 @@ def may_be_refused(one: Settlement) -> bool:
     return one.effects is not None and bool(one.effects.jobs)
 
 
+def by_lease(settlements: Sequence[Settlement]) -> list[tuple[int, Sequence[Settlement]]]:
+    leases = sorted({one.job.lease for one in settlements})
+    if len(leases) == 1:
+        return [(leases[0], settlements)]
+    return [(lease, [one for one in settlements if one.job.lease == lease]) for lease in leases]
+
+
 def only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
     """A worker may report two claims of one job together, if it lost the job and got it again: only the newest can be
     live."""
