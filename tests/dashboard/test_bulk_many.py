@@ -18,7 +18,8 @@ async def change_all(visitor: Visitor, action: str, status: str) -> str:
     return await visitor.text(address)
 
 
-async def test_a_hundred_thousand_jobs_are_requeued_in_one_action(visitor: Visitor) -> None:
+async def test_a_hundred_thousand_jobs_are_requeued_in_one_action(sqlite_visitor: Visitor) -> None:
+    visitor = sqlite_visitor  # 20 s here, 80 s on PostgreSQL, where test_actions changes 1,200
     for _ in range(JOBS // BATCH):
         await visitor.queue.enqueue_many("mail", [{}] * BATCH, delay="1h")
     await change_all(visitor, "cancel", "pending")

@@ -187,7 +187,7 @@ async def asked(sqlite_visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> lis
     """The verbs of the store that pages used."""
     found: list[str] = []
     store = sqlite_visitor.queue.store
-    verbs = ("get", "list", "count", "backlog", "obstacles", "events", "stats", "topics", "workers", "failed_groups")
+    verbs = ("get", "list", "count", "history", "obstacles", "events", "stats", "topics", "workers", "failed_groups")
     for verb in verbs:
         method = getattr(store, verb)
 
@@ -204,7 +204,7 @@ async def test_a_page_reads_the_state_of_the_queue_once(sqlite_visitor: Visitor,
     await sqlite_visitor.failed_job(max_attempts=1)
     asked.clear()
     await sqlite_visitor.text(f"/_{path}")
-    counts = {verb: asked.count(verb) for verb in ("backlog", "topics", "workers", "failed_groups")}
+    counts = {verb: asked.count(verb) for verb in ("topics", "workers", "failed_groups")}
     assert set(counts.values()) == {1}, counts
 
 

@@ -1,6 +1,7 @@
 """What the pages tell: problems with their fix, workers, topics, and where a job came from."""
 
 import re
+from typing import Any
 
 from tests.dashboard.visitor import ROOT, Visitor, flash, words
 
@@ -69,7 +70,7 @@ async def test_a_job_says_where_it_came_from(visitor: Visitor) -> None:
     key, _ = await visitor.accounts.api_keys.create("docs-sync", ["enqueue"])
     await visitor.queue.schedules.create("report", "0 9 * * *", id="daily")
     by_schedule = await visitor.queue.schedules.run("daily")
-    options = {"created_by": root.id, "idempotency_key": "digest:1", "scope": "account", "scope_id": "acc_1"}
+    options: dict[str, Any] = {"created_by": root.id, "idempotency_key": "digest:1", "scope": "account"}
     for job, told in (
         (await visitor.queue.enqueue("mail", {}, **options), [f"Made by {ROOT}", "Key digest:1"]),
         (await visitor.queue.enqueue("mail", {}, created_by=key.id), ["Made by docs-sync (API key)"]),
