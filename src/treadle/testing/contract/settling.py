@@ -303,7 +303,7 @@ class GuardContract(ContractPart):
     ) -> None:
         (id,) = await bench.enqueue(1, **options)
         job = await bench.claim_one()
-        endings = [Failed("too late", "Error"), Completed('"done"')]
+        endings: list[Outcome] = [Failed("too late", "Error"), Completed('"done"')]
         first, second = endings if fails else reversed(endings)
         assert await bench.settle(job, first)
         assert not await bench.settle(job, second)
