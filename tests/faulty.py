@@ -114,6 +114,10 @@ class FaultyQueue(Queue):
         self._around_all = around_all
         self.stores: list[FaultyStore] = []
 
+    async def __aenter__(self) -> FaultyQueue:
+        await self.open()
+        return self
+
     def new_store(self) -> Store:
         self.stores.append(FaultyStore(super().new_store(), self._around_all))
         return cast(Store, self.stores[-1])
