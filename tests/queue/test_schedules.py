@@ -467,7 +467,8 @@ async def test_a_schedule_whose_hint_was_lost_is_found_at_the_next_look(
     """As behind a pooler: the leader hears nothing of what other processes do."""
     monkeypatch.setattr(scheduler, "LOOK_EVERY_MS", 200)
     caplog.set_level("INFO", "treadle.maintenance")
-    async with FaultyQueue(url) as leader, Queue(url) as other:
+    leader = FaultyQueue(url)
+    async with leader, Queue(url) as other:
         leader.faults.mute()
         working = asyncio.create_task(leader.work())
         await eventually(lambda: "leads the maintenance" in caplog.text)
