@@ -214,7 +214,7 @@ async def test_an_interrupted_phase_is_known_after_a_restart(
 
 
 async def test_state_is_stored_before_its_event_is_sent(queue: Queue, start: Start) -> None:
-    """Whoever hears an event and looks at the job sees that state or a later one, never an earlier one."""
+    """A listener that looks at the job sees the state of the event or a later one, never an earlier one."""
     flow = queue.flow("pipeline")
     for name in PHASES:
         flow.step(name=name)(lambda ctx, payload: None)
@@ -308,7 +308,7 @@ async def test_what_ended_becomes_stale_and_can_be_put_back(url: str, status: st
         assert (await queue.requeue(job.id)).status == "pending"
 
 
-async def test_a_fatal_error_fails_at_once_and_a_recoverable_one_when_the_attempts_are_used_up(
+async def test_a_fatal_error_fails_right_away_and_a_recoverable_one_when_the_attempts_are_used_up(
     queue: Queue, start: Start
 ) -> None:
     ran: list[str] = []
