@@ -138,7 +138,7 @@ class TestGroupCommit(SqlitePart):
         go, busy = await self.blocked(bench)
         jobs = [new_job() for _ in range(20)]
         calls = [asyncio.create_task(bench.store.insert([job])) for job in jobs]
-        calls.insert(10, asyncio.create_task(bench.store.insert([new_job(id=taken)])))
+        calls.insert(10, asyncio.create_task(bench.store.insert([new_job(id=taken, payload='{"other": 1}')])))
         await asyncio.sleep(0)
         go.set()
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -152,7 +152,7 @@ class TestGroupCommit(SqlitePart):
         job = new_job(topic="brand.new")
         calls = [
             asyncio.create_task(bench.store.insert([job])),
-            asyncio.create_task(bench.store.insert([new_job(id=taken)])),
+            asyncio.create_task(bench.store.insert([new_job(id=taken, payload='{"other": 1}')])),
         ]
         await asyncio.sleep(0)
         go.set()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import FrameType
 
 from treadle.queue.backoff import Backoff
@@ -24,6 +24,9 @@ BAD_USAGE = 2
 REPLACE_ME = 75
 # The exit code of a worker that an operator drained, which is not replaced.
 DRAINED = 76
+CLEAN_ENDS = frozenset({0, REPLACE_ME, DRAINED})
+# Stopped before it could hear signals: it had no jobs yet.
+STOPPED_EARLY = -signal.SIGTERM
 
 
 def supervise(argv: Sequence[str], processes: int, *, until_done: bool = False) -> int:
@@ -66,11 +69,11 @@ class Supervisor:
     def _look(self) -> bool:
         """Start what should run; False when all are gone and none should run."""
         for member in self._members:
-            code = member.ended()
+            code = member.ended({STOPPED_EARLY, *CLEAN_ENDS} if self._signals else CLEAN_ENDS)
             if code == BAD_USAGE and not self._signals:
                 self._failed = BAD_USAGE
                 self._hear(signal.SIGTERM, None)  # the others would fail as well
-            elif code not in (None, 0, REPLACE_ME, DRAINED) and self._signals:
+            elif code not in (None, STOPPED_EARLY, *CLEAN_ENDS) and self._signals:
                 self._failed = self._failed or 1
             elif code == DRAINED or (code == 0 and self._until_done):
                 member.done = True
@@ -107,15 +110,15 @@ class Member:
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - a supervisor has no threads
             )
 
-    def ended(self) -> int | None:
-        """The exit code of a process that has ended, reported once."""
+    def ended(self, clean: Collection[int] = CLEAN_ENDS) -> int | None:
+        """The exit code of a process that has ended, reported once; a warning if it is not among the clean ones."""
         code = self._process.poll() if self._process else None
         if code is None:
             return None
         if time.monotonic() - self._started_at > HEALTHY_AFTER_S:
             self._backoff.reset()
         delay = 0.0 if code == REPLACE_ME else self._backoff.delay_s()
-        level = logging.WARNING if code not in (0, REPLACE_ME, DRAINED) else logging.INFO
+        level = logging.INFO if code in clean else logging.WARNING
         log.log(level, "worker process %d ended with code %d", self._process.pid if self._process else 0, code)
         self._start_at = time.monotonic() + delay
         self._process = None
