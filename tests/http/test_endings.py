@@ -10,7 +10,6 @@ from tests.queue.hands import HOUR_MS
 from treadle.model.status import ENDED as ENDED_STATUSES
 from treadle.model.status import Status
 from treadle.policy.lifecycle import CancelAcknowledged, RowState, decide
-from treadle.queue.new_jobs import EnqueueOptions
 from treadle.store.values import Graces, Settlement
 
 ERROR = "Traceback: here\nBoom: no more"
@@ -79,10 +78,9 @@ ENDINGS: list[tuple[End, str, bool, tuple[str, str] | None]] = [
 
 
 async def ended_job(api: Api, end: End) -> dict[str, Any]:
-    options: EnqueueOptions = {"expires": 0.001} if end is expired_by_its_deadline else {}
-    options["max_attempts"] = 1 if end is expired_with_its_worker else 2
-    job = await api.queue.enqueue("mail", **options)
-    if "expires" in options:
+    options: dict[str, Any] = {"expires": 0.001} if end is expired_by_its_deadline else {}
+    job = await api.queue.enqueue("mail", max_attempts=1 if end is expired_with_its_worker else 2, **options)
+    if options:
         due = await api.queue.store.now() + 5
         while await api.queue.store.now() < due:
             pass

@@ -60,6 +60,17 @@ async def test_a_completion_that_is_said_twice_is_done(api: Api) -> None:
     assert 'treadle_jobs_ended_total{status="completed",topic="mail"} 1.0' in lines
 
 
+async def test_of_two_different_endings_the_first_counts_and_the_other_is_told(api: Api) -> None:
+    for _ in range(10):
+        await api.enqueue()
+        (job,) = await claim(api)
+        await api.post(f"/api/jobs/{job['id']}/cancel")
+        done, cancelled = await asyncio.gather(report(api, job, "complete"), report(api, job, "ack-cancel"))
+        assert sorted([done.status_code, cancelled.status_code]) == [200, 409], (done.text, cancelled.text)
+        ended = (await api.get(f"/api/jobs/{job['id']}")).json()["status"]
+        assert ended == ("completed" if done.status_code == 200 else "cancelled")
+
+
 async def test_a_worker_with_many_jobs_is_one_worker(api: Api) -> None:
     for topic in ("mail", "mail", "video"):
         await api.enqueue(topic)

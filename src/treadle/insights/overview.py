@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from treadle.insights.stats import QueueStats, summarise
 from treadle.insights.templates import saved_templates
+from treadle.insights.workers import live_workers
 from treadle.model.job import Job, to_ms
 from treadle.model.status import Status
 from treadle.policy.saved_template import SavedTemplate
@@ -137,7 +138,7 @@ class Now:
 
 async def now(store: Store) -> Now:
     at, topics, workers, templates, leaders = await asyncio.gather(
-        store.now(), store.topics(backlog=True), store.workers(), saved_templates(store), store.leaders()
+        store.now(), store.topics(backlog=True), live_workers(store), saved_templates(store), store.leaders()
     )
     return Now(at, topics, workers, templates, leaders)
 
@@ -150,6 +151,7 @@ async def ended_since(store: Store, since: datetime) -> QueueStats:
     """Counts of the jobs that have ended since then; the numbers of live jobs are left at 0."""
     counts, ran = dict.fromkeys((status.value for status in Status), 0), 0
     for one in (await history(store, since, WHOLE_SPAN_MINUTES)).ended:
-        counts[one.status] += one.jobs
+        if one.status in counts:
+            counts[one.status] += one.jobs
         ran += one.run_ms if one.status == Status.COMPLETED else 0
     return summarise(Stats(counts, ran, {}))

@@ -112,7 +112,7 @@ class Store(Protocol):
 
     # -- running jobs --------------------------------------------------------------------------
     async def open_lease(self, worker: str, lease_ms: int, serves: Mapping[str, Any] | None = None) -> int:
-        """A new lease; `serves` says what the worker can do ({topics, capabilities, slots})."""
+        """A new lease; `serves` says what the worker can do ({topics, capabilities, slots, host, version})."""
 
     async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
         """Prolong a lease, even an expired one, by default for as long as the last time. None: it was taken back or
