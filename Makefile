@@ -7,7 +7,7 @@ RUN_READY := .venv/.run-ready
 DEV_READY := .venv/.dev-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test browser check fault bench docs screenshots lock clean
+.PHONY: help run test browser check fault bench bench-peers docs screenshots lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ fault: $(DEV_READY) ## Run the fault tests at full length
 
 bench: $(DEV_READY) ## Measure Treadle
 	$(BIN)/python -m bench
+
+bench-peers: $(DEV_READY) .cache/dbos/bin/dbos ## Measure flows against DBOS
+	$(BIN)/python -m bench.peers
 
 docs: $(DEV_READY) ## Remake the generated documentation
 	@if [ -f scripts/docs.py ]; then $(BIN)/python scripts/docs.py; else echo "nothing to generate yet"; fi
@@ -76,3 +79,7 @@ $(DEV_READY): $(BIN)/pip pyproject.toml requirements/dev.txt
 .cache/lock/bin/uv:
 	$(PYTHON) -m venv .cache/lock
 	.cache/lock/bin/pip install --quiet uv
+
+.cache/dbos/bin/dbos:
+	$(PYTHON) -m venv .cache/dbos
+	.cache/dbos/bin/pip install --quiet dbos

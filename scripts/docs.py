@@ -25,10 +25,12 @@ def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def section(path: str, command: Any) -> str:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option"]
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
     usage = " ".join([path, *(one.metavar for one in arguments), "[OPTIONS]"])
     rows = [(one.metavar.strip("[].") or one.name, one) for one in arguments]
-    rows += [(" ".join([*one.opts, *([one.metavar] if one.metavar else [])]), one) for one in options]
+    rows += [
+        (" ".join([*one.opts, *one.secondary_opts, *([one.metavar] if one.metavar else [])]), one) for one in options
+    ]
     table = "\n".join(f"| `{name}` | {meaning(one)} |" for name, one in rows)
     return f"## {path}\n\n```text\n{usage}\n```\n\n{prose(command.help)}\n\n| | |\n|---|---|\n{table}\n"
 
@@ -41,7 +43,7 @@ def prose(text: str) -> str:
 def meaning(parameter: Any) -> str:
     text = str(parameter.help)
     shown = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
-    if parameter.param_type_name == "option" and shown not in (None, False, ""):
+    if parameter.param_type_name == "option" and not isinstance(shown, bool) and shown not in (None, ""):
         text += f" Default: {shown}."
     return text.replace("|", "\\|")
 

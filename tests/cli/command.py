@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +19,8 @@ from typing import Any
 
 from tests.cli.forks import forks
 
+# Makes the terminal the one of its session, so that a typed Ctrl-C is a signal, and goes on as the command.
+_IN_FRONT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 TREADLE = str(Path(sys.executable).with_name("treadle"))
 SECONDS = 60
 
@@ -72,16 +78,33 @@ class Command:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    def on_terminal(self, *words: str, **environment: str) -> Ran:
+    def on_terminal(self, *words: str, columns: int = 110, **environment: str) -> Ran:
         """On a terminal of its own, where stdout and stderr are the same."""
+        with self.at_terminal(*words, columns=columns, **environment) as terminal:
+            terminal.read_all()
+            return Ran(terminal.process.wait(SECONDS), terminal.shown, "")
+
+    @contextlib.contextmanager
+    def at_terminal(self, *words: str, columns: int = 110, **environment: str) -> Iterator[Terminal]:
+        """The same while it runs, for what is typed; killed at the latest when the test is over."""
         leader, follower = pty.openpty()
-        environment = self.environment({"TERM": "xterm", "COLUMNS": "110", "LINES": "40"} | environment)
-        with subprocess.Popen(
-            [TREADLE, *words], cwd=self.folder, env=environment, stdin=follower, stdout=follower, stderr=follower
-        ) as process:
-            os.close(follower)
-            text = _read_all(leader)
-            return Ran(process.wait(SECONDS), text, "")
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-c", _IN_FRONT, TREADLE, *words],
+            cwd=self.folder,
+            env=self.environment({"TERM": "xterm"} | environment),
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            start_new_session=True,
+        )
+        os.close(follower)
+        try:
+            yield Terminal(process, leader)
+        finally:
+            process.kill()
+            process.wait(SECONDS)
+            os.close(leader)
 
     @contextlib.contextmanager
     def started(self, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
@@ -122,12 +145,32 @@ class Command:
         return kept | more
 
 
-def _read_all(descriptor: int) -> str:
-    parts = []
-    try:
-        while part := os.read(descriptor, 65536):
-            parts.append(part)
-    except OSError:  # Linux ends a terminal that nobody holds with EIO
-        pass
-    os.close(descriptor)
-    return b"".join(parts).decode()
+class Terminal:
+    """What a terminal shows, and somebody who types."""
+
+    def __init__(self, process: subprocess.Popen[bytes], leader: int) -> None:
+        self.process = process
+        self.shown = ""
+        self._leader = leader
+
+    def type(self, text: str) -> None:
+        os.write(self._leader, text.encode())
+
+    def until(self, text: str) -> None:
+        """Read on until it shows this."""
+        while text not in self.shown:
+            assert self._read(), f"{text!r} was never shown:\n{self.shown}"
+
+    def read_all(self) -> None:
+        while self._read():
+            pass
+
+    def _read(self) -> bool:
+        readable, _, _ = select.select([self._leader], [], [], SECONDS)
+        assert readable, f"nothing more is shown:\n{self.shown}"
+        try:
+            part = os.read(self._leader, 65536)
+        except OSError:  # Linux ends a terminal that nobody holds with EIO
+            return False
+        self.shown += part.decode()
+        return bool(part)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
-import subprocess
 from typing import Any
 
 import pytest
 
-from tests.cli.command import SECONDS, TREADLE, Command, Ran
+from tests.cli.command import SECONDS, Command, Ran
 from treadle import Queue
 from treadle.accounts import Account, Accounts, Caller
 
@@ -60,41 +57,27 @@ def test_without_a_password_and_without_a_terminal(treadle: Command) -> None:
     assert "there is no password" in treadle("user", "create", EMAIL, stdin=PASSWORD).refused(2)
 
 
-def on_terminal(command: Command, *words: str, typed: str) -> tuple[int, str]:
-    """Somebody types at a terminal; what it shows. Without a terminal of the session the command asks its stdin."""
-    leader, follower = pty.openpty()
-    with subprocess.Popen(
-        [TREADLE, *words],
-        cwd=command.folder,
-        env=command.environment({"TERM": "xterm"}),
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        start_new_session=True,
-    ) as process:
-        os.close(follower)
-        shown = ""
-        lines = typed.splitlines(keepends=True)
-        try:
-            while part := os.read(leader, 65536):
-                shown += part.decode()
-                # Once echo is off, which getpass sees to before it asks.
-                while lines and shown.count(": ") > len(typed.splitlines()) - len(lines):
-                    os.write(leader, lines.pop(0).encode())
-        except OSError:  # Linux ends a terminal that nobody holds with EIO
-            pass
-        os.close(leader)
-        return process.wait(SECONDS), shown
-
-
-def test_a_terminal_is_asked_twice_and_shows_nothing(treadle: Command) -> None:
-    at = ["--db", str(treadle.database)]
-    code, shown = on_terminal(treadle, "superuser", "upsert", EMAIL, *at, typed=f"{PASSWORD}\n{PASSWORD}\n")
-    assert code == 0, shown
-    assert "Password" in shown
-    assert f"saved superuser {EMAIL}" in shown
-    assert PASSWORD not in shown
-    assert sign_in(treadle, "_superusers", PASSWORD).email == EMAIL
+@pytest.mark.parametrize(
+    ("words", "saved", "collection"),
+    [
+        (["superuser", "upsert", EMAIL], f"saved superuser {EMAIL}", "_superusers"),
+        (["superuser", "upsert", EMAIL, "-"], f"saved superuser {EMAIL}", "_superusers"),
+        (["user", "create", EMAIL], f"made user {EMAIL}", "users"),
+    ],
+)
+def test_a_terminal_is_asked_twice_and_shows_nothing(
+    treadle: Command, words: list[str], saved: str, collection: str
+) -> None:
+    with treadle.at_terminal(*words, "--db", str(treadle.database)) as terminal:
+        terminal.until("Password: ")  # by then the echo is off
+        terminal.type(f"{PASSWORD}\n")
+        terminal.until("Repeat for confirmation: ")
+        terminal.type(f"{PASSWORD}\n")
+        terminal.read_all()
+        assert terminal.process.wait(SECONDS) == 0, terminal.shown
+    assert saved in terminal.shown
+    assert PASSWORD not in terminal.shown
+    assert sign_in(treadle, collection, PASSWORD).email == EMAIL
 
 
 @pytest.mark.parametrize(

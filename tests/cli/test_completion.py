@@ -1,10 +1,12 @@
 """Completion in a shell, whichever shell runs the command."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Command
+from tests.cli.command import SECONDS, TREADLE, Command
 
 # Where each shell looks for it, below the home folder.
 INSTALLED = {
@@ -47,8 +49,40 @@ def test_without_a_name_the_current_shell_counts(alone: Command, monkeypatch: py
         completion.with_shell(["--show-completion"])
 
 
-def test_a_shell_gets_the_commands_that_fit(alone: Command) -> None:
-    asked = {"_TREADLE_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
-    assert alone.from_shell(COMP_WORDS="treadle jo", **asked).out.split() == ["jobs"]
-    asked["COMP_CWORD"] = "2"
-    assert alone.from_shell(COMP_WORDS="treadle jobs re", **asked).out.split() == ["requeue"]
+def test_bash_completes_commands_and_options(alone: Command) -> None:
+    """In a real bash, which calls the function with the words of the line."""
+    script = """
+        eval "$(treadle --show-completion bash)"
+        complete -p treadle
+        ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _treadle_completion treadle; echo "${COMPREPLY[@]}"; }
+        ask treadle jo
+        ask treadle jobs re
+        ask treadle worker --ma
+        ask treadle worker --mem
+    """
+    path = f"{Path(TREADLE).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        cwd=alone.folder,
+        env=alone.environment({"PATH": path}),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+        check=False,
+    )
+    registered, *answers = done.stdout.splitlines()
+    assert registered == "complete -o default -F _treadle_completion treadle", done.stderr
+    assert [sorted(answer.split()) for answer in answers] == [["jobs"], ["requeue"], ["--max-jobs", "--max-memory"], []]
+
+
+@pytest.mark.parametrize(
+    ("shell", "asked", "answer"),
+    [
+        ("zsh", "treadle jo", """_arguments '*: :(("jobs":"Look at jobs and steer them."))'"""),
+        ("fish", "treadle jobs re", "requeue\tPut ended jobs back with all their attempts."),
+    ],
+)
+def test_other_shells_get_the_commands_that_fit(alone: Command, shell: str, asked: str, answer: str) -> None:
+    """In the way that their scripts ask."""
+    line = {"_TYPER_COMPLETE_ARGS": asked, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert alone.from_shell(_TREADLE_COMPLETE=f"complete_{shell}", **line).out.rstrip() == answer

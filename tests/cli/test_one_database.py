@@ -25,7 +25,7 @@ def test_commands_take_the_queue_in_the_code(app: Command) -> None:
     assert app.bare("stats", "app:queue", "--json").done().json["cancelled"] == 1
     assert app.bare("doctor", "app:queue", "--json").done().json["database"] == "sqlite:///in-code.db"
     assert app.bare("migrate", "app:queue").out == "the schema is up to date\n"
-    assert app.bare("reclaim", "app:queue").out == "took back 0 jobs\n"
+    assert app.bare("reclaim", "app:queue").out == "took back 0 jobs in sqlite:///in-code.db\n"
 
 
 def test_a_payload_is_checked_by_the_handler_in_the_code(app: Command) -> None:
@@ -118,3 +118,22 @@ def test_a_word_that_only_looks_like_a_queue_elsewhere_is_left_alone(alone: Comm
 
 def test_a_queue_that_is_not_there_is_named(app: Command) -> None:
     assert "module app has no" in app.bare("jobs", "list", "app:nothing").refused(2)
+
+
+@pytest.mark.parametrize("named", ["flag", "environment", "file", "nothing"])
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(alone: Command, named: str) -> None:
+    alone.module("app", "from treadle import Queue\nqueue = Queue()\n@queue.job\ndef greet(): ...\n")
+    words, environment, wanted = ["worker", "app:queue", "--burst"], {}, ("sqlite:///jobs.db", "10 at a time")
+    if named != "nothing":
+        (alone.folder / "treadle.toml").write_text('db = "sqlite:///file.db"\nslots = 2\n')
+        wanted = ("sqlite:///file.db", "2 at a time")
+    if named in ("flag", "environment"):
+        environment = {"TREADLE_DB": "sqlite:///environment.db", "TREADLE_SLOTS": "3"}
+        wanted = ("sqlite:///environment.db", "3 at a time")
+    if named == "flag":
+        words += ["--db", "sqlite:///flag.db", "--slots", "4"]
+        wanted = ("sqlite:///flag.db", "4 at a time")
+    ran = alone.from_shell(*words, **environment)
+    assert ran.code == 0, ran.err
+    assert f" runs greet from {wanted[0]}, {wanted[1]}" in ran.err.splitlines()[0]
+    assert [file.name for file in alone.folder.glob("*.db")] == [wanted[0].removeprefix("sqlite:///")]

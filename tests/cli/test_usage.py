@@ -13,13 +13,14 @@ import treadle as package
 from tests.cli.command import SECONDS, TREADLE, Command
 
 GROUPS = {
-    "jobs": ["list", "show", "why", "requeue", "cancel", "delete"],
+    "jobs": ["list", "show", "why", "requeue", "signal", "cancel", "delete"],
     "schedules": ["list", "show", "next", "create", "edit", "enable", "disable", "run", "delete"],
+    "templates": ["list", "show", "versions", "use", "enable", "disable"],
     "superuser": ["upsert", "list", "delete"],
     "user": ["create", "update", "list", "delete"],
     "api-key": ["create", "list", "revoke"],
 }
-COMMANDS = ["worker", "enqueue", *GROUPS, "stats", "doctor", "migrate", "demo"]
+COMMANDS = ["serve", "worker", "enqueue", *GROUPS, "stats", "reclaim", "doctor", "migrate", "demo"]
 GROUPED = [[group, name] for group, names in GROUPS.items() for name in names]
 SECRET = "s3cr3t"
 

@@ -18,10 +18,10 @@ from treadle.queue.intake import Intake
 from treadle.store import waiting_room
 from treadle.store.protocol import Store
 from treadle.store.sql.scripts.steer import cancel_idle
-from treadle.store.values import Answer, Effects, FollowUpsBusy, Inserted
+from treadle.store.values import Answer, Effects, FollowUpsBusy, Inserted, Wants
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.steps import waiting
-from treadle.testing.workbench import HOUR, MINUTE, Workbench, new_job, settlement
+from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
 
 KEY = Limit("g", REPLACE, 1)
 REQUESTS: dict[str, Callable[[Store, str], Coroutine[Any, Any, Any]]] = {
@@ -68,7 +68,7 @@ class TestOpenTransactions(ContractPart):
     async def test_it_gets_the_key_when_the_other_is_rolled_back(self, bench: Workbench, user: Any) -> None:
         await bench.store.insert([new_job(idempotency_key="k")], connection=user)
         waiting = asyncio.create_task(Intake(bench.store).add(mine := new_job(idempotency_key="k")))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # how long the key stays locked
         await user.execute("ROLLBACK")
         assert (await waiting).existing_id is None
         assert await bench.claimable() == [mine.id]
@@ -102,6 +102,30 @@ class TestOpenTransactions(ContractPart):
             assert (await bench.store.advance()).promoted == 1
             assert {one.id for one in await bench.claim(200)} == {delayed, *plain}
             assert await bench.settle(job, Completed())
+
+    @pytest.mark.parametrize("policy", [QUEUE, REJECT, REPLACE])
+    async def test_no_worker_asks_again_and_again_for_a_key_that_is_used_there(
+        self, bench: Workbench, user: Any, policy: str
+    ) -> None:
+        """Jobs of the key wait in every place: ready, later, held and running."""
+        limit = Limit("g", policy, 4)
+        await bench.enqueue(2, limit=limit)
+        held = Limit("g", QUEUE, 1)
+        assert len(await bench.claim(1)) == 1
+        await bench.enqueue_one(limit=held)
+        assert len(await bench.claim(10)) == 1
+        await bench.enqueue(2, limit=limit._replace(most=9), delay_ms=MINUTE)
+        await bench.enqueue_one(limit=limit._replace(most=9), expires_in_ms=MINUTE, delay_ms=HOUR)
+        await bench.store.insert([new_job(limit=limit._replace(most=9))], connection=user)
+        await bench.pass_time(2 * MINUTE)
+        await user.execute("SELECT 1 FROM treadle.limits FOR UPDATE")
+        await user.execute("SELECT 1 FROM treadle.later FOR UPDATE")
+        for _ in range(4):
+            async with asyncio.timeout(5):
+                advanced = await bench.store.advance()
+                claim = await bench.store.claim(await bench.lease(), Wants([TOPIC], [], 10, 10))
+            for pause in (advanced.next_in_ms, claim.again_in_ms):
+                assert pause is None or pause >= 20 or claim.jobs, (advanced, claim)
 
     @pytest.mark.parametrize("state", ["pending", "delayed", "held"])
     async def test_a_job_that_is_replaced_there_is_passed_by(self, bench: Workbench, user: Any, state: str) -> None:

@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=10)
+    parser.add_argument("--job")
+    parser.add_argument("--step")
+    parser.add_argument("--mode")
     return parser
 
 
@@ -90,6 +93,20 @@ async def enqueue(arguments: argparse.Namespace) -> None:
     async with Queue(arguments.url) as queue:
         job = await queue.enqueue(arguments.topic, {}, idempotency_key=arguments.key)
         pen.note("enqueued", job.id)
+
+
+async def signal(arguments: argparse.Namespace) -> None:
+    pen = Pen(arguments.journal, arguments.name)
+    async with handlers.make_queue(arguments.url, pen) as queue:
+        await queue.signal(arguments.job, arguments.step, "yes")
+        pen.note("signalled", arguments.job)
+
+
+async def requeue(arguments: argparse.Namespace) -> None:
+    pen = Pen(arguments.journal, arguments.name)
+    async with handlers.make_queue(arguments.url, pen) as queue:
+        await queue.requeue(arguments.job, mode=arguments.mode, step=arguments.step)
+        pen.note("requeued", arguments.job)
 
 
 async def many_keys(arguments: argparse.Namespace) -> None:
@@ -213,6 +230,8 @@ COMMANDS = {
     for one in (
         work,
         enqueue,
+        signal,
+        requeue,
         many_keys,
         prune,
         migrate,

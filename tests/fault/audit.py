@@ -19,7 +19,7 @@ from treadle.model.status import ENDED
 from treadle.policy.lifecycle import WORKER_LOST
 
 ENDS_AN_ATTEMPT = frozenset(
-    f"job:{word}" for word in "reclaimed released retrying snoozed expired failed cancelled".split()
+    f"job:{word}" for word in "reclaimed released retrying snoozed waiting expired failed cancelled".split()
 )
 LEFT_BEHIND = "ready later held running members deadlines".split()
 """Tables in which nothing is left when all jobs have ended."""

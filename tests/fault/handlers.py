@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fault.crash import die
+from tests.fault.flows import add_flows
 from tests.fault.journal import Pen
 from treadle import Concurrency, Context, Queue, Retry, Snooze
 from treadle.model.errors import LeaseLost
@@ -28,7 +29,7 @@ def make_queue(url: str, pen: Pen) -> Queue:
 
 
 def add_handlers(queue: Queue, pen: Pen) -> Queue:
-
+    add_flows(queue, pen)
     flow = queue.flow("three_steps", max_attempts=5)
 
     @flow.step

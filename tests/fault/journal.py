@@ -25,6 +25,7 @@ class Pen:
     """The writing end, in the process that runs the handlers."""
 
     def __init__(self, path: str | Path, worker: str) -> None:
+        self.path = Path(path)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._worker = worker
 

@@ -52,14 +52,27 @@ async def test_what_is_missing_is_named(sqlite_api: Api, body: dict[str, object]
     assert failure(answer)[0] == 400
     assert "password" in answer.json()["data"]
     if not body.get("password"):
-        assert answer.json()["data"]["password"]["code"] == "validation_required"
+        blank = {"code": "validation_required", "message": "Cannot be blank."}
+        assert answer.json()["data"]["password"] == blank
+        assert answer.json()["message"] == "An error occurred while validating the submitted data."
+    else:
+        assert answer.json()["message"] == "An error occurred while loading the submitted data."
+
+
+@pytest.mark.parametrize("body", ["{", "[]", "5", '{"identity": 1e999}'])
+async def test_a_body_that_is_no_form_reads_as_in_pocketbase(sqlite_api: Api, body: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = await sqlite_api.request("POST", USERS, as_=None, content=body, headers=headers)
+    assert failure(answer)[0] == 400
+    assert answer.json()["message"] == "An error occurred while loading the submitted data."
 
 
 async def test_a_collection_that_is_not_there(sqlite_api: Api) -> None:
-    body = {"identity": "ann@example.com", "password": PASSWORD}
     for path in ("auth-with-password", "auth-refresh"):
-        answer = await sqlite_api.post(f"/api/collections/nope/{path}", body)
-        assert failure(answer) == (404, "not_found")
+        for body in ({"identity": "ann@example.com", "password": PASSWORD}, {}):
+            answer = await sqlite_api.post(f"/api/collections/nope/{path}", body)
+            assert failure(answer) == (404, "not_found")
+            assert answer.json()["message"] == "Missing or invalid auth collection context."
         assert answer.json()["message"] == "Missing or invalid auth collection context."
 
 

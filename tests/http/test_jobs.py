@@ -113,6 +113,23 @@ async def test_dispatch_by_topic(api: Api, path: str) -> None:
     assert (job["topic"], job["payload"], job["status"]) == ("export_users", {"format": "csv"}, "pending")
 
 
+async def test_a_handlers_arguments_are_the_payload_by_name(api: Api) -> None:
+    @api.queue.job
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    await api.queue.save_templates()
+    jobs = [await api.enqueue("add", {"a": 1, "b": 3}), await api.enqueue("add", {"a": 4})]
+    assert [job["payload"] for job in jobs] == [{"a": 1, "b": 3}, {"a": 4}]
+    dispatched = (await api.post("/api/jobs/add/dispatch", {"args": {"a": 5, "b": 6}})).json()
+    for payload in ({"a": "x"}, {"b": 1}, {"a": 1, "c": 2}):
+        refused = await api.post("/api/jobs/enqueue", {"topic": "add", "payload": payload})
+        assert failure(refused) == (400, "invalid_payload"), payload
+    await api.queue.run_until_empty()
+    ended = [(await api.get(f"/api/jobs/{job['id']}")).json() for job in [*jobs, dispatched]]
+    assert [job["result"] for job in ended] == [4, 6, 11]
+
+
 # -- look --------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ BODIES: dict[str, Any] = {
     "/api/jobs/enqueue": {"topic": "mail"},
     "/api/jobs/enqueue-many": {"jobs": [{"topic": "mail"}]},
     "/api/jobs/bulk": {"action": "cancel", "filter": "topic = 'mail'"},
-    "/api/jobs/{id}/signal": {"step": "approve"},
+    "/api/jobs/{id}/signal": {"step": "approve", "result": 1},
     "/api/workers/claim": {"workerId": "w", "topics": ["mail"]},
     "/api/workers/jobs/{id}/progress": {"token": 1, "percent": 1},
     "/api/workers/jobs/{id}/fail": {"token": 1, "error": "x"},

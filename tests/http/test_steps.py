@@ -61,12 +61,15 @@ async def test_an_answer_and_what_is_wrong_with_others(api: Api) -> None:
     id = await waiting(api, declared(api))
     path = f"/api/jobs/{id}/signal"
     assert failure(await api.post(path, {"step": "approval", "result": {"ok": True}})) == (404, "unknown_step")
-    assert failure(await api.post(path, {"step": "prepare", "result": 1})) == (404, "unknown_step")
+    assert failure(await api.post(path, {"step": "publish", "result": 1})) == (404, "unknown_step"), "it runs code"
+    assert failure(await api.post(path, {"step": "prepare", "result": 1})) == (409, "step_ended")
     wrong = await api.post(path, {"step": "approve", "result": {"ok": True, "reasons": [1]}})
     assert failure(wrong) == (400, "invalid_answer")
     assert "result.reasons.0" in wrong.json()["data"]
     assert (await api.post(path, {"step": "approve", "result": 1, "error": "x"})).status_code == 400
     assert (await api.post(path, {"result": 1})).status_code == 400
+    for nothing in ({"step": "approve"}, {"step": "approve", "error": None}):
+        assert "result" in (await api.post(path, nothing)).json()["data"], "an answer is never only implied"
     assert (await api.post(path, {"step": "x" * 10_000, "result": 1})).status_code == 400
     done = await api.post(path, {"step": "approve", "result": {"ok": True}})
     assert (done.status_code, done.json()["steps"][1]["status"]) == (200, "completed"), done.text
@@ -173,6 +176,14 @@ async def test_requeue_in_three_ways(api: Api) -> None:
     assert done["steps"][0]["result"] is None
     [run] = (await api.get(f"/api/jobs/{id}/steps/prepare")).json()["items"]
     assert (len(run["result"]), run["resultSize"]) == (100_000, 100_002)
+
+
+async def test_requeue_of_a_job_that_has_not_ended(api: Api) -> None:
+    id = await waiting(api, declared(api))
+    for body in ({}, {"mode": "all"}, {"mode": "from", "step": "approve"}, {"mode": "from", "step": "nothing"}):
+        assert failure(await api.post(f"/api/jobs/{id}/requeue", body)) == (409, "wrong_state"), body
+    assert (await api.post(f"/api/jobs/{id}/requeue", {"mode": "some"})).status_code == 400
+    assert (await api.post(f"/api/jobs/{id}/requeue", {"mode": "from"})).status_code == 400
 
 
 async def test_a_new_payload(api: Api) -> None:

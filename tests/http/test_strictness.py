@@ -8,6 +8,7 @@ import pytest
 
 from tests.http.api import Api, failure
 from tests.http.test_routes import filled, routes
+from treadle.http import bodies
 from treadle.model.status import Status
 from treadle.model.words import STATUS_WORDS
 
@@ -199,6 +200,37 @@ async def test_nobody_unknown_unfolds_a_body(sqlite_api: Api) -> None:
     answer = await sqlite_api.post("/api/jobs/enqueue", large, as_=None)
     assert failure(answer)[0] in (401, 413)
     assert (await sqlite_api.post("/api/jobs/enqueue", large, as_="ann")).status_code == 200
+
+
+@pytest.mark.parametrize("rule", ["", "true", "@request.body.payload.secret = 'x'"])
+async def test_no_route_reads_a_large_or_folded_body_of_somebody_unknown(
+    sqlite_api: Api, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    job = await sqlite_api.enqueue()
+    await sqlite_api.rules(enqueue_rule=rule, manage_rule=rule)
+    parsed: list[int] = []
+
+    def note(kind: str, body: bytes) -> dict[str, Any]:
+        parsed.append(len(body))
+        return parse(kind, body)
+
+    parse = bodies._parsed
+    monkeypatch.setattr(bodies, "_parsed", note)
+    large = json.dumps({"topic": "mail", "payload": {"secret": "x", "more": "x" * 70_000}}).encode()
+    for method, path in routes():
+        if method not in ("post", "patch", "delete"):
+            continue
+        address = filled(path, job["id"])
+        zipped = {**JSON, "Content-Encoding": "gzip"}
+        answer = await sqlite_api.request(
+            method.upper(), address, as_=None, content=gzip.compress(large), headers=zipped
+        )
+        assert answer.status_code in (401, 403, 404, 415), (method, path, answer.text)
+        if rule == "true":  # whom the operator lets in may send a payload of any size
+            continue
+        answer = await sqlite_api.request(method.upper(), address, as_=None, content=large, headers=JSON)
+        assert answer.status_code in (401, 403, 404, 413), (method, path, answer.text)
+    assert max(parsed, default=0) <= 64 * 1024
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,9 @@ TOPICS = ("mail", "video", "orders")
 LIMITS = {"g1": 1, "g2": 2, "g3": 2}
 # Under keys that jobs of the other topics don't use: while a user's transaction is open, it alone has to do with them.
 SET_APART = "orders"
-STEPS = ("fetch", "approve", "page")
+STEPS = (("fetch", ""), ("approve", ""), ("page", "1"), ("page", "2"))
+"""The first two are those that a flow declares; a handler makes pages."""
+WAITS = (("approve", ""), ("approve", ""), ("page", "1"), ("page", "2"))
 LARGE = '"' + "x" * 5_000 + '"'
 """A result that is kept apart from its step."""
 POLICIES = ("queue_same_scope", "reject_same_scope", "replace_same_scope")
@@ -490,43 +492,47 @@ class Lockstep(RuleBasedStateMachine):
     def checkpoint(self, random: Random) -> None:
         hand = self.hands[self._hand(random)]
         job = self.model.jobs.get(hand.id)
-        done = {name for name, step in job.flow.steps.items() if step.state == "completed"} if job else set()
-        name = random.choice([name for name in STEPS if name not in done] or ["another"])
+        done = {step for step, one in job.flow.steps.items() if one.state == "completed"} if job else set()
+        step = random.choice([step for step in STEPS if step not in done] or [("another", "")])
+        place = job.flow.place(step) if job else 0
         state = random.choice(["processing", "completed", "completed", "failed"])
         result = random.choice(["1", LARGE]) if state == "completed" else None
-        used = [name] if state == "completed" else []
-        expected = self.model.checkpoint(hand.id, hand.token, hand.lease, (name, state, result), used)
+        used = [step] if state == "completed" else []
+        expected = self.model.checkpoint(hand.id, hand.token, hand.lease, (step, place, state, result), used)
         error, error_type = ("Boom: no", "Boom") if state == "failed" else (None, None)
-        write = StepWrite(name, "", StepState(state), 0, 1, error=error, error_type=error_type, result=result)
+        write = StepWrite(*step, StepState(state), place, 1, error=error, error_type=error_type, result=result)
+        write = write._replace(started_ago_ms=0)
 
         async def call(store: Store, side: Side) -> bool:
             claimed = hand.claimed[side]
-            one = Checkpoint(claimed.n, claimed.token, 0, (write,), tuple(map(StepKey, used)))
+            one = Checkpoint(claimed.n, claimed.token, 0, (write,), tuple(StepKey(*step) for step in used))
             return not await store.checkpoint(claimed.lease, [one])
 
-        self.ask(f"checkpoint {hand.id[-4:]} {name} {state}", expected, call)
+        self.ask(f"checkpoint {hand.id[-4:]} {step} {state}", expected, call)
         # The store leaves the steps of a job alone when it is settled as one without: its owner has to know better.
         for side, claimed in hand.claimed.items():
             hand.claimed[side] = claimed._replace(flags=claimed.flags | HAS_STEPS)
 
     def park(self, random: Random) -> None:
         hand = self.hands[self._hand(random)]
-        name, length = random.choice(["approve", "approve", "page"]), random.choice([None, 1, 1, 2])
+        step, length = random.choice(WAITS), random.choice([None, 1, 1, 2])
         wait_ms = None if length is None else length * UNIT - HALF
-        expected = self.model.park(hand.id, hand.token, hand.lease, name, wait_ms)
-        wait = StepWrite(name, "", StepState.WAITING, 0, 1, until_ms=wait_ms, schema="{}")
+        job = self.model.jobs.get(hand.id)
+        place = job.flow.place(step) if job else 0
+        expected = self.model.park(hand.id, hand.token, hand.lease, step, place, wait_ms)
+        wait = StepWrite(*step, StepState.WAITING, place, 1, started_ago_ms=0, until_ms=wait_ms, schema="{}")
 
         async def call(store: Store, side: Side) -> bool:
-            settlement = self._settlement(Report(hand, Parked(name), True), side)
+            settlement = self._settlement(Report(hand, Parked(step[0]), True), side)
             return not await store.settle([settlement._replace(effects=Effects(steps=(wait,)))])
 
-        self.ask(f"park {hand.id[-4:]} for {name} {length=}", expected, call)
+        self.ask(f"park {hand.id[-4:]} for {step} {length=}", expected, call)
 
     def answer(self, random: Random) -> None:
         id = self._id(random, random.choice(["parked", "parked", "parked", "running", "ready", "ended"]))
-        step = random.choice(["approve", "approve", "page", "another"])
+        step = random.choice([*WAITS, ("page", ""), ("another", "")])
         result, unannounced = random.choice(['"yes"', '"yes"', LARGE, None]), random.random() < 0.5
-        one = Answer(id, step, result=result, error=None if result else "no", unannounced=unannounced)
+        one = Answer(id, *step, result=result, error=None if result else "no", unannounced=unannounced)
         self.ask(
             f"answer {id[-4:]} {step} {result and result[:5]} {unannounced=}",
             self.model.answer(id, step, result, unannounced),
@@ -591,8 +597,25 @@ class Lockstep(RuleBasedStateMachine):
 
     def requeue(self, random: Random) -> None:
         id, force = self._id(random, "ended"), random.random() < 0.7
-        expected = self.model.requeue(id, force, STALE_AFTER)
-        self._steer(f"requeue {id[-4:]} {force=}", expected, lambda store, _: steering.requeue(store, [id], force))
+        mode = random.choice(["unfinished", "unfinished", "all", "from", "from"])
+        job = self.model.jobs.get(id)
+        names = [name for name, _ in job.flow.steps] if job else []
+        step = random.choice([*names, *names, "another"]) if mode == "from" else None
+        again = steering.Again(force, mode, step)
+        planned = self.model.would_run(id, mode, step)
+
+        async def dry_run(store: Store, _: Side) -> list[str] | None:
+            runs: dict[str, Sequence[str]] = {}
+            await steering.requeue(store, [id], dry_run=True, again=again, runs=runs)
+            return list(runs[id]) if id in runs else None
+
+        self.ask(f"requeue {id[-4:]} {mode=} {step=} would run", planned, dry_run)
+        expected = self.model.requeue(id, force, STALE_AFTER, mode, step)
+        self._steer(
+            f"requeue {id[-4:]} {force=} {mode=} {step=}",
+            expected,
+            lambda store, _: steering.requeue(store, [id], again=again),
+        )
 
     def release(self, random: Random) -> None:
         id = self._id(random, "running")
@@ -665,7 +688,6 @@ class Lockstep(RuleBasedStateMachine):
     def _expected(self, job: ModelJob) -> dict[str, Any]:
         in_vain = job.status in ("pending", "waiting", "failed", "cancelled", "expired")
         error, error_type = job.error or (None, None)
-        progress = job.flow.progress() if job.status == "waiting" else job.progress or 0
         assert 0 <= job.attempt <= job.max_attempts
         return {
             "status": job.status,
@@ -674,9 +696,9 @@ class Lockstep(RuleBasedStateMachine):
             "retries": job.attempt if in_vain else job.attempt - 1,
             "priority": job.priority,
             "payload": job.new.payload,
-            "steps": {name: (step.state, bool(step.result)) for name, step in job.flow.steps.items()},
-            "progress": 100 if job.ended_as == "completed" else progress,
-            "progress_message": job.message,
+            "steps": job.flow.shown(),
+            "progress": job.shown_progress,
+            "progress_message": job.shown_message,
             "result": job.result,
             "error": error,
             "error_type": error_type,
@@ -701,7 +723,7 @@ def seen_job(job: Job, now: int) -> dict[str, Any]:
         "retries": job.retries,
         "priority": job.priority,
         "payload": '{"v":%d}' % job.payload["v"],
-        "steps": {step["id"]: (step["status"], step["resultSize"] is not None) for step in job.steps},
+        "steps": {step["id"]: (step["status"], step["resultSize"] is not None, step["items"]) for step in job.steps},
         "progress": job.progress,
         "progress_message": job.progress_message,
         "result": None if job.result_value is None else '{"done":true}',

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tests.model.steps import ModelStep, ModelSteps
+from tests.model.steps import ModelStep, ModelSteps, Step
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
 from treadle.store.values import NewJob
@@ -44,7 +44,12 @@ class ModelJob:
     events: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     flow: ModelSteps = field(default_factory=ModelSteps)
     in_time: bool = False
-    """It has waited for an answer, so it began before its deadline."""
+    """It has done some of its steps, so it began before its deadline."""
+    has_steps: bool = False
+    """It had some, or an answer to one."""
+    kept_progress: int | None = None
+    kept_message: str | None = None
+    """Of the last attempt that said something, if it has steps: it goes on from there."""
 
     @property
     def id(self) -> str:
@@ -63,6 +68,26 @@ class ModelJob:
     @property
     def limit(self) -> Limit | None:
         return self.new.limit
+
+    @property
+    def shown_progress(self) -> int:
+        if self.ended_as == "completed":
+            return 100
+        if self.progress is not None or not self.has_steps:
+            return self.progress or 0
+        declared = self.flow.progress()
+        return (self.kept_progress or 0) if declared is None else declared
+
+    @property
+    def shown_message(self) -> str | None:
+        return self.kept_message if self.message is None else self.message
+
+    def keep_progress(self) -> None:
+        """Its attempt is over, but the job is not."""
+        if self.has_steps:
+            self.kept_progress = self.kept_progress if self.progress is None else self.progress
+            self.kept_message = self.shown_message
+        self.progress, self.message = None, None
 
     @property
     def turn(self) -> tuple[int, int, int]:
@@ -111,7 +136,8 @@ class Model:
         run_at = self.now + new.delay_ms
         expires_at = None if new.expires_in_ms is None else self.now + new.expires_in_ms
         job = ModelJob(new, self.made, self.now, run_at, expires_at, new.priority, new.max_attempts)
-        job.flow.steps = {step.name: ModelStep(declared=True) for step in new.steps}
+        job.has_steps = bool(new.steps)
+        job.flow.steps = {(step.name, ""): ModelStep(True, place) for place, step in enumerate(new.steps)}
         self.jobs[job.id] = job
         self._queue(job)
         return "made"
@@ -211,7 +237,9 @@ class Model:
         self._leave(job)
         job.flow.interrupt("failed" if event == "job:reclaimed" else "pending")
         job.attempt -= 0 if spent else 1
-        job.lease, job.started, job.progress, job.message = None, False, None, None
+        job.lease, job.started = None, False
+        job.in_time = job.in_time or (job.has_steps and job.started)
+        job.keep_progress()
         if delay_ms:
             job.run_at, job.place = self.now + delay_ms, "later"
         else:
@@ -321,39 +349,39 @@ class Model:
     # -- steps ---------------------------------------------------------------------------------
 
     def checkpoint(
-        self, id: str, token: int, lease: str, write: tuple[str, str, str | None], used: Collection[str]
+        self, id: str, token: int, lease: str, write: tuple[Step, int, str, str | None], used: Collection[Step]
     ) -> bool:
-        """Whether it was accepted: a step (name, state, result), and early answers that were used."""
+        """Whether it was accepted: a step (with its place, state and result), and early answers that were used."""
         job = self.jobs.get(id)
         if not job or not self._owns(job, token, lease):
             return False
-        job.started = True
+        job.started = job.has_steps = True
         job.flow.write(*write)
-        if write[1] == "completed":
+        if write[2] == "completed":
             job.events.append(("job:step:completed", None, None))
-        for name in used:
-            job.flow.answers.pop(name, None)
+        for step in used:
+            job.flow.answers.pop(step, None)
         return True
 
-    def park(self, id: str, token: int, lease: str, step: str, wait_ms: int | None) -> bool:
+    def park(self, id: str, token: int, lease: str, step: Step, place: int, wait_ms: int | None) -> bool:
         job = self.jobs.get(id)
         if not job or not self._owns(job, token, lease):
             return bool(job and job.place == "ended" and job.settled_by == token)
-        job.started = True
-        job.flow.wait(step, None if wait_ms is None else self.now + wait_ms)
+        job.started = job.has_steps = True
+        job.flow.wait(step, place, None if wait_ms is None else self.now + wait_ms)
         if job.cancel_at is not None:
             self._cancelled(job)
             job.settled_by = token
         else:
             self._back(job, "job:waiting", spent=False, to="waiting")
             job.place, job.in_time = "parked", True
-            for name in job.flow.waiting():
-                if name in job.flow.answers:
-                    self._end_wait(job, name, job.flow.answers.pop(name))
+            for one in job.flow.waiting():
+                if one in job.flow.answers:
+                    self._end_wait(job, one, job.flow.answers.pop(one))
         self._wake_those_who_wait()
         return True
 
-    def answer(self, id: str, step: str, result: str | None, unannounced: bool) -> str:
+    def answer(self, id: str, step: Step, result: str | None, unannounced: bool) -> str:
         """With a result, or with an error."""
         job = self.jobs.get(id)
         if job is None:
@@ -364,10 +392,11 @@ class Model:
             self._end_wait(job, step, result)
         else:
             job.flow.answers[step] = result
+            job.has_steps = True
         return ""
 
-    def _end_wait(self, job: ModelJob, step: str, result: str | None) -> None:
-        job.flow.write(step, "failed" if result is None else "completed", result)
+    def _end_wait(self, job: ModelJob, step: Step, result: str | None) -> None:
+        job.flow.write(step, 0, "failed" if result is None else "completed", result)
         if result is not None:
             job.events.append(("job:step:completed", "waiting", "pending"))
         if job.place == "parked":
@@ -481,17 +510,26 @@ class Model:
             job.cancel_at, job.cancel_reason = self.now, reason
         return ""
 
-    def requeue(self, id: str, force: bool, stale_after_ms: int) -> str:
-        answer = self._requeue(id, force, stale_after_ms)
+    def requeue(self, id: str, force: bool, stale_after_ms: int, mode: str, step: str | None) -> str:
+        answer = self._requeue(id, force, stale_after_ms, mode, step)
         self._take_wakes()
         return answer
 
-    def _requeue(self, id: str, force: bool, stale_after_ms: int) -> str:
+    def would_run(self, id: str, mode: str, step: str | None) -> list[str] | None:
+        """The names of the steps that a requeue would repeat; None: it is refused."""
+        job = self.jobs.get(id)
+        if job is None or job.place != "ended" or (mode == "from" and not job.flow.has(step)):
+            return None
+        return job.flow.names(job.flow.chosen(mode, step, job.ended_as == "completed"))
+
+    def _requeue(self, id: str, force: bool, stale_after_ms: int, mode: str, step: str | None) -> str:
         job = self.jobs.get(id)
         if job is None:
             return "JobNotFound"
         if job.place != "ended" or job.ended_at is None:
             return "WrongState"
+        if mode == "from" and not job.flow.has(step):
+            return "UnknownStep"
         if job.ended_as == "completed" and not force and not self.stale(job, stale_after_ms):
             return "WrongState"
         if job.new.dedupe_key is not None:
@@ -502,10 +540,12 @@ class Model:
                 return "NotRepeatable"
         if refusal := self._apply_policy(job.new):
             return refusal
+        completed = job.ended_as == "completed"
         self._tell(job, "job:requeued", "pending")
         job.attempt, job.run_at, job.expires_at = 0, self.now, None
         job.started, job.progress, job.message, job.result, job.error = False, None, None, None, None
-        job.flow.run_again()
+        job.kept_progress, job.kept_message = None, None
+        job.flow.run_again(job.flow.chosen(mode, step, completed))
         job.cancel_at, job.cancel_reason, job.ended_as, job.ended_at, job.settled_by = None, None, None, None, None
         self._queue(job)
         return ""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 ENDED = ("completed", "failed", "cancelled")
 UNFINISHED = ("pending", "processing", "waiting")
+# What a name shows of its keys, the first that any of them is in.
+SHOWN = ("processing", "waiting", "failed", "pending", "cancelled", "completed")
+Step = tuple[str, str]
+"""A name and a key."""
 
 
 @dataclass
 class ModelStep:
     declared: bool
+    place: int
     state: str = "pending"
     result: str | None = None
     until: int | None = None
@@ -20,44 +27,47 @@ class ModelStep:
 
 @dataclass
 class ModelSteps:
-    """Without keys: a name is a step."""
-
-    steps: dict[str, ModelStep] = field(default_factory=dict)
-    answers: dict[str, str | None] = field(default_factory=dict)
+    steps: dict[Step, ModelStep] = field(default_factory=dict)
+    answers: dict[Step, str | None] = field(default_factory=dict)
     """Early ones: their results, or None for an error."""
 
-    def write(self, name: str, state: str, result: str | None = None) -> ModelStep:
-        step = self.steps.setdefault(name, ModelStep(declared=False))
-        step.state, step.result = state, result
-        return step
+    def place(self, step: Step) -> int:
+        """Where it is, or where it would be as the next one."""
+        if step in self.steps:
+            return self.steps[step].place
+        return max((one.place for one in self.steps.values()), default=-1) + 1
 
-    def wait(self, name: str, until: int | None) -> None:
-        step = self.write(name, "waiting")
-        step.until = step.until if until is None else until
-        step.waits = True
+    def write(self, step: Step, place: int, state: str, result: str | None = None) -> ModelStep:
+        one = self.steps.setdefault(step, ModelStep(declared=False, place=place))
+        one.state, one.result = state, result
+        return one
 
-    def waiting(self) -> list[str]:
-        return [name for name, step in self.steps.items() if step.state == "waiting"]
+    def wait(self, step: Step, place: int, until: int | None) -> None:
+        one = self.write(step, place, "waiting")
+        one.until, one.waits = until, True
 
-    def progress(self) -> int:
-        """How many of the declared steps have finished, in percent."""
+    def waiting(self) -> list[Step]:
+        return [step for step, one in self.steps.items() if one.state == "waiting"]
+
+    def progress(self) -> int | None:
+        """How many of the declared steps have finished, in percent; None: none is declared."""
         declared = [step.state for step in self.steps.values() if step.declared]
-        return declared.count("completed") * 100 // max(len(declared), 1)
+        return declared.count("completed") * 100 // len(declared) if declared else None
 
     def overdue(self, now: int) -> bool:
         """The first of its waits is over."""
         limits = [step.until for step in self.steps.values() if step.state == "waiting" and step.until is not None]
         return bool(limits) and min(limits) <= now
 
-    def refusal(self, name: str, ended: bool, unannounced: bool) -> str:
-        step = self.steps.get(name)
-        if step and step.state in ENDED and (step.state != "failed" or step.waits):
+    def refusal(self, step: Step, ended: bool, unannounced: bool) -> str:
+        one = self.steps.get(step)
+        if one and one.state in ENDED and (one.state != "failed" or one.waits):
             return "StepEnded"
         if ended:
-            return "WrongState" if step else "UnknownStep"
-        if step is None and not unannounced:
+            return "WrongState" if one else "UnknownStep"
+        if one is None and not unannounced:
             return "UnknownStep"
-        if name in self.answers and name not in self.waiting():
+        if step in self.answers and step not in self.waiting():
             return "StepEnded"
         return ""
 
@@ -67,8 +77,47 @@ class ModelSteps:
             if step.state == "processing" or (to == "cancelled" and step.state in UNFINISHED):
                 step.state = to
 
-    def run_again(self) -> None:
+    # -- again -----------------------------------------------------------------------------------
+
+    def chosen(self, mode: str, name: str | None, completed: bool) -> list[Step]:
+        """Those that a requeue repeats."""
+        if mode == "from":
+            return self._from(name)
+        return [step for step, one in self.steps.items() if mode == "all" or completed or one.state != "completed"]
+
+    def _from(self, name: str | None) -> list[Step]:
+        """That one and all that come after it. Of a flow they are whole steps, of a handler single runs."""
+        first = min(one.place for step, one in self.steps.items() if step[0] == name)
+        after = [step for step, one in self.steps.items() if one.place >= first]
+        if any(one.declared for one in self.steps.values()):
+            return [step for step in self.steps if step[0] in {name for name, _ in after}]
+        return after
+
+    def has(self, name: str | None) -> bool:
+        return any(step[0] == name for step in self.steps)
+
+    def names(self, chosen: Collection[Step]) -> list[str]:
+        """In the order of their places."""
+        return list(dict.fromkeys(name for name, _ in sorted(chosen, key=lambda step: self.steps[step].place)))
+
+    def run_again(self, chosen: Collection[Step]) -> None:
         """Declared ones start anew, the others are forgotten."""
-        for name in self.steps:
-            self.answers.pop(name, None)
-        self.steps = {name: ModelStep(True, waits=step.waits) for name, step in self.steps.items() if step.declared}
+        for step in chosen:
+            one = self.steps.pop(step)
+            self.answers.pop(step, None)
+            if one.declared:
+                self.steps[step] = ModelStep(True, one.place, waits=one.waits)
+
+    def shown(self) -> dict[str, Any]:
+        """One entry for each name: its state, whether it has a result, and its keys."""
+        named: dict[str, dict[str, ModelStep]] = {}
+        for (name, key), one in self.steps.items():
+            named.setdefault(name, {})[key] = one
+        return {name: _shown(keys) for name, keys in named.items()}
+
+
+def _shown(keys: dict[str, ModelStep]) -> tuple[str, bool, dict[str, int] | None]:
+    states = [one.state for one in keys.values()]
+    status = next(state for state in SHOWN if state in states)
+    items = {"total": len(states), "done": states.count("completed"), "failed": states.count("failed")}
+    return status, bool("" in keys and keys[""].result), items if any(keys) else None

@@ -48,6 +48,7 @@ WRITES: dict[str, tuple[dict[str, object], set[str]]] = {
     "drop_step_results": (RUN, {"step_results"}),
     "drop_all_answers": (RUN, {"answers"}),
     "flag_steps": (RUN, {"jobs"}),
+    "restart_clocks": (RUN, {"steps"}),
     "place_parked": ({"n": 1, "attempt": 1}, {"jobs", "steps"}),
 }
 READS: dict[str, tuple[dict[str, object], set[str]]] = {

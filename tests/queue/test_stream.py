@@ -134,6 +134,22 @@ async def test_a_job_is_watched_from_now_until_it_has_ended(queue: Queue) -> Non
     assert queue.feed._listeners == 0
 
 
+async def test_a_stream_leaves_out_large_payloads_and_a_watch_does_not(queue: Queue) -> None:
+    large = {"text": "x" * 20_000}
+    async with contextlib.aclosing(queue.stream()) as events:
+        first = asyncio.ensure_future(anext(events))
+        await eventually(lambda: queue.feed._listeners == 1)
+        job = await queue.enqueue("mail", large)
+        event = await first
+        assert (event["job"]["payload"], event["truncated"]) == (None, True)
+    states = job.watch()
+    assert (await anext(states)).payload == large
+    await Hands(queue).do(job, large)
+    rest = [one async for one in states]
+    assert [(one.status, one.payload) for one in rest] == [("processing", large), ("completed", large)]
+    assert rest[-1].result_value == large
+
+
 async def test_a_watch_ends_with_a_deleted_job(queue: Queue) -> None:
     job = await queue.enqueue("mail")
     states = job.watch()

@@ -403,7 +403,7 @@ def test_many_threads_enqueue_and_each_job_is_stored_once(queue: Queue) -> None:
     assert all(stored[job.id] == {"n": n} for n, job in enumerate(jobs))
 
 
-async def test_a_blocking_enqueue_inside_somebody_elses_event_loop(url: str) -> None:
+async def test_a_blocking_enqueue_inside_another_event_loop(url: str) -> None:
     queue = Queue(url)
     jobs = [queue.sync.enqueue("mail", {"n": n}) for n in range(3)]
     assert {job.id for job in jobs} == {job.id for job in queue.sync.list()}

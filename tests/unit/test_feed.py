@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from treadle.insights.feed import Ring, job_after
+from treadle.insights.feed import ProgressPace, Ring, job_after
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import Job
 from treadle.model.status import Status
@@ -79,8 +79,69 @@ def test_large_events_leave_sooner() -> None:
     assert ring.next - ring.first == 1, "the newest is kept, however large"
 
 
-def job(status: Status, **fields: Any) -> Job:
-    return Job("j1", "mail", status, {"a": 1}, NOW, NOW, NOW, **fields)
+def job(status: Status, id: str = "j1", **fields: Any) -> Job:
+    return Job(id, "mail", status, {"a": 1}, NOW, NOW, NOW, **fields)
+
+
+def test_a_truncated_event_counts_with_all_that_it_holds() -> None:
+    ring = Ring(most=100, most_bytes=100_000)
+    large = {**job(Status.PENDING).as_json(), "payload": {"text": "x" * 30_000}}
+    for _ in range(10):
+        ring.add("job:enqueued", {"event": "job:enqueued", "job": large}, large)
+    newest = ring.get(ring.next - 1)
+    assert len(newest.data) < 2000
+    assert newest.facts["payload"] == large["payload"], "rules see the whole job"
+    assert ring.next - ring.first == 3
+
+
+def told(pace: ProgressPace, *changes: Change, now: float) -> list[int | None]:
+    """The progress that is told at a reading with these changes."""
+    return [one.progress for one in [*(c for c in changes if pace.admit(c, now)), *pace.due(now)]]
+
+
+def progress(percent: int, id: str = "j1") -> Change:
+    return Change("job:progress", AT, job(Status.PROCESSING, id), None, None, progress=percent)
+
+
+def test_progress_is_told_four_times_a_second_and_the_newest_is_not_lost() -> None:
+    pace = ProgressPace()
+    heard = [told(pace, progress(n), now=n * 0.05) for n in range(21)]
+    assert [one for one in heard if one] == [[0], [5], [10], [15], [20]]
+    assert told(pace, progress(21), now=1.1) == []
+    assert told(pace, progress(22), now=1.2) == []
+    assert told(pace, now=1.25) == [22]
+    assert told(pace, now=9.0) == []
+
+
+def test_progress_of_other_jobs_has_its_own_pace() -> None:
+    pace = ProgressPace()
+    assert told(pace, progress(1), progress(2, "j2"), now=0.0) == [1, 2]
+    assert told(pace, progress(3), progress(4, "j2"), now=0.1) == []
+    assert sorted(told(pace, now=0.3), key=str) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        Change("job:completed", AT, job(Status.COMPLETED), Status.COMPLETED, 1),
+        Change("job:deleted", AT, None, None, None, gone={"id": "j1"}),
+    ],
+)
+def test_progress_is_never_told_after_a_later_event(later: Change) -> None:
+    pace = ProgressPace()
+    assert told(pace, progress(1), now=0.0) == [1]
+    assert told(pace, progress(2), now=0.1) == []
+    assert pace.admit(later, 0.2)
+    assert pace.due(9.0) == []
+
+
+def test_a_snapshot_is_not_followed_by_progress_that_it_contains() -> None:
+    pace = ProgressPace()
+    assert told(pace, progress(1), now=0.0) == [1]
+    assert told(pace, progress(2), now=0.1) == []
+    assert [one.progress for one in pace.all(0.2)] == [2]
+    assert told(pace, progress(3), now=0.3) == []
+    assert told(pace, now=0.45) == [3]
 
 
 COMPLETED = job(

@@ -8,6 +8,7 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.flow import (
     FlowFacts,
+    Pause,
     Plan,
     PlannedStep,
     Ran,
@@ -22,9 +23,12 @@ from treadle.policy.flow import (
     plan,
     progress,
     rerun,
+    restarts_clock,
+    set_aside,
+    spent,
     tries_before,
 )
-from treadle.policy.judgement import Cause, Interrupt, Raised, Returned
+from treadle.policy.judgement import Cause, Interrupt, Raised, Returned, judge
 from treadle.policy.lifecycle import (
     CancelAcknowledged,
     Completed,
@@ -33,6 +37,7 @@ from treadle.policy.lifecycle import (
     LeaseExpired,
     Parked,
     Released,
+    Requeued,
     RowState,
     Snoozed,
     decide,
@@ -72,7 +77,9 @@ def test_waits() -> None:
     assert planned({"fetch": DONE}, answers=early) == Plan(take_answer="approve")
     assert planned({"fetch": DONE, "approve": waits._replace(left_ms=0)}, answers=early) == Plan(take_answer="approve")
     failed = StepFacts(StepState.FAILED, 0, None, "no", "AnswerError")
-    assert planned({"fetch": DONE, "approve": failed}) == Plan(end=Failed("no", "AnswerError"))
+    assert planned({"fetch": DONE, "approve": failed}) == Plan(failed="approve")
+    told = failed._replace(error_type=None)
+    assert planned({"fetch": DONE, "approve": told}) == Plan(wait="approve"), "its job has failed: it is tried again"
 
 
 def test_a_cancel_starts_nothing() -> None:
@@ -164,7 +171,12 @@ def test_tries_begin_anew_after_a_failure_of_the_job() -> None:
 
 # -- requeue -------------------------------------------------------------------------------------------
 
-RAN = [Ran("fetch", 0, True), Ran("embed", 1, True), Ran("embed", 1, False), Ran("publish", 2, False)]
+RAN = [
+    Ran("fetch", 0, True, declared=True),
+    Ran("embed", 1, True, declared=True),
+    Ran("embed", 1, False),
+    Ran("publish", 2, False, declared=True),
+]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +191,48 @@ RAN = [Ran("fetch", 0, True), Ran("embed", 1, True), Ran("embed", 1, False), Ran
 )
 def test_what_runs_again(mode: str, step: str | None, completed: bool, expected: Rerun) -> None:
     assert rerun(RAN, mode, step, completed) == expected
+
+
+def test_a_handler_runs_again_what_began_after_the_step() -> None:
+    turns = [Ran("ask", 0, True), Ran("turns", 1, True)]
+    for turn in range(2):
+        turns += [Ran("turns/llm", 2 + 2 * turn, True, str(turn)), Ran("turns/tool", 3 + 2 * turn, True, str(turn))]
+    after_the_tool = frozenset({("turns/tool", "0"), ("turns/llm", "1"), ("turns/tool", "1"), ("turns", "")})
+    names = ("turns", "turns/tool", "turns/llm")
+    assert rerun(turns, "from", "turns/tool", False) == Rerun("from", names, after_the_tool)
+
+
+@pytest.mark.parametrize(
+    ("pauses", "expected"),
+    [
+        ([Pause("answer", "approve", 50)], Parked("approve")),
+        ([Pause("sleep", "sleep", 50), Pause("answer", "approve (1)")], Parked("approve (1)")),
+        ([Pause("retry", "fetch", 70), Pause("answer", "a"), Pause("answer", "b")], Parked("a, b", 70)),
+        (
+            [Pause("sleep", "sleep (1)", 50), Pause("sleep", "sleep (2)", 40)],
+            Snoozed(40, "sleep (2): until its time has come"),
+        ),
+        ([Pause("sleep", "sleep", 50), Pause("retry", "fetch", 40)], Snoozed(40, "step fetch is tried again in 40ms")),
+        ([Pause("sleep", "sleep", -3)], Snoozed(1, "sleep: until its time has come")),
+    ],
+)
+def test_a_job_is_set_aside_until_the_first_branch_can_go_on(pauses: list[Pause], expected: Parked | Snoozed) -> None:
+    assert set_aside(pauses) == expected
+
+
+def test_a_job_that_was_told_to_wait_waits_whatever_its_handler_did() -> None:
+    waits = Parked("approve")
+    policy = Tries(1, Retry(5, backoff="fixed"), 1, Retry())
+    for result in (Returned("1"), Raised("error", "Boom", "Boom"), Raised("stop", "stopped", "JobCancelled")):
+        assert judge(result, None, Retry(), 1, waits) is waits
+        assert after_call("fetch", result, None, policy, waits) == StepEnd(StepState.PENDING, outcome=waits)
+    assert judge(Returned("1"), Interrupt(Cause.LOST, "gone"), Retry(), 1, waits) is None
+
+
+def test_a_try_that_was_put_off_does_not_count() -> None:
+    assert spent(StepEnd(StepState.PENDING), 2) == 1
+    assert spent(StepEnd(StepState.PENDING, error="Boom"), 2) == 2
+    assert spent(StepEnd(StepState.FAILED, error="Boom"), 2) == 2
 
 
 @pytest.mark.parametrize(
@@ -207,3 +261,12 @@ def test_what_the_end_of_an_attempt_does_to_steps() -> None:
     for outcome in (Released(), Snoozed(1), Failed("Boom", "Boom", 1)):
         assert interrupted(decide(running, outcome), True) == [(StepState.PROCESSING, StepState.PENDING, None, None)]
     assert interrupted(decide(RowState(Status.PENDING, 0, 3), DeadlinePassed()), False) == []
+
+
+def test_a_new_attempt_has_all_the_time_of_its_flow() -> None:
+    running = RowState(Status.PROCESSING, 1, 3)
+    for outcome in (Failed("Boom", "Boom", 1), LeaseExpired()):
+        assert restarts_clock(decide(running, outcome))
+    for put_off in (Parked("approve"), Snoozed(1), Released()):
+        assert not restarts_clock(decide(running, put_off))
+    assert restarts_clock(decide(RowState(Status.FAILED, 3, 3), Requeued()))

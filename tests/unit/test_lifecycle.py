@@ -162,8 +162,14 @@ def test_a_job_that_waits_has_its_attempt_back_and_says_for_what() -> None:
     assert parked.if_cancelling is not None
     assert (parked.if_cancelling.to, parked.if_cancelling.attempt) == (CANCELLED, 2)
     assert decide(State(PROCESSING, 0), Parked("approve")).attempt == 0
+    assert parked.delay_ms == 0, "it is woken by its waits alone"
+    assert decide(State(PROCESSING, 1), Parked("approve", 50)).delay_ms == 50
     for outcome in (WaitOver(), Answered()):
         assert decide(State(WAITING, 1), outcome) == Transition(PENDING, 1)
+
+
+def test_a_requeue_repeats_whole_steps_unless_it_names_runs() -> None:
+    assert Requeued().runs is None
 
 
 def test_a_requeue_says_how_its_steps_go_on() -> None:

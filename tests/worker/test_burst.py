@@ -127,6 +127,7 @@ def test_run_until_empty_without_an_event_loop(url: str) -> None:
 async def test_a_handler_that_enqueues_itself_for_ever_is_an_error(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert burst.MOST == 10_000
     monkeypatch.setattr(burst, "MOST", 20)
 
     @queue.job

@@ -151,7 +151,7 @@ async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
     let_go.set()
     job = await job.refresh()
     assert (job.status, job.attempt) == ("pending", 0)
-    assert f"left 1 jobs behind and gave them back: endless {job.id}" in caplog.messages
+    assert f"left 1 job behind and gave it back: endless {job.id}" in caplog.messages
 
 
 async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_lease_runs_out(
@@ -177,6 +177,79 @@ async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_leas
 
     await until(reclaimed)
     assert (await job.refresh()).attempt == 1
+
+
+async def test_a_worker_that_leaves_claims_nothing_more(queue: FaultyQueue, start: Start) -> None:
+    """It was moving delayed jobs when it was told to leave, and what it gives back is in the queue again."""
+    asked, let_go = asyncio.Event(), asyncio.Event()
+
+    async def held_up(call: Any, *arguments: Any) -> Any:
+        asked.set()
+        await let_go.wait()
+        return await call(*arguments)
+
+    @queue.job
+    async def endless() -> None:
+        await asyncio.sleep(60)
+
+    worker = await start(queue, slots=2, drain="60s")
+    job = await endless.enqueue()
+    await in_status(queue, job, "processing")
+    queue.faults.around("advance", held_up)
+    await endless.options(delay="1h").enqueue()
+    await asked.wait()
+    claims = queue.faults.calls["claim"]
+    worker.stop()
+    worker.stop()
+    await in_status(queue, job, "pending")
+    let_go.set()
+    await worker.done
+    assert queue.faults.calls["claim"] == claims
+    assert [event.type for event in await queue.events(job.id)].count("job:released") == 1
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_a_claim_on_its_way_brings_back_no_job_of_a_worker_that_leaves(
+    queue: FaultyQueue, start: Start, monkeypatch: pytest.MonkeyPatch, stops: int
+) -> None:
+    """Jobs are given back when it has arrived, so that it can't find them."""
+    monkeypatch.setattr(shutdown, "GIVE_BACK_S", 40.0)
+    asked, settled = asyncio.Event(), asyncio.Event()
+
+    async def on_its_way(call: Any, *arguments: Any) -> Any:
+        asked.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(settled.wait(), 0.5)
+        return await call(*arguments)
+
+    async def settle(call: Any, *arguments: Any, **options: Any) -> Any:
+        answer = await call(*arguments, **options)
+        settled.set()
+        return answer
+
+    @queue.job
+    async def quick() -> None: ...
+
+    @queue.job
+    async def endless() -> None:
+        await asyncio.sleep(60)
+
+    worker = await start(queue, slots=1, drain="1s" if stops == 1 else "60s")
+    await quick.enqueue_many([{}] * 500)
+    await until(lambda: worker.metrics.completed == 500)
+    running, waiting = await endless.enqueue_many([{}] * 2)
+    await in_status(queue, waiting, "processing")
+    queue.faults.around("settle", settle)
+    queue.faults.around("claim", on_its_way)
+    late = await endless.enqueue()
+    await asked.wait()
+    for _ in range(stops):
+        worker.stop()
+    await worker.done
+    for job in (running, waiting, late):
+        assert [event.type for event in await queue.events(job.id)].count("job:released") == 1
+        assert (await job.refresh()).status == "pending"
+    assert [event.type for event in await queue.events(waiting.id)] == ["job:enqueued", "job:released"]
 
 
 async def test_a_clean_stop_is_no_warning(queue: Queue, start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -443,7 +516,7 @@ async def test_a_second_signal_gets_through_to_a_worker_whose_loop_is_blocked(
     await queue.enqueue("block", {**files, "seconds": 60})
     await until(lambda: Path(files["started"]).exists())
     worker.signal(signal.SIGINT)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # two signals at the same moment are one to the kernel
     worker.signal(signal.SIGINT)
     assert await worker.exit_code(10) == 128 + signal.SIGINT
 

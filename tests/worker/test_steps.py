@@ -403,7 +403,7 @@ async def test_a_flow_waits_for_an_answer(queue: Queue, start: Start, path: str)
         await queue.signal(job.id, "approve", {"id": 1, "words": 5})
     with pytest.raises(UnknownStep):
         await queue.signal(job.id, "approval", {})
-    with pytest.raises(UnknownStep):
+    with pytest.raises(StepEnded):
         await queue.signal(job.id, "prepare", {})
     await queue.signal(job.id, "approve", {"id": 7, "words": []}, answered_by="ann")
     with pytest.raises(StepEnded):
@@ -415,7 +415,7 @@ async def test_a_flow_waits_for_an_answer(queue: Queue, start: Start, path: str)
 
 
 async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
-    flow = queue.flow("early")
+    flow = queue.flow("early", max_attempts=1)
     flow.external("approve", answer=int)
 
     @flow.step
@@ -434,7 +434,7 @@ async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
 
 
 async def test_a_wait_that_nobody_answers(queue: Queue, start: Start) -> None:
-    flow = queue.flow("late")
+    flow = queue.flow("late", max_attempts=1)
     flow.external("approve", timeout="50ms")
     job = await flow.enqueue({})
     await start(queue)

@@ -9,7 +9,7 @@ import pytest
 from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, until
-from treadle import Job, Queue, RetryAfter
+from treadle import Context, Job, Queue, Retry, RetryAfter
 
 SLOTS = 4
 KINDS = [(handlers.limited_async, False), (handlers.limited, False), (handlers.limited, True)]
@@ -76,6 +76,44 @@ async def test_a_pause_ends_by_itself_and_other_topics_go_on(queue: Queue, start
     assert (await ended(queue, await mail.enqueue())).status == "completed"
     assert [(await ended(queue, job)).attempt for job in (first, second)] == [1, 1]
     assert heard.index("mail") < len(heard) - 2
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_step_pauses_the_topic_and_costs_no_try(queue: Queue, start: Start, declared: bool) -> None:
+    """In a flow and in a handler; the step before it is kept."""
+    heard: list[str] = []
+
+    def before() -> None:
+        heard.append("before")
+
+    def call() -> str:
+        heard.append("call")
+        if heard.count("call") == 1:
+            raise RetryAfter("300ms", "429", topic=True)
+        return "done"
+
+    if declared:
+        flow = queue.flow("api", max_attempts=1)
+        flow.step(name="before")(lambda ctx, payload: before())
+        flow.step(name="call", retry=Retry(2))(lambda ctx, payload: call())
+    else:
+
+        @queue.job(max_attempts=1)
+        def api(ctx: Context) -> str:
+            ctx.step("before", before)
+            return str(ctx.step("call", call, retry=Retry(2)))
+
+    job = await queue.enqueue("api", {})
+    await start(queue, poll_interval="50ms")
+    await until(lambda: all_put_back(queue))
+    seen = await queue.get(job.id)
+    assert (seen.attempt, [(step["status"], step["attempt"]) for step in seen.steps]) == (
+        0,
+        [("completed", 1), ("pending", 0)],
+    )
+    assert await job.result("30s") == "done"
+    assert heard == ["before", "call", "call"]
+    assert (await queue.get(job.id)).steps[1]["attempt"] == 1
 
 
 @pytest.mark.parametrize("delay", ["soon", -1])

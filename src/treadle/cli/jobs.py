@@ -166,8 +166,8 @@ def _step_tree(steps: Sequence[dict[str, Any]]) -> list[str]:
     """One line for each step, nested ones below the step that made them."""
     lines = []
     for place, step in enumerate(steps):
-        depth = step["id"].count("/")
-        last = not any(later["id"].count("/") == depth for later in steps[place + 1 :])
+        depth, parent = step["id"].count("/"), step["id"].rpartition("/")[0]
+        last = not any(later["id"].rpartition("/")[0] == parent for later in steps[place + 1 :])
         items = step["items"]
         runs = f" {items['done']}/{items['total']}" if items else ""
         failed = f" ({items['failed']} failed)" if items and items["failed"] else ""

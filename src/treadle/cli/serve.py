@@ -50,7 +50,7 @@ def serve(
         int | None, typer.Option("--slots", metavar="N", help="Run up to this many jobs concurrently. Default: 10.")
     ] = None,
     worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Run the queue's jobs in this process too.")
+        bool, typer.Option("--worker/--no-worker", help="Run the queue's jobs in this process too, or not.")
     ] = True,
     drain: Annotated[
         str, typer.Option("--drain", metavar="TIME", help="How long running jobs may go on after a stop signal.")

@@ -122,9 +122,13 @@ class Access:
                 raise refusal(caller)
             permit = permit._replace(jobs=conditions)
         await self.check_query(request)
-        if caller.kind == "anonymous":
-            await json_object(request, Bounds(gzip=False))
+        await self._read_unknown(request, caller)
         return permit
+
+    async def _read_unknown(self, request: Request, caller: Caller) -> None:
+        """A rule lets in callers without an account; their bodies are read without unfolding them."""
+        if caller.kind == "anonymous" and request.method not in READS:
+            await json_object(request, Bounds(gzip=False))
 
     async def _enqueued(self, request: Request, caller: Caller, text: str, now: datetime) -> Sequence[Condition]:
         rule = parsed(text)
@@ -142,6 +146,7 @@ class Access:
         """The condition for the jobs that the caller may see and change. Refuses immediately if no job could match."""
         condition = await self._managed(request)
         await self.check_query(request)
+        await self._read_unknown(request, await self.caller(request))
         return condition
 
     async def _managed(self, request: Request) -> Condition:

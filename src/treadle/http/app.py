@@ -159,7 +159,7 @@ async def _http_error(request: Request, error: Any) -> Response:
     if error.status_code == 404:
         return ApiError(404, "not_found", NOT_FOUND).response()
     if error.status_code == 405:
-        return wrong_method(request.method, _methods(request)).response()
+        return wrong_method(request.method, _methods(request))
     return ApiError(error.status_code, "bad_request", str(error.detail)[:300], headers=error.headers).response()
 
 

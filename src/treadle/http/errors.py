@@ -17,6 +17,7 @@ from treadle.model.words import RIGHT_WORDS
 # Report at most this many fields per response; the rest show up once these are fixed.
 MOST_FIELDS = 20
 UNKNOWN = "unknown_parameter"
+REQUIRED = "validation_required"
 NOT_FOUND = "The requested resource wasn't found."
 
 
@@ -48,10 +49,13 @@ def not_found() -> ApiError:
     return ApiError(404, "not_found", NOT_FOUND)
 
 
-def wrong_method(method: str, possible: Collection[str]) -> ApiError:
-    allowed = {*possible, *(["HEAD"] if "GET" in possible else [])}
+def wrong_method(method: str, possible: Collection[str]) -> Response:
+    """The answer to a method that no route of the path has. OPTIONS asks for nothing but the Allow header."""
+    headers = {"Allow": ", ".join(sorted({*possible, *(["HEAD"] if "GET" in possible else [])}))}
+    if method == "OPTIONS":
+        return Response(status_code=204, headers=headers)
     message = f"{method[:20]} is not possible here; see the Allow header."
-    return ApiError(405, "method_not_allowed", message, headers={"Allow": ", ".join(sorted(allowed))})
+    return ApiError(405, "method_not_allowed", message, headers=headers).response()
 
 
 def bad_field(field: str, message: str, code: str = "invalid_input") -> ApiError:
@@ -145,8 +149,8 @@ def _path(parts: Sequence[int | str], body: Any, *, missing: bool) -> Iterator[s
 
 
 _codes = {
-    "missing": "validation_required",
-    "string_too_short": "validation_required",
+    "missing": REQUIRED,
+    "string_too_short": REQUIRED,
 }
 
 

@@ -71,9 +71,9 @@ class FastRoutes:
 
     async def _answer(self, route: Route, parts: dict[str, str], request: Request) -> Response:
         request.scope["route"] = route
+        if request.method not in (route.methods or ()):
+            return wrong_method(request.method, self._fixed[route.path])
         try:
-            if request.method not in (route.methods or ()):
-                raise wrong_method(request.method, self._fixed[route.path])
             found: Response = await route.endpoint(request, **parts)
         except ApiError as error:
             return error.response()

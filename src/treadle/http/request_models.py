@@ -161,7 +161,7 @@ CronText = Annotated[
     WithJsonSchema({"type": "string", "description": "five or six fields, or @daily", "examples": ["0 9 * * *"]}),
 ]
 ZoneText = Annotated[str, WithJsonSchema({"type": "string", "examples": ["UTC", "Asia/Taipei"]})]
-Jitter = Annotated[int, Field(ge=0, le=86_400, description="jobs are delayed by up to so many seconds")]
+Jitter = Annotated[float, Field(ge=0, le=86_400, description="jobs are delayed by up to so many seconds")]
 ScheduleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
 
 
@@ -214,10 +214,15 @@ class ClaimBody(Body):
     capabilities: list[ShortText] = Field(default_factory=list, max_length=100)
     limit: int = Field(1, description="from 1 to 100")
     wait: DurationText = Field(0, description="how long to wait for a job, at most a minute")
+    lease: DurationText | None = Field(None, description="5 s to 1 h; the server's lease if there is none")
 
 
 class TokenBody(Body):
     token: Token
+
+
+class HeartbeatBody(TokenBody):
+    lease: DurationText | None = Field(None, description="5 s to 1 h; as long as the last one if there is none")
 
 
 class ProgressBody(TokenBody):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import to_json
 
 from treadle.model.errors import StoreUnavailable, TreadleError
+from treadle.model.events import PROGRESS
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import ENDED, Status
 from treadle.policy.lifecycle import retries
@@ -46,6 +47,10 @@ BEHIND_S = 60.0
 LINGER_S = 30.0
 # A listener yields to others after this many events.
 TURN = 200
+# Events carry no payload and no result above this many bytes in all.
+MOST_DOCUMENT_BYTES = 16 * 2**10
+# Between two `job:progress` of one job.
+PROGRESS_PAUSE_S = 0.25
 
 Match = Callable[[Mapping[str, Any]], bool]
 
@@ -57,9 +62,10 @@ class FeedEvent(NamedTuple):
     """Increasing; never the same in two processes."""
     event: str
     payload: Mapping[str, Any]
-    """{event, at, job}; {event, at, deletedJobId} for a deleted job; {event, at} for `resync`."""
+    """{event, at, job}; {event, at, deletedJobId} for a deleted job; {event, at} for `resync`. A job with a large
+    payload or result comes without them, and it and its event are `truncated`."""
     facts: Mapping[str, Any]
-    """What a listener's `match` checks: the job, or what is still known about a deleted one."""
+    """What a listener's `match` checks: the whole job, or what is still known about a deleted one."""
     data: bytes
     """The payload as JSON, serialized once for all listeners."""
 
@@ -89,22 +95,31 @@ class Ring:
         self._most = most
         self._most_bytes = most_bytes
         self._events: deque[FeedEvent] = deque()
+        self._sizes: deque[int] = deque()
         self._bytes = 0
         # Numbers start from the clock, so that they also increase over restarts.
         self.first = self.next = int(time.time() * 1000)
 
     def add(self, event: str, payload: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        told = FeedEvent(self.id_of(self.next), event, payload, facts, to_json(payload))
-        self._events.append(told)
-        self._bytes += len(told.data)
+        data = to_json(payload)
+        # The facts stay whole, so they count in full.
+        size = len(data)
+        if size > MOST_DOCUMENT_BYTES and "job" in payload and _is_large(payload["job"]):
+            payload = {**payload, "job": _truncated(payload["job"]), "truncated": True}
+            data = to_json(payload)
+        self._events.append(FeedEvent(self.id_of(self.next), event, payload, facts, data))
+        self._sizes.append(size)
+        self._bytes += size
         self.next += 1
         while len(self._events) > self._most or (self._bytes > self._most_bytes and len(self._events) > 1):
-            self._bytes -= len(self._events.popleft().data)
+            self._events.popleft()
+            self._bytes -= self._sizes.popleft()
             self.first += 1
 
     def forget(self) -> None:
         """Events were missed: every listener in the ring has to resync."""
         self._events.clear()
+        self._sizes.clear()
         self._bytes = 0
         self.next += 1
         self.first = self.next
@@ -125,12 +140,50 @@ class Ring:
         return number * self.MARKS + self._mark
 
 
+class ProgressPace:
+    """Keeps the `job:progress` events of each job apart. The newest one waits for its turn; the others are dropped, and
+    so is one that waits when another event tells about its job."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[str, float] = {}
+        self._held: dict[str, Change] = {}
+
+    def admit(self, change: Change, now: float) -> bool:
+        """Whether to tell this change now."""
+        id = change.job.id if change.job else (change.gone or {}).get("id", "")
+        self._held.pop(id, None)
+        if change.event != PROGRESS:
+            return True
+        if now < self._told_at.get(id, float("-inf")) + PROGRESS_PAUSE_S:
+            self._held[id] = change
+            return False
+        self._told_at[id] = now
+        return True
+
+    def due(self, now: float) -> list[Change]:
+        """The held changes to tell now."""
+        self._told_at = {id: at for id, at in self._told_at.items() if now < at + PROGRESS_PAUSE_S}
+        return self._take([id for id in self._held if id not in self._told_at], now)
+
+    def all(self, now: float) -> list[Change]:
+        """Every held change: a snapshot must not be followed by an event that it contains."""
+        return self._take(list(self._held), now)
+
+    def _take(self, ids: Sequence[str], now: float) -> list[Change]:
+        self._told_at |= dict.fromkeys(ids, now)
+        return [self._held.pop(id) for id in ids]
+
+    def forget(self) -> None:
+        self._held.clear()
+
+
 class Feed:
     """Reads while it has listeners. Belongs to the event loop on which the queue is open."""
 
     def __init__(self, queue: OpenQueue) -> None:
         self._store = queue.store
         self._ring = Ring()
+        self._pace = ProgressPace()
         self._cursor: Any = None
         self._busy = False
         self._active_at = float("-inf")
@@ -212,6 +265,7 @@ class Feed:
             unsubscribe()
         self._follower = None
         self._ring.forget()
+        self._pace.forget()
 
     async def _pause(self, failing: bool) -> None:
         now = time.monotonic()
@@ -242,10 +296,13 @@ class Feed:
             self._read_at = time.monotonic()
             if changes.lost:
                 self._forget()
-            for change in changes.events:
+            told = [change for change in changes.events if self._pace.admit(change, self._read_at)]
+            told += self._pace.due(self._read_at) if wanted is None else self._pace.all(self._read_at)
+            for change in told:
                 self._tell(change)
             if changes.events:
                 self._active_at = self._read_at
+            if told:
                 self._wake()
             if not changes.more:
                 self._fresh_at = self._read_at
@@ -264,6 +321,7 @@ class Feed:
     def _forget(self) -> None:
         """Make every listener resync."""
         self._ring.forget()
+        self._pace.forget()
         self._wake()
 
     def _wake(self) -> None:
@@ -358,6 +416,15 @@ class Listener:
 
 # -- the job of an event ---------------------------------------------------------------------------
 
+
+def _is_large(job: Mapping[str, Any]) -> bool:
+    return len(to_json(job["payload"])) + len(to_json(job["result"])) > MOST_DOCUMENT_BYTES
+
+
+def _truncated(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {**job, "payload": None, "result": None, "truncated": True}
+
+
 _ENDINGS = {Status.COMPLETED: "completedAt", Status.FAILED: "failedAt", Status.CANCELLED: "cancelledAt"}
 _OF_AN_END = ("staleAt", "endedAt", "completedAt", "failedAt", "cancelledAt", "result", "errorGroup")
 _OF_A_RUN = ("claimedAt", "startedAt", "lastHeartbeatAt", "lockedBy", "lockedUntil", "progressMessage")
@@ -370,7 +437,7 @@ def job_after(change: Change) -> dict[str, Any]:
     job = change.job.as_json()
     to = change.to or change.job.status
     attempt = job["attempt"] if change.attempt is None else change.attempt
-    if change.event == "job:progress":
+    if change.event == PROGRESS:
         job["progress"], job["progressMessage"] = change.progress or 0, change.message
     elif to != job["status"] or attempt != job["attempt"]:
         job |= _as_it_was(job, to, attempt, rfc3339(from_ms(change.at)))

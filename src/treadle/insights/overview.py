@@ -20,8 +20,6 @@ from treadle.store.views import FOREVER, Backlog, History, Leadership, LiveWorke
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-# Percentiles come from this many of the newest jobs until the roll-ups include run and wait times.
-SAMPLE = 500
 QUICK_S = 0.05
 KEPT_FOR = 10
 # Longer than any span, so that its endings come as one sum per topic and status.

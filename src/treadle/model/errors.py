@@ -217,12 +217,12 @@ class Fail(Exception):
     """Raised by a handler: fail now, even if attempts are left."""
 
 
-class WaitTimeout(Fail):
-    """Nobody answered in time. The job fails unless its handler catches this."""
+class WaitTimeout(Exception):
+    """Nobody answered in time. Unless the handler catches this, the attempt fails, and the next one waits again."""
 
 
-class AnswerError(Fail):
-    """The answer was an error. The job fails unless its handler catches this."""
+class AnswerError(Exception):
+    """The answer was an error. Unless the handler catches this, the attempt fails, and the next one waits again."""
 
 
 class RetryAfter(Exception):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from treadle.model.durations import format_ms
-from treadle.model.errors import InvalidInput, UnknownStep
-from treadle.model.retry import Retry
+from treadle.model.errors import AnswerError, InvalidInput, UnknownStep, WaitTimeout
+from treadle.model.retry import Retry, families_of
 from treadle.model.status import Status
-from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState, shown_step
-from treadle.policy.judgement import CallResult, Interrupt, judge
+from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState
+from treadle.policy.judgement import CallResult, Interrupt, Raised, judge
 from treadle.policy.lifecycle import (
     WORKER_LOST,
     CancelAcknowledged,
@@ -42,6 +42,7 @@ class StepFacts(NamedTuple):
     """Of a wait: how long it may still last."""
     error: str | None = None
     error_type: str | None = None
+    """Of a wait that failed: None once its job has failed because of it, so the next attempt waits again."""
 
 
 class PlannedStep(NamedTuple):
@@ -84,6 +85,8 @@ class Plan:
     """A step that begins to wait; the job is parked."""
     overdue: str | None = None
     """A wait that nobody answered in time."""
+    failed: str | None = None
+    """A wait that failed: so does the job, by its policy."""
     end: Outcome | None = None
 
 
@@ -111,7 +114,7 @@ def _next_call(step: PlannedStep) -> Plan:
 
 def _next_external(step: PlannedStep, known: StepFacts, facts: FlowFacts) -> Plan:
     if known.state is StepState.FAILED and known.error_type:
-        return Plan(end=Failed(known.error or f"step {step.name} failed", known.error_type))
+        return Plan(failed=step.name)
     if step.name in facts.answers:
         return Plan(take_answer=step.name)
     if known.state is StepState.WAITING:
@@ -165,13 +168,19 @@ class Tries(NamedTuple):
     job_retry: Retry
 
 
-def after_call(name: str, result: CallResult, interrupt: Interrupt | None, tries: Tries) -> StepEnd | RetryInPlace:
+def after_call(
+    name: str,
+    result: CallResult,
+    interrupt: Interrupt | None,
+    tries: Tries,
+    suspended: Parked | Snoozed | None = None,
+) -> StepEnd | RetryInPlace:
     """A step with a policy is tried by it first; what is left is the job's failure, by the job's policy."""
-    if tries.step_retry is not None:
+    if tries.step_retry is not None and suspended is None:
         own = judge(result, interrupt, tries.step_retry, tries.step)
         if isinstance(own, Failed) and own.retry_in_ms is not None and tries.step < tries.step_retry.max_attempts:
             return _again(name, own, own.retry_in_ms)
-    outcome = judge(result, interrupt, tries.job_retry, tries.job)
+    outcome = judge(result, interrupt, tries.job_retry, tries.job, suspended)
     match outcome:
         case None:
             return StepEnd(StepState.PENDING, lost=True)
@@ -190,13 +199,61 @@ def after_call(name: str, result: CallResult, interrupt: Interrupt | None, tries
 def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
     if delay_ms <= WAIT_IN_PLACE_MS:
         return RetryInPlace(delay_ms, failed.error, failed.error_type)
-    reason = f"step {name} is tried again in {format_ms(delay_ms)}"
-    return StepEnd(StepState.PENDING, None, failed.error, failed.error_type, Snoozed(delay_ms, reason))
+    later = Snoozed(delay_ms, tried_again(name, delay_ms))
+    return StepEnd(StepState.PENDING, None, failed.error, failed.error_type, later)
+
+
+def spent(end: StepEnd, tries: int) -> int:
+    """How many tries count when a call is over: one that was put off did not fail."""
+    return tries - (end.state is StepState.PENDING and end.error is None)
 
 
 def tries_before(state: StepState, attempt: int) -> int:
     """How many tries of a step count. One that failed for good starts anew with its job's next attempt."""
     return attempt if state is StepState.PENDING else 0
+
+
+# -- waits -----------------------------------------------------------------------------------------
+
+
+class Pause(NamedTuple):
+    """A branch of a handler that can't go on."""
+
+    kind: Literal["answer", "sleep", "retry"]
+    step: str
+    """With its key, for people."""
+    delay_ms: int | None = None
+    """How long at most."""
+
+
+def set_aside(pauses: Sequence[Pause]) -> Parked | Snoozed:
+    """What becomes of a job when none of its branches can go on."""
+    answers = [one.step for one in pauses if one.kind == "answer"]
+    if answers:
+        retries = [max(one.delay_ms or 0, 1) for one in pauses if one.kind == "retry"]
+        return Parked(", ".join(answers), min(retries, default=0))
+    first = min(pauses, key=lambda one: one.delay_ms or 0)
+    delay_ms = max(first.delay_ms or 0, 1)
+    if first.kind == "retry":
+        return Snoozed(delay_ms, tried_again(first.step, delay_ms))
+    return Snoozed(delay_ms, f"{first.step}: until its time has come")
+
+
+def tried_again(step: str, delay_ms: int) -> str:
+    return f"step {step} is tried again in {format_ms(delay_ms)}"
+
+
+WAIT_ERRORS = (WaitTimeout.__name__, AnswerError.__name__)
+
+
+def not_answered(name: str) -> str:
+    return f"nobody answered step {name} in time"
+
+
+def failed_wait(error: str, error_type: str) -> Raised:
+    """A wait that failed, as the failure of a call: the job's policy decides."""
+    kind = WaitTimeout if error_type == WaitTimeout.__name__ else AnswerError
+    return Raised("error", f"{error_type}: {error}", error_type, families=families_of(kind(error)))
 
 
 # -- when the job moves ---------------------------------------------------------------------------
@@ -223,6 +280,11 @@ def interrupted(job: Transition, ran: bool) -> list[Interrupted]:
     return [Interrupted(StepState.PROCESSING, StepState.PENDING)]
 
 
+def restarts_clock(job: Transition) -> bool:
+    """Whether the next attempt has all of its flow's time: it does not go on with the one before."""
+    return job.event in ("job:retrying", "job:reclaimed", "job:requeued")
+
+
 # -- again -----------------------------------------------------------------------------------------
 
 
@@ -232,6 +294,8 @@ class Rerun(NamedTuple):
     mode: str
     names: tuple[str, ...] | None
     """The steps that run again; with `unfinished` only those of their runs that have not completed. None: all."""
+    runs: frozenset[tuple[str, str]] | None = None
+    """If given, only these runs of them, by name and key."""
 
 
 class Ran(NamedTuple):
@@ -240,30 +304,44 @@ class Ran(NamedTuple):
     name: str
     place: int
     done: bool
+    key: str = ""
+    declared: bool = False
 
 
 def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) -> Rerun:
     """The steps that a requeue runs again. A job that has completed has nothing unfinished: all of it runs again."""
-    if mode not in MODES:
-        raise InvalidInput(f"mode: {mode[:40]!r} is not one of {', '.join(MODES)}", field="mode")
-    if (step is not None) is not (mode == "from"):
-        hint = "mode from needs a step" if step is None else f"mode {mode} takes no step; use mode from"
-        raise InvalidInput(f"step: {hint}", field="step")
+    check_mode(mode, step)
     if step is not None:
-        found = [one.place for one in steps if one.name == step]
+        found = [one for one in steps if one.name == step]
         if not found:
             raise UnknownStep(f"the job has no step {step[:100]!r}", step=step[:100])
-        return Rerun(mode, _names(one for one in steps if one.place >= min(found)))
+        if any(one.declared for one in steps):
+            first = min(one.place for one in found)
+            return Rerun(mode, _names(one for one in steps if one.place >= first))
+        return _rerun_after(steps, step)
     if mode == "all" or completed:
         return Rerun("all", None)
     return Rerun(mode, _names(one for one in steps if not one.done))
 
 
+def check_mode(mode: str, step: str | None) -> None:
+    if mode not in MODES:
+        raise InvalidInput(f"mode: {mode[:40]!r} is not one of {', '.join(MODES)}", field="mode")
+    if (step is not None) is not (mode == "from"):
+        hint = "mode from needs a step" if step is None else f"mode {mode} takes no step; use mode from"
+        raise InvalidInput(f"step: {hint}", field="step")
+
+
+def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
+    """Nobody knows what depends on a handler's step, so everything does that began after its first run or is around it.
+
+    A loop uses the same names again and again: single runs of them may have been earlier.
+    """
+    first = min(one.place for one in steps if one.name == step)
+    after = [one for one in steps if one.place >= first or step.startswith(f"{one.name}/")]
+    return Rerun("from", _names(after), frozenset((one.name, one.key) for one in after))
+
+
 def _names(steps: Iterable[Ran]) -> tuple[str, ...]:
     ordered = sorted(steps, key=lambda one: one.place)
     return tuple(dict.fromkeys(one.name for one in ordered))
-
-
-def waits_for(names: Sequence[tuple[str, str]]) -> str:
-    """Steps that a job waits for, for people."""
-    return ", ".join(shown_step(name, key) for name, key in names)

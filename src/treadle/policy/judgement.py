@@ -67,17 +67,25 @@ STOPPED = Raised("stop", "the handler was stopped", "JobCancelled")
 _DONE = Completed()
 
 
-def judge(result: CallResult, interrupt: Interrupt | None, retry: Retry, failures: int) -> Outcome | None:
+def judge(
+    result: CallResult,
+    interrupt: Interrupt | None,
+    retry: Retry,
+    failures: int,
+    suspended: Parked | Snoozed | None = None,
+) -> Outcome | None:
     """The outcome of a call for its job; None if the lease is lost, because then there is nothing to report.
 
     A handler that finished counts as finished, even after a cancel. One that exceeded its time limit has failed, even
-    if it returned or raised something else on the way out.
+    if it returned or raised something else on the way out. One that was told to wait is set aside, even if it caught
+    that and went on.
     """
-    if interrupt is not None:
-        if interrupt.cause is Cause.LOST:
-            return None
-        if interrupt.cause is Cause.TIMEOUT:
-            result = _timed_out(interrupt, result)
+    if interrupt is not None and interrupt.cause is Cause.LOST:
+        return None
+    if suspended is not None:
+        return suspended
+    if interrupt is not None and interrupt.cause is Cause.TIMEOUT:
+        result = _timed_out(interrupt, result)
     if isinstance(result, Returned):
         return Completed(result.text) if result.text is not None else _DONE
     return _judge_error(result, interrupt, retry, failures)

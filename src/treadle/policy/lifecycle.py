@@ -79,10 +79,12 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """It waits for answers; nobody holds it meanwhile."""
+    """It waits for answers, and no worker holds it."""
 
     waits: str
     """The steps it waits for, for people; when a wait ends is on its step."""
+    wake_in_ms: int = 0
+    """When it goes on in any case, because a step is due for its next try; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ class Requeued:
     """The steps that run again, with all their keys. None: every one."""
     payload: str | None = None
     """A new payload, as JSON text."""
+    runs: frozenset[tuple[str, str]] | None = None
+    """If given, only these runs of them, by name and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +320,8 @@ def _released(job: JobState, outcome: Released | ReleasedByHand) -> Transition:
 def _parked(job: JobState, outcome: Parked) -> Transition:
     message = f"waits for {outcome.waits}"
     return _unless_cancelling(
-        job, Transition(Status.WAITING, max(job.attempt - 1, 0), event="job:waiting", message=message)
+        job,
+        Transition(Status.WAITING, max(job.attempt - 1, 0), outcome.wake_in_ms, "job:waiting", message),
     )
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from typing_extensions import Unpack
 
 from treadle.model.durations import Duration
+from treadle.model.errors import Suspend
 from treadle.model.handler import HandlerContext
 from treadle.model.retry import Retry
 from treadle.queue.new_jobs import EnqueueOptions
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 class RunningCall(Protocol):
     """The parts of the running call that a context needs."""
+
+    suspended: Suspend | None
+    """Set once the handler was told to leave because it has to wait."""
 
     @property
     def job(self) -> Claimed: ...
@@ -56,6 +61,10 @@ class HandlerServices(Protocol):
     def recall_step(self, call: Any, name: str, key: str, finish_ms: int | None) -> Any: ...
     def record_step(self, call: Any, record: StepRecord | None, name: str, key: str) -> Any: ...
     def wait_step(self, call: Any, wait: Wait) -> Any: ...
+    def time_limit(self, seconds: float, error: Callable[[], BaseException]) -> AbstractContextManager[None]:
+        """Interrupts a blocking step, where that is possible."""
+        ...
+
     def heartbeat(self, call: Any) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
     def enqueue_with_outcome(self, call: Any, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
@@ -166,7 +175,7 @@ class Context(HandlerContext):
 
     def check_cancelled(self) -> Checkpoint:
         """Stop here if the job should stop: raises JobCancelled, TimeoutError or LeaseLost."""
-        self._call.check()
+        self._check()
         if self._deadline is not None and time.monotonic() > self._deadline[0]:
             error = self._deadline[1]()
             raise error
@@ -177,8 +186,18 @@ class Context(HandlerContext):
 
         Workers renew leases automatically. Call this to be sure of the lease right before a side effect.
         """
-        self._call.check()
+        self._check()
         return self._services.heartbeat(self._call)
+
+    def _check(self) -> None:
+        """Raise why the handler should stop. One that caught that it has to wait is told again."""
+        if self._call.suspended is not None:
+            raise self._call.suspended
+        self._call.check()
+
+    def _leave(self, suspend: Suspend) -> NoReturn:
+        self._call.suspended = suspend
+        raise suspend
 
     @overload
     def enqueue(
@@ -215,6 +234,8 @@ class Context(HandlerContext):
         `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
         does not complete stores no follow-up jobs. If one of them is refused, this job fails with `FollowUpRefused`.
         """
+        if self._call.suspended is not None:
+            raise self._call.suspended
         job = self._call.job
         given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
         if with_outcome:

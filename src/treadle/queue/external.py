@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from treadle.model.errors import JobNotFound, LeaseLost
+from treadle.model.durations import Duration, duration_ms, shown
+from treadle.model.errors import InvalidInput, JobNotFound, LeaseLost
 from treadle.model.job import Job, checked_topic, short_text
 from treadle.model.payload import dumps
 from treadle.model.retry import families_of
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CLAIM = 100
 MAX_WAIT_S = 60.0
+MIN_LEASE_MS = 5_000
+MAX_LEASE_MS = 3_600_000
 MOST_LOST = 3
 
 
@@ -56,9 +59,11 @@ class ExternalWorkers:
         capabilities: Sequence[str],
         limit: int = 1,
         wait_s: float = 0.0,
+        lease: Duration | None = None,
         gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> list[tuple[Job, int]]:
         """Up to `limit` jobs with their tokens. Waits until there is one, `wait_s` is over or the worker is `gone`."""
+        lease_ms = self._lease_ms if lease is None else _checked_lease(lease)
         name = short_text(worker, "worker_id") or ""
         serves = {
             "topics": await self._claimable([checked_topic(topic) for topic in topics]),
@@ -68,7 +73,7 @@ class ExternalWorkers:
         store = (await self._queue.open()).store
         deadline = time.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
         news = asyncio.Event()
-        leases = _Leases(store, name, self._lease_ms, serves)
+        leases = _Leases(store, name, self._lease_ms, lease_ms, serves)
         unsubscribe = store.subscribe(lambda hint: news.set() if hint in (READY, LATER) else None)
         try:
             while not (claimed := await self._take(leases, min(max(limit, 1), MAX_CLAIM))):
@@ -145,10 +150,11 @@ class ExternalWorkers:
 
     # -- while it runs -----------------------------------------------------------------------------
 
-    async def heartbeat(self, job_id: str, token: int) -> tuple[Holding, int]:
-        """Renew the job's lease; returns its state and the time until which it is held."""
+    async def heartbeat(self, job_id: str, token: int, lease: Duration | None = None) -> tuple[Holding, int]:
+        """Renew the job's lease, by default for as long as the last time; returns its state and its new end."""
+        lease_ms = None if lease is None else _checked_lease(lease)
         store, held = await self._held(job_id, token)
-        renewed = await store.renew(held.job.lease, self._lease_ms)
+        renewed = await store.renew(held.job.lease, lease_ms)
         if renewed is None:
             raise _lost(job_id)
         return held, renewed.until
@@ -222,11 +228,12 @@ def _with_payload(job: Job, claimed: Claimed) -> Job:
 class _Leases:
     """One lease per job, and a spare one for claims, open while the worker waits: it shows the worker as live."""
 
-    def __init__(self, store: Store, name: str, lease_ms: int, serves: dict[str, Any]) -> None:
+    def __init__(self, store: Store, name: str, lease_ms: int, job_lease_ms: int, serves: dict[str, Any]) -> None:
         self.store = store
         self.serves = serves
         self._name = name
         self._lease_ms = lease_ms
+        self._job_lease_ms = job_lease_ms
         self._spare: int | None = None
         self._used: list[int] = []
         self._begun = 0.0
@@ -244,7 +251,7 @@ class _Leases:
     async def split(self, jobs: Sequence[Claimed]) -> None:
         """Give each job a lease with the full duration; the spare one stays without a job."""
         assert self._spare is not None
-        self._used += await self.store.split_lease(self._spare, jobs, self._lease_ms)
+        self._used += await self.store.split_lease(self._spare, jobs, self._job_lease_ms)
 
     def drop(self) -> None:
         self._spare = None
@@ -257,6 +264,13 @@ class _Leases:
         """Close leases that were not handed over, so that the next worker can claim their jobs."""
         for lease in [*self._used, *([] if self._spare is None else [self._spare])]:
             await self.store.close_lease(lease)
+
+
+def _checked_lease(lease: Duration) -> int:
+    lease_ms = duration_ms(lease, "lease")
+    if not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
+        raise InvalidInput(f"lease: {shown(lease)} is out of range (5 s to 1 h)", field="lease")
+    return lease_ms
 
 
 def _lost(job_id: str) -> LeaseLost:

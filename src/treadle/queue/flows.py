@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, overload
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from typing_extensions import TypeVar, Unpack
 
 from treadle.model.durations import Duration, duration_ms
@@ -56,6 +56,7 @@ class FlowStep(Generic[Call, ReturnT]):
         self.handler = handler
         """None: it waits for an answer."""
         self.spec = spec
+        self.answer = answer
         self.name = spec.name
         self.retry = retry
         self.when = when
@@ -162,7 +163,7 @@ class FlowHandler(Handler):
         return self._head.schema() if self._head else None
 
     def payload(self, text: str) -> Any:
-        return self._head.payload(text) if self._head else super().payload(text)
+        return self._head.payload(text) if self._head else from_json(text)
 
     def payload_text(self, payload: Any) -> str:
         return self._head.payload_text(payload) if self._head else dumps_object(payload)
@@ -294,9 +295,16 @@ def _checked_when(when: When | None, name: str) -> When | None:
 class Results(Mapping[str, Any]):
     """The results of completed steps, in the types of their functions; converted when they are asked for."""
 
-    def __init__(self, texts: Mapping[str, str | None], handler: Handler) -> None:
+    def __init__(
+        self,
+        texts: Mapping[str, str | None],
+        handler: Handler,
+        find_type: Callable[[str], ResultType | None] = lambda name: None,
+    ) -> None:
         self._texts = texts
         self._flow = handler.flow
+        self._find_type = find_type
+        """For a function that does not know its flow, because a process found it by its name."""
 
     def __getitem__(self, name: str) -> Any:
         name = getattr(name, "name", name)
@@ -304,7 +312,7 @@ class Results(Mapping[str, Any]):
             raise KeyError(f"step {name} has not completed")
         step = self._flow.step(name) if isinstance(self._flow, FlowHandler) else None
         text = self._texts[name]
-        return step.typed(text) if step else ResultType(None, name).value(text)
+        return step.typed(text) if step else (self._find_type(name) or ResultType(None, name)).value(text)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._texts)

@@ -10,9 +10,9 @@ from treadle.model.durations import Priority, priority_value
 from treadle.model.errors import InvalidInput, NotCancelable, TemplateDisabled
 from treadle.model.job import Job, to_ms
 from treadle.model.payload import dumps
-from treadle.model.status import Status
+from treadle.model.status import ENDED, Status
 from treadle.model.steps import DONE
-from treadle.policy.flow import Ran, rerun
+from treadle.policy.flow import Ran, check_mode, rerun
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
 from treadle.queue.new_jobs import checked_attempts
 from treadle.store.protocol import Store
@@ -58,11 +58,14 @@ async def requeue(
     def judge(job: SteeredJob) -> Outcome:
         if job.topic in disabled:
             raise TemplateDisabled(f"the template of {job.topic} is disabled: requeue is not possible")
-        steps = [Ran(step.name, step.place, step.state in DONE) for step in job.steps]
+        check_mode(how.mode, how.step)
+        if job.status not in ENDED:
+            return Requeued(how.force)  # refused, whichever steps it names
+        steps = [Ran(step.name, step.place, step.state in DONE, step.key, step.declared) for step in job.steps]
         chosen = rerun(steps, how.mode, how.step, job.status is Status.COMPLETED)
         if runs is not None:
             runs[job.id] = list(dict.fromkeys(step.name for step in steps)) if chosen.names is None else chosen.names
-        return Requeued(how.force, job.stale, chosen.mode if steps else "", chosen.names, how.payload)
+        return Requeued(how.force, job.stale, chosen.mode if steps else "", chosen.names, how.payload, chosen.runs)
 
     return await store.steer(ids, judge, dry_run=dry_run)
 

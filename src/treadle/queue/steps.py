@@ -17,19 +17,20 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from treadle.model.durations import Duration, duration_ms, format_ms
-from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout, suspend_in
+from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
 from treadle.model.steps import (
     SLEEP,
     STEP_TIMEOUT_MS,
     WAIT_IN_PLACE_MS,
+    StepState,
     checked_key,
     checked_name,
     is_sleep,
     shown_step,
 )
-from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call
+from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call, spent
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
 
@@ -60,6 +61,8 @@ class StepRecord(NamedTuple):
     error: str | None
     error_type: str | None
     input_hash: str | None
+    again: bool = False
+    """The next try follows in place."""
 
 
 class Wait(NamedTuple):
@@ -72,6 +75,8 @@ class Wait(NamedTuple):
     """The steps around it, with their keys: they can't go on before it is over."""
     refused: str | None = None
     """What is wrong with the answer that it has: it waits for another one."""
+    retries: bool = False
+    """Not a wait of its own: the step's next try is due after this time."""
 
 
 class Waited(NamedTuple):
@@ -98,6 +103,7 @@ class Run:
         retry: Retry | None,
         cancelable: bool,
     ) -> None:
+        ctx._check()
         if not callable(function):
             raise InvalidInput(f"step {str(name)[:100]}: {function!r} is not a function", field="function")
         self._ctx = ctx
@@ -125,12 +131,15 @@ class Run:
         recorded = False
         try:
             while isinstance(end := self._ended(await self._tried()), RetryInPlace):
+                await services.record_step(call, self._failed_try(end), self.name, self.key)
                 await asyncio.sleep(end.delay_ms / 1000)
             recorded = True
             await services.record_step(call, self._record(end), self.name, self.key)
         finally:
             if not recorded:
                 await services.record_step(call, None, self.name, self.key)
+        if self._pauses(end):
+            await services.wait_step(call, self._pause_of(end))
         return self._outcome(end)
 
     async def _tried(self) -> CallResult:
@@ -163,12 +172,15 @@ class Run:
         recorded = False
         try:
             while isinstance(end := self._ended(self._tried_here()), RetryInPlace):
+                services.record_step(call, self._failed_try(end), self.name, self.key)
                 self._pause(end.delay_ms / 1000)
             recorded = True
             services.record_step(call, self._record(end), self.name, self.key)
         finally:
             if not recorded:
                 services.record_step(call, None, self.name, self.key)
+        if self._pauses(end):
+            services.wait_step(call, self._pause_of(end))
         return self._outcome(end)
 
     def _tried_here(self) -> CallResult:
@@ -178,9 +190,10 @@ class Run:
         deadline = began + self._timeout_ms / 1000
         outer, self._ctx._deadline = self._ctx._deadline, (deadline, self._too_long)
         try:
-            value = self._function(*self._args)
-            if asyncio.iscoroutine(value):
-                value = asyncio.run(value)
+            with self._ctx._services.time_limit(self._timeout_ms / 1000, self._too_long):
+                value = self._function(*self._args)
+                if asyncio.iscoroutine(value):
+                    value = asyncio.run(value)
             if time.monotonic() > deadline:
                 raise self._too_long()
         except BaseException as error:
@@ -232,15 +245,28 @@ class Run:
         return after_call(self.name, result, None, Tries(self._tries, self._retry, 1, Retry()))
 
     def _record(self, end: StepEnd) -> StepRecord:
-        waits = self._error is not None and suspend_in(self._error) is not None
-        tries = self._tries - waits  # a wait inside a step gives the step's try back, too
-        return StepRecord(end.state, tries, self._ran_ms, end.result, end.error, end.error_type, self._hash)
+        ran_ms, self._ran_ms = self._ran_ms, 0
+        tries = spent(end, self._tries)
+        return StepRecord(end.state, tries, ran_ms, end.result, end.error, end.error_type, self._hash)
+
+    def _failed_try(self, end: RetryInPlace) -> StepRecord:
+        ended = StepEnd(StepState.PENDING, error=end.error, error_type=end.error_type)
+        return self._record(ended)._replace(again=True)
+
+    def _pauses(self, end: StepEnd) -> bool:
+        """Its next try is too far off to wait for it here."""
+        return isinstance(end.outcome, Snoozed) and end.error is not None
+
+    def _pause_of(self, end: StepEnd) -> Wait:
+        assert isinstance(end.outcome, Snoozed)
+        return Wait(self.name, self.key, end.outcome.delay_ms, None, True, _inside.get(), retries=True)
 
     def _outcome(self, end: StepEnd) -> Any:
         if self._error is None:
             return self._type.value(end.result)
-        if isinstance(end.outcome, Snoozed) and end.error is not None:
-            raise Suspend("snooze", end.outcome.reason, end.outcome.delay_ms)
+        if self._pauses(end):
+            assert isinstance(end.outcome, Snoozed)
+            self._ctx._leave(Suspend("snooze", end.outcome.reason, end.outcome.delay_ms))
         raise self._error
 
 
@@ -250,9 +276,13 @@ def nested(ctx: Context, name: str) -> str:
     return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
 
 
+def input_hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
 def _hash(args: Sequence[Any]) -> str | None:
     try:
-        return hashlib.sha256(to_json(args, fallback=repr)).hexdigest()[:32]
+        return input_hash(to_json(args, fallback=repr))
     except ValueError:
         return None
 
@@ -266,6 +296,7 @@ class Waiting:
     def __init__(
         self, ctx: Context, name: str, key: str | int, answer: Any, timeout: Duration | None, sleeps: bool = False
     ) -> None:
+        ctx._check()
         if not sleeps and isinstance(name, str) and is_sleep(name):
             raise InvalidInput(f"step: {name!r} is the name of ctx.sleep's steps; use another one", field="step")
         self._ctx = ctx
@@ -297,9 +328,7 @@ class Waiting:
     def _value(self, waited: Waited) -> Any:
         step = shown_step(self._wait.name, self._wait.key)
         if waited.state == "waits":
-            if self._wait.sleeps:
-                raise Suspend("snooze", f"{step}: until its time has come", max(waited.delay_ms or 0, 1))
-            raise Suspend("park", step)
+            self._ctx._leave(Suspend("snooze" if self._wait.sleeps else "park", step, waited.delay_ms))
         if waited.state == "failed":
             kind = WaitTimeout if waited.error_type == "WaitTimeout" else AnswerError
             raise kind(waited.error or f"step {step} failed")

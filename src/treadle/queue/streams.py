@@ -15,12 +15,20 @@ from treadle.store.views import Listing
 
 
 async def events(
-    feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool
+    feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool, whole: bool = False
 ) -> AsyncGenerator[dict[str, Any]]:
+    """`whole` keeps large payloads and results in the events."""
     async with contextlib.aclosing(_told(feed, topic, job_id, snapshot)) as told:
         async for one in told:
             if one is not None:
-                yield {"event": SNAPSHOT, **one.payload} if one.event == SNAPSHOT else from_json(one.data)
+                yield {"event": SNAPSHOT, **one.payload} if one.event == SNAPSHOT else _event(one, whole)
+
+
+def _event(told: FeedEvent, whole: bool) -> dict[str, Any]:
+    event: dict[str, Any] = from_json(told.data)
+    if whole and event.get("truncated"):
+        event["job"] = from_json(to_json(told.facts))
+    return event
 
 
 async def frames(feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool) -> AsyncGenerator[bytes]:
@@ -66,7 +74,7 @@ async def _snapshot(listener: Listener, wanted: Listing | str) -> FeedEvent:
 
 async def states(feed: Feed, job_id: str) -> AsyncGenerator[Job]:
     """One job now, and after each of its events until it has ended or is deleted."""
-    async with contextlib.aclosing(events(feed, None, job_id, snapshot=True)) as told:
+    async with contextlib.aclosing(events(feed, None, job_id, snapshot=True, whole=True)) as told:
         async for event in told:
             if event["event"] == RESYNC:
                 continue

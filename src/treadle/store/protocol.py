@@ -114,8 +114,9 @@ class Store(Protocol):
     async def open_lease(self, worker: str, lease_ms: int, serves: Mapping[str, Any] | None = None) -> int:
         """A new lease; `serves` says what the worker can do ({topics, capabilities, slots, host, version})."""
 
-    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
-        """Prolong a lease, even an expired one; None: it was taken back or given up."""
+    async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
+        """Prolong a lease, even an expired one, by default for as long as the last time. None: it was taken back or
+        given up."""
 
     async def close_lease(self, lease: int) -> None:
         """Give the lease up, so that its jobs can be reclaimed immediately."""
@@ -136,8 +137,8 @@ class Store(Protocol):
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        """Write what the steps of running jobs have done, with their events; returns (n, token) of those that are
-        lost, for which nothing was written."""
+        """Write what the steps of running jobs have done, with their events; returns (n, token) of lost jobs, for which
+        nothing was written."""
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         """What the steps of claimed jobs have done before, in one read."""
@@ -264,9 +265,9 @@ class Store(Protocol):
     async def write_records(
         self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
     ) -> Sequence[Record | None]:
-        """Create or change records in one transaction, together with the rate limits of topics. None: this one was not
-        written, because its id or key is taken, its version is a different one, or it is gone; the others are written.
-        `atomic`: then VersionConflict instead, and nothing is written."""
+        """Create or change records. None: this one was not written, because its id or key is taken, its version is a
+        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with the rate
+        limits of topics; VersionConflict instead of None, and nothing is written. Records and `rates` need `atomic`."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

@@ -256,7 +256,7 @@ class Assembly:
             return
         self._lost_lease = lease
         lease.lost = True
-        waiting = self.slots.inbox.take_all()
+        waiting = [*self.slots.inbox.take_aside(), *self.slots.inbox.take_all()]
         running = list(self.slots.running())
         self.metrics.lease_losses += len(waiting)
         log.warning("the lease is lost, and with it %d jobs", len(waiting) + len(running))

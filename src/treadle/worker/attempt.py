@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle.policy.judgement import Cause, Interrupt
+from treadle.policy.lifecycle import Parked, Snoozed
 from treadle.store.values import Claimed, NewJob, Touch
 from treadle.worker.call import Call
 from treadle.worker.lease_keeper import Lease
@@ -52,6 +53,11 @@ class Attempt:
     @property
     def lost(self) -> bool:
         return self.lease.lost or (self.interrupt is not None and self.interrupt.cause is Cause.LOST)
+
+    @property
+    def suspended(self) -> Parked | Snoozed | None:
+        """How it ends if its handler was told to wait."""
+        return None if self.steps is None else self.steps.suspended
 
     def report(self, percent: int, message: str) -> None:
         self.percent = percent

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.model.durations import duration_ms, format_ms
+from treadle.model.errors import Suspend
 from treadle.model.handler import Handler
 from treadle.policy.judgement import NOTHING, CallResult, Cause, Interrupt, Returned
 from treadle.queue.context import Context, HandlerServices, RunningCall
@@ -135,6 +136,7 @@ class Call:
     stuck = False
     error: BaseException | None = None
     """The handler's exception, if it was raised in this process."""
+    suspended: Suspend | None = None
 
     def __init__(self, attempt: Attempt, function: Function, payload: str, deadline: float) -> None:
         self.attempt = attempt

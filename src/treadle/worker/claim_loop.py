@@ -126,8 +126,10 @@ class ClaimLoop:
         now = time.monotonic()
         if now >= self._recount_at:
             await self._recount()
-        if now >= self._promote_at:
+        if now >= self._promote_at and not self._stopping:
             await self._promote()
+        if self._stopping:
+            return
         if now >= self._poll_at or now >= self._claimable_at:
             self._may_have_work = True
         limit = self._budget.limit(len(self._settler) + len(self._hooks)) if self._may_have_work else 0
@@ -260,7 +262,8 @@ class ClaimLoop:
                 return self._store_works()
 
     def _known_tokens(self) -> list[int]:
-        known = {job.token for job in self._slots.inbox.jobs}
+        inbox = self._slots.inbox
+        known = {job.token for job in (*inbox.jobs, *inbox.aside)}
         known.update(attempt.job.token for attempt in self._slots.running())
         known.update(settlement.job.token for settlement in self._settler.unwritten())
         return sorted(known)

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from treadle.model.durations import duration_ms
-from treadle.model.errors import LeaseLost
+from treadle.model.durations import duration_ms, format_ms
+from treadle.model.errors import AnswerError, LeaseLost, WaitTimeout
 from treadle.model.steps import StepState
 from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, RetryInPlace, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Cause, Interrupt
-from treadle.policy.lifecycle import Completed, Failed, Outcome, Parked, Released
+from treadle.policy.lifecycle import Completed, Outcome, Parked, Released
 from treadle.queue.context import Context, HandlerServices
 from treadle.queue.flows import FlowHandler, FlowStep
+from treadle.queue.steps import input_hash
 from treadle.store.protocol import Store
 from treadle.store.values import StepKey, StepWrite
 from treadle.worker.attempt import Attempt
@@ -38,6 +39,10 @@ class StepCall(Call):
     """The call of one declared step. Its progress is a part of its job's."""
 
     overall: Callable[[int], int]
+    left_s: float
+    """How long it may run: as long as its step, or what is left of the whole flow's time."""
+    of_flow_s: float | None = None
+    """The whole flow's limit, if that is the shorter one."""
 
     def report(self, percent: int, message: str) -> None:
         if self.attempt.steps is not None:
@@ -45,7 +50,13 @@ class StepCall(Call):
         self.attempt.report(self.overall(percent), message)
 
     def begin(self, now: float) -> None:
-        self.deadline = now + self.function.timeout_s
+        self.deadline = now + self.left_s
+
+    def time_out(self) -> bool:
+        if self.of_flow_s is None:
+            return super().time_out()
+        limit = format_ms(round(self.of_flow_s * 1000))
+        return self.stop(Interrupt(Cause.TIMEOUT, f"the flow was active longer than its limit of {limit}"))
 
 
 class FlowRunner:
@@ -67,6 +78,8 @@ class FlowRunner:
         """The number under which this code's template was saved."""
         self.limit_s = duration_ms(handler.template.timeout) / 1000 if handler.limited else None
         self.functions = functions
+        self.any_function = next(iter(functions.values()), None) or Function(handler)
+        """For the context of a `when` whose step has no code."""
         self.begin = begin
         self.store = store
         self.writer = writer
@@ -90,6 +103,7 @@ class FlowAttempt:
         self._planned = runner.handler.planned(loaded.steps if loaded and newer else ())
         self._limit_s = runner.limit_s
         self._whens: dict[str, bool] = {}
+        self._input_hash = input_hash(attempt.job.payload.encode())
         self._last_call: Call | None = None
         self._last_result: CallResult | None = None
 
@@ -130,7 +144,11 @@ class FlowAttempt:
         elif plan.take_answer is not None:
             await self._take_answer(plan.take_answer)
         elif plan.overdue is not None:
-            return self._overdue(plan.overdue)
+            return self._wait_failed(plan.overdue, flow.not_answered(plan.overdue), WaitTimeout.__name__)
+        elif plan.failed is not None:
+            known = self._steps.get(StepKey(plan.failed))
+            assert known, "only a step that is known has failed"
+            return self._wait_failed(plan.failed, known.error or "", known.error_type or "")
         elif plan.wait is not None:
             return self._park(self._step(plan.wait))
         elif plan.start is not None:
@@ -166,25 +184,31 @@ class FlowAttempt:
     async def _take_answer(self, name: str) -> None:
         reply = self._steps.early_answers()[name]
         state = StepState.COMPLETED if reply.error is None else StepState.FAILED
-        write = StepWrite(name, "", state, self._steps.place(name), started_ago_ms=0)
+        write = StepWrite(name, "", state, self._steps.place(name), 1, started_ago_ms=0)
         if reply.error is None:
             write = write._replace(result=reply.result or "null")
         else:
-            write = write._replace(error=reply.error, error_type="AnswerError")
+            write = write._replace(error=reply.error, error_type=AnswerError.__name__)
         await self._write(write, (StepKey(name),))
 
-    def _overdue(self, name: str) -> _End:
-        error = f"nobody answered step {name} in time"
-        place = self._steps.place(name)
-        write = StepWrite(name, "", StepState.FAILED, place, error=error, error_type="WaitTimeout")
-        self._steps.with_outcome(write)
-        return _End(Failed(f"WaitTimeout: {error}", "WaitTimeout"))
+    def _wait_failed(self, name: str, error: str, error_type: str) -> _End:
+        """The job's policy decides whether another attempt waits again."""
+        step = self._step(name)
+        self._last_call, self._last_result = self._new_call(step), flow.failed_wait(error, error_type)
+        end = after_call(name, self._last_result, None, self._tries(step, 1))
+        assert isinstance(end, StepEnd)
+        known = self._steps.get(StepKey(name))
+        attempt = known.attempt if known else 0
+        self._steps.with_outcome(StepWrite(name, "", StepState.FAILED, self._steps.place(name), attempt, error=error))
+        return _End(end.outcome)
 
     def _park(self, step: FlowStep[..., Any]) -> _End:
         spec = step.spec
         schema = None if spec.answer_schema is None else to_json(spec.answer_schema).decode()
         place = self._steps.place(step.name)
-        write = StepWrite(step.name, "", StepState.WAITING, place, title=spec.title or step.name)
+        known = self._steps.get(StepKey(step.name))
+        attempt = (known.attempt if known else 0) + 1
+        write = StepWrite(step.name, "", StepState.WAITING, place, attempt, spec.title or step.name)
         self._steps.with_outcome(write._replace(started_ago_ms=0, until_ms=spec.timeout_ms, schema=schema))
         return _End(Parked(step.name))
 
@@ -192,31 +216,41 @@ class FlowAttempt:
 
     async def _evaluate_when(self, step: FlowStep[..., Any]) -> _End | None:
         assert step.when
+        await self._read_large_results()
+        call = self._new_call(step)
         try:
-            await self._read_large_results()
-            call = self._new_call(step)
             payload = call.function.payload(call.payload)
             answer = step.when(Context(call, self._runner.services, payload), payload)
             self._whens[step.name] = bool(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # a user's function may raise anything
-            return await self._ended(step, after_call(step.name, describe(error), None, self._tries(step, 1)), 1, 0)
+            self._last_call, self._last_result = call, describe(error)
+            end = after_call(step.name, self._last_result, None, self._tries(step, 1)._replace(step_retry=None))
+            assert isinstance(end, StepEnd), "a condition is not tried in place"
+            return await self._ended(step, end, 1, 0)
         return None
 
     async def _call(self, step: FlowStep[..., Any]) -> _End | None:
         known = self._steps.get(StepKey(step.name))
         tries = flow.tries_before(known.state, known.attempt) if known else 0
         await self._read_large_results()
-        began = time.monotonic()
         while True:
             tries += 1
             call = self._new_call(step)
             self._steps.started(StepKey(step.name), tries)
+            began = time.monotonic()
             result = await self._called(call)
             if result is None:
                 return None  # the loop sees the interrupt
-            end = after_call(step.name, result, call.interruption(), self._tries(step, tries))
+            ran_ms = int((time.monotonic() - began) * 1000)
+            counts = self._tries(step, tries)
+            if call.of_flow_s is not None and call.interrupt is not None and call.interrupt.cause is Cause.TIMEOUT:
+                counts = counts._replace(step_retry=None)  # another try would have no time
+            end = after_call(step.name, result, call.interruption(), counts, self._attempt.suspended)
             if not isinstance(end, RetryInPlace):
-                return await self._ended(step, end, tries, int((time.monotonic() - began) * 1000))
+                return await self._ended(step, end, tries, ran_ms)
+            failed = StepEnd(StepState.PENDING, None, end.error, end.error_type)
+            written = self._steps.failed_try(self._ended_step(step, failed, tries, ran_ms))
+            await self._runner.writer.write(self._attempt, written)
             if await self._pause(end.delay_ms / 1000):
                 return None  # the loop sees the interrupt
 
@@ -240,45 +274,27 @@ class FlowAttempt:
         return result
 
     def _new_call(self, step: FlowStep[..., Any]) -> StepCall:
-        function = self._runner.functions.get(step.name) or next(iter(self._runner.functions.values()))
-        call = StepCall(self._attempt, function, self._attempt.job.payload, self._deadline(function.timeout_s))
+        function = self._runner.functions.get(step.name) or self._runner.any_function
+        call = StepCall(self._attempt, function, self._attempt.job.payload, 0.0)
+        call.left_s = function.timeout_s
+        if self._limit_s is not None:  # only active time counts
+            left_s = max(self._limit_s - self._steps.active_ms() / 1000, 0.0)
+            call.left_s = min(call.left_s, left_s)
+            call.of_flow_s = self._limit_s if left_s < function.timeout_s else None
+        call.begin(time.monotonic())
         call.step = step.name
         call.finishes_by = None if step.spec.cancelable else call.deadline
         call.overall = partial(flow.progress, self._planned, self._steps.facts())
         return call
 
-    def _deadline(self, timeout_s: float) -> float:
-        """The step's own limit, or what is left of the whole flow's; only active time counts."""
-        left_s = timeout_s if self._limit_s is None else self._limit_s - self._steps.active_ms() / 1000
-        return time.monotonic() + min(timeout_s, max(left_s, 0))
-
     def _tries(self, step: FlowStep[..., Any], tries: int) -> Tries:
         retry = self._runner.handler.template.retry
         return Tries(tries, step.retry, self._attempt.job.attempt, retry)
 
-    async def _ended(
-        self, step: FlowStep[..., Any], end: StepEnd | RetryInPlace, tries: int, ran_ms: int
-    ) -> _End | None:
-        if isinstance(end, RetryInPlace):  # a `when` that failed is not tried in place
-            end = StepEnd(StepState.FAILED, None, end.error, end.error_type, Failed(end.error, end.error_type, 1))
+    async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> _End | None:
         if end.lost:
             return _End(None)
-        said = self._steps.reported(StepKey(step.name))
-        write = StepWrite(
-            step.name,
-            "",
-            end.state,
-            self._steps.place(step.name),
-            tries,
-            step.spec.title or step.name,
-            said.percent,
-            said.message,
-            started_ago_ms=self._steps.started_ago_ms(StepKey(step.name)),
-            ran_ms=ran_ms,
-            error=end.error,
-            error_type=end.error_type,
-            result=end.result,
-        )
+        write = self._ended_step(step, end, tries, ran_ms)
         if end.outcome is not None:
             self._steps.note(write)
             self._steps.with_outcome(write)
@@ -289,6 +305,25 @@ class FlowAttempt:
             return _End(Completed(end.result))
         await self._write(write)
         return None
+
+    def _ended_step(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> StepWrite:
+        said = self._steps.reported(StepKey(step.name))
+        return StepWrite(
+            step.name,
+            "",
+            end.state,
+            self._steps.place(step.name),
+            flow.spent(end, tries),
+            step.spec.title or step.name,
+            said.percent,
+            said.message,
+            started_ago_ms=self._steps.started_ago_ms(StepKey(step.name)),
+            ran_ms=ran_ms,
+            error=end.error,
+            error_type=end.error_type,
+            result=end.result,
+            input_hash=self._input_hash,
+        )
 
     async def _read_large_results(self) -> None:
         """`ctx.results` answers without waiting, so everything it may be asked for is here before the call."""

@@ -16,6 +16,8 @@ class Inbox:
         self._added = 0
         self._arrivals: deque[tuple[int, float]] = deque()
         """(number added so far, time)"""
+        self.aside: list[Claimed] = []
+        """Jobs that a leaving worker will give back; no slot takes them."""
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -36,6 +38,13 @@ class Inbox:
     def take_all(self) -> list[Claimed]:
         jobs = list(self.jobs)
         self.jobs.clear()
+        return jobs
+
+    def set_aside(self) -> None:
+        self.aside += self.take_all()
+
+    def take_aside(self) -> list[Claimed]:
+        jobs, self.aside = self.aside, []
         return jobs
 
     def take_topic(self, topic: str) -> list[Claimed]:

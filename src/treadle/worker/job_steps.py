@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.model.errors import DoubledStep
 from treadle.model.steps import DONE, StepState, check_count, shown_step
-from treadle.policy.flow import Reply, StepFacts
-from treadle.policy.lifecycle import Outcome, Parked, Snoozed
+from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, StepFacts, set_aside
+from treadle.policy.lifecycle import Failed, Outcome, Parked, Snoozed
 from treadle.store.values import Checkpoint, ClaimedStep, Effects, StepKey, StepWrite
 from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
 
@@ -25,6 +25,16 @@ class Report(NamedTuple):
 NOT_REPORTED = Report(0, None)
 
 
+class Blocked(NamedTuple):
+    """A branch of the handler that can't go on."""
+
+    pause: Pause
+    outer: frozenset[StepKey]
+    """The steps around it: they can't go on either."""
+    wait: StepWrite | None
+    """Written if the attempt ends because of it."""
+
+
 class JobSteps:
     """Used on the worker's loop only, except for `report`."""
 
@@ -35,9 +45,9 @@ class JobSteps:
         self._answers = (
             {StepKey(one.name, one.key): Reply(one.result, one.error) for one in loaded.answers} if loaded else {}
         )
-        self._places = {name: place for place, name in enumerate(declared)}
-        for one in self._known.values():
-            self._places.setdefault(one.name, one.place)
+        self._declared = {name: place for place, name in enumerate(declared)}
+        self._places = {step: one.place for step, one in self._known.items()}
+        self._next_place = max([len(self._declared) - 1, *self._places.values()], default=-1) + 1
         self._begun: dict[StepKey, float] = {}
         self._under_way: dict[StepKey, StepWrite] = {}
         self._untold: set[StepKey] = set()
@@ -46,11 +56,12 @@ class JobSteps:
         self._flagged = loaded is not None
         self._last: list[StepWrite] = []
         self._last_consumed: list[StepKey] = []
-        self.waits: list[StepKey] = []
         self.active: set[StepKey] = set()
         """Steps that a handler made and that have not ended."""
-        self.blocked: set[StepKey] = set()
-        """Steps in which a wait was reached."""
+        self._paused: dict[StepKey, Blocked] = {}
+        self._failed_wait: ClaimedStep | None = None
+        self.suspended: Parked | Snoozed | None = None
+        """Set when no branch of the handler could go on: how the attempt ends, whatever the handler does now."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -90,11 +101,16 @@ class JobSteps:
         """How long the steps of the job have been active in all."""
         return sum(one.ran_ms for one in self._known.values())
 
-    def place(self, name: str) -> int:
-        outer = name.rpartition("/")[0]
-        if name not in self._places:
-            self._places[name] = self._places.get(outer, len(self._places))
-        return self._places[name]
+    def place(self, name: str, key: str = "") -> int:
+        """Where it was declared, or as the how-manieth it began; steps in a declared one are at its place."""
+        declared = self._declared.get(name.partition("/")[0])
+        if declared is not None:
+            return declared
+        step = StepKey(name, key)
+        if step not in self._places:
+            self._places[step] = self._next_place
+            self._next_place += 1
+        return self._places[step]
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -114,8 +130,15 @@ class JobSteps:
         """It is under way; written soon if it takes longer than a moment."""
         self._begun[step] = time.monotonic()
         self._reports.pop(step, None)
-        self._under_way[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(step.name), attempt)
+        self._under_way[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(*step), attempt)
         self._untold.add(step)
+
+    def failed_try(self, write: StepWrite) -> Checkpoint:
+        """Write it before the next try begins, which may make the steps in it again."""
+        inner = f"{write.name}/"
+        self._begun = {step: at for step, at in self._begun.items() if not step.name.startswith(inner)}
+        self.note(write)
+        return self.checkpoint([write])
 
     def started_ago_ms(self, step: StepKey) -> int:
         return int((time.monotonic() - self._begun.get(step, time.monotonic())) * 1000)
@@ -154,6 +177,31 @@ class JobSteps:
     def reported(self, step: StepKey) -> Report:
         said = self._reports.get(step, NOT_REPORTED)
         return said._replace(message=_storable(said.message))
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def block(self, step: StepKey, blocked: Blocked) -> None:
+        self._paused[step] = blocked
+
+    def unblock(self, step: StepKey) -> None:
+        """Its handler no longer waits for it."""
+        self._paused.pop(step, None)
+
+    @property
+    def can_go_on(self) -> bool:
+        return bool(self.active.difference(*(one.outer for one in self._paused.values())))
+
+    def suspend(self) -> None:
+        """No branch can go on: the attempt is over. Steps in which a wait was reached begin anew."""
+        self.suspended = set_aside([one.pause for one in self._paused.values()])
+        for step in frozenset().union(*(one.outer for one in self._paused.values())):
+            write = self._under_way.get(step)
+            if write is not None:
+                self.with_outcome(write._replace(state=StepState.PENDING, attempt=write.attempt - 1))
+
+    def wait_failed(self, step: ClaimedStep) -> None:
+        """The handler hears of it; if it does not catch that, the next attempt waits again."""
+        self._failed_wait = step
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -198,13 +246,21 @@ class JobSteps:
             self._last_consumed.append(consumed)
 
     def effects(self, outcome: Outcome) -> Effects | None:
-        """Waits begin only if the attempt ends because of them: a handler may have caught that it should wait."""
-        waits = isinstance(outcome, Parked | Snoozed)
-        last = tuple(one for one in self._last if waits or one.state is not StepState.WAITING)
+        """Waits of a handler begin only if the attempt ends because of them."""
+        last = tuple(self._last)
+        if outcome is self.suspended:
+            last += tuple(one.wait for one in self._paused.values() if one.wait is not None)
+        if isinstance(outcome, Failed) and outcome.error_type in WAIT_ERRORS and self._failed_wait is not None:
+            last += (told(self._failed_wait),)
         # Even if there is nothing to add: a job that has steps in the database is not settled as one without.
         if not last and not self._last_consumed and not self._flagged:
             return None
         return Effects(steps=last, consumed=tuple(self._last_consumed))
+
+
+def told(wait: ClaimedStep) -> StepWrite:
+    """A wait that failed, once its job has failed because of it."""
+    return StepWrite(wait.name, wait.key, StepState.FAILED, wait.place, wait.attempt, error=wait.error)
 
 
 def _storable(message: str | None) -> str | None:

@@ -52,14 +52,17 @@ class SingleCall:
         return judge(result, call.interruption(), self._retry, attempt.job.attempt)  # type: ignore[arg-type]
 
     async def _rest(self, call: Call, begun: Coroutine[Any, Any, CallResult]) -> Outcome | None:
-        result = await begun
-        return judge(result, call.interruption(), self._retry, call.attempt.job.attempt)
+        return self._judge(call, await begun)
+
+    def _judge(self, call: Call, result: CallResult) -> Outcome | None:
+        attempt = call.attempt
+        return judge(result, call.interruption(), self._retry, attempt.job.attempt, attempt.suspended)
 
     async def _after_hooks(self, call: Call, hooks: TopicHooks) -> Outcome | None:
         result = await hooks.start(call)
         if result is None:
             result = await result_of(self._begin(call))
-        outcome = judge(result, call.interruption(), self._retry, call.attempt.job.attempt)
+        outcome = self._judge(call, result)
         if outcome is not None:
             hooks.expect(call, result)
         return outcome

@@ -26,7 +26,7 @@ CLEAN_UP_S = 2.0
 LAST_WRITES_S = 5.0
 # What each of the last calls gets, even if the others have used up the time.
 LEAST_S = 0.5
-# After a second stop: time to give back the running jobs.
+# After a second stop: time to give back the running jobs. A claim on its way gets the first half of it.
 GIVE_BACK_S = 0.5
 SHOWN_JOBS = 10
 
@@ -47,13 +47,28 @@ async def wind_down(engine: Assembly, drain_s: float) -> None:
 
 
 async def _finish_jobs(engine: Assembly, until: float) -> None:
-    slots = engine.slots
-    engine.claims.stop()
-    slots.release(slots.inbox.take_all(), "the worker stopped")
-    # A running claim is never cancelled; the claim loop gives its jobs back.
-    await asyncio.wait({engine.claiming}, timeout=max(LAST_WRITES_S, until - time.monotonic()))
+    _stop_starting(engine)
+    await _claim_arrived(engine, LAST_WRITES_S)
+    _release_waiting(engine)
+    await _claim_arrived(engine, until - time.monotonic())
     if not await _idle_within(engine, until - time.monotonic()):
         await _interrupt_all(engine)
+
+
+def _stop_starting(engine: Assembly) -> None:
+    engine.claims.stop()
+    engine.slots.inbox.set_aside()
+
+
+async def _claim_arrived(engine: Assembly, seconds: float) -> None:
+    """A claim is never cancelled; the claim loop gives its jobs back. A job that was given back before it arrived could
+    come with it.
+    """
+    await asyncio.wait({engine.claiming}, timeout=max(seconds, 0))
+
+
+def _release_waiting(engine: Assembly) -> None:
+    engine.slots.release(engine.slots.inbox.take_aside(), "the worker stopped")
 
 
 async def _idle_within(engine: Assembly, seconds: float) -> bool:
@@ -105,10 +120,13 @@ async def leave_now(engine: Assembly) -> None:
     """Give back every job and leave. Jobs that can't be written in time are reclaimed when the lease expires."""
     if not engine.started:
         return
+    leave_by = time.monotonic() + GIVE_BACK_S
+    _stop_starting(engine)
+    await _claim_arrived(engine, GIVE_BACK_S / 2)
     _give_back_all(engine)
     try:
-        async with asyncio.timeout(GIVE_BACK_S):
-            await asyncio.wait({engine.claiming})  # it may have claimed again a job that was just given back
+        async with asyncio.timeout(leave_by - time.monotonic()):
+            await asyncio.wait({engine.claiming})
             await engine.settler.flushed()
             await engine.store.close_lease(engine.slots.lease.id)
     except Exception as error:  # there is no time for a retry
@@ -118,16 +136,16 @@ async def leave_now(engine: Assembly) -> None:
 
 def _give_back_all(engine: Assembly) -> None:
     slots, left = engine.slots, list(engine.slots.running())
-    engine.claims.stop()
     engine.processes.abandon()
-    slots.release(slots.inbox.take_all(), "the worker stopped")
+    _release_waiting(engine)
     for attempt in left:
         attempt.stop(Cause.SHUTDOWN, "the worker stopped")
         slots.abandon(attempt)
     if left:
         shown = ", ".join(f"{attempt.job.topic} {attempt.job.id}" for attempt in left[:SHOWN_JOBS])
         more = f" and {len(left) - SHOWN_JOBS} more" if len(left) > SHOWN_JOBS else ""
-        log.warning("left %d jobs behind and gave them back: %s%s", len(left), shown, more)
+        what = "1 job behind and gave it" if len(left) == 1 else f"{len(left)} jobs behind and gave them"
+        log.warning("left %s back: %s%s", what, shown, more)
 
 
 def abandon(engine: Assembly) -> None:

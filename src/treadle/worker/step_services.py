@@ -12,15 +12,15 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from treadle.model.errors import JobCancelled
+from treadle.model.errors import AnswerError, JobCancelled, WaitTimeout
 from treadle.model.steps import DONE, StepState, shown_step
-from treadle.policy.flow import tries_before
+from treadle.policy.flow import Pause, Reply, not_answered, tries_before
 from treadle.policy.judgement import Cause
 from treadle.queue.steps import Known, StepRecord, Wait, Waited
 from treadle.store.values import ClaimedStep, StepKey, StepWrite
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call
-from treadle.worker.job_steps import JobSteps
+from treadle.worker.job_steps import Blocked, JobSteps
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Store
@@ -75,6 +75,10 @@ class StepServices:
         """Store the end of a step before anything else happens; None: it was interrupted."""
         attempt = call.attempt
         steps, step = steps_of(attempt), StepKey(name, key)
+        if record is not None and record.again:
+            await self._writer.write(attempt, steps.failed_try(_write_of(record, steps, step)))
+            steps.started(step, record.attempt + 1)
+            return
         inner = next((one for one in attempt.calls if one.parent is call and (one.step, one.key) == step), None)
         try:
             steps.abandon(step)  # from here on, nobody says that it is under way
@@ -83,19 +87,7 @@ class StepServices:
                 attempt.news = True
             if record is None:
                 return
-            write = StepWrite(
-                name,
-                key,
-                StepState(record.state),
-                steps.place(name),
-                record.attempt,
-                started_ago_ms=steps.started_ago_ms(step),
-                ran_ms=record.ran_ms,
-                error=record.error,
-                error_type=record.error_type,
-                result=record.result,
-                input_hash=record.input_hash,
-            )
+            write = _write_of(record, steps, step)
             if write.state is StepState.PENDING and write.error is None:
                 steps.with_outcome(write)  # it waits, and so does its job: nothing can follow
             else:
@@ -110,31 +102,41 @@ class StepServices:
         """What became of a wait; if it goes on, its row is written with the end of this attempt."""
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         self._check(call)
+        if wait.retries:
+            return await self._block(steps, step, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
         if wait.refused is not None:
             return await self._waits_again(call, steps, wait, step)
         found = steps.begin(step)
         if found is not None and found.state is StepState.COMPLETED:
             return Waited("done", await self._result(call.attempt, steps, step, found))
-        if found is not None and found.state is StepState.FAILED:
-            return Waited("failed", None, found.error, found.error_type)
+        if found is not None and found.state is StepState.FAILED and found.error_type is not None:
+            return _failed(steps, found)
         reply = steps.early_answer(step)
         left_ms = found.left_ms if found and found.state is StepState.WAITING else wait.timeout_ms
         over = found is not None and found.state is StepState.WAITING and left_ms is not None and left_ms <= 0
         if reply is None and not over:
             return await self._goes_on(steps, wait, step, found, left_ms)
-        write = StepWrite(wait.name, wait.key, StepState.COMPLETED, steps.place(wait.name), 1, started_ago_ms=None)
+        return await self._ends(call, steps, wait, step, reply)
+
+    async def _ends(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey, reply: Reply | None) -> Waited:
+        """It has its answer, or its time is over."""
+        found = steps.get(step)
+        write = StepWrite(*step, StepState.COMPLETED, steps.place(*step), max(found.attempt if found else 0, 1))
         if reply is not None and reply.error is not None:
-            write = write._replace(state=StepState.FAILED, error=reply.error, error_type="AnswerError")
+            write = write._replace(state=StepState.FAILED, error=reply.error, error_type=AnswerError.__name__)
         elif reply is not None:
             write = write._replace(result=reply.result or "null", started_ago_ms=0)
         elif not wait.sleeps:
-            error = f"nobody answered step {wait.name} in time"
-            write = write._replace(state=StepState.FAILED, error=error, error_type="WaitTimeout")
+            error = not_answered(shown_step(*step))
+            write = write._replace(state=StepState.FAILED, error=error, error_type=WaitTimeout.__name__)
         consumed = [step] if reply is not None else []
         await self._writer.write(call.attempt, steps.checkpoint([write], consumed))
         steps.note(write)
-        state = "done" if write.state is StepState.COMPLETED else "failed"
-        return Waited(state, write.result, write.error, write.error_type)
+        if write.state is StepState.COMPLETED:
+            return Waited("done", write.result)
+        known = steps.get(step)
+        assert known
+        return _failed(steps, known)
 
     async def _waits_again(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey) -> Waited:
         """An answer that came before anybody knew what it has to look like, and that turned out wrong, is dropped."""
@@ -145,27 +147,36 @@ class StepServices:
     async def _goes_on(
         self, steps: JobSteps, wait: Wait, step: StepKey, found: ClaimedStep | None, left_ms: int | None
     ) -> Waited:
-        if found is None or found.state is not StepState.WAITING:
-            steps.with_outcome(
-                StepWrite(
-                    wait.name,
-                    wait.key,
-                    StepState.WAITING,
-                    steps.place(wait.name),
-                    started_ago_ms=0,
-                    until_ms=wait.timeout_ms,
-                    schema=wait.schema,
-                )
-            )
-        steps.waits.append(step)
-        steps.blocked |= {StepKey(*outer) for outer in wait.inside}
-        # Other branches of the handler go on; the job is set aside when none is left that could.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        while steps.active - steps.blocked:
-            await asyncio.sleep(0.01)
-            await asyncio.sleep(0)
-        return Waited("waits", delay_ms=left_ms)
+        pause = Pause("sleep" if wait.sleeps else "answer", shown_step(*step), left_ms)
+        if found is not None and found.state is StepState.WAITING:
+            return await self._block(steps, step, wait, pause)
+        write = StepWrite(
+            *step,
+            StepState.WAITING,
+            steps.place(*step),
+            (found.attempt if found else 0) + 1,
+            started_ago_ms=0,
+            until_ms=wait.timeout_ms,
+            schema=wait.schema,
+        )
+        return await self._block(steps, step, wait, pause, write)
+
+    async def _block(
+        self, steps: JobSteps, step: StepKey, wait: Wait, pause: Pause, write: StepWrite | None = None
+    ) -> Waited:
+        """Other branches of the handler go on; the job is set aside when none is left that could."""
+        steps.block(step, Blocked(pause, frozenset(StepKey(*outer) for outer in wait.inside), write))
+        try:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            while steps.can_go_on:
+                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
+        except BaseException:
+            steps.unblock(step)
+            raise
+        steps.suspend()
+        return Waited("waits", delay_ms=pause.delay_ms)
 
     def _check(self, call: Call) -> None:
         """No step begins once a cancel was asked."""
@@ -173,6 +184,26 @@ class StepServices:
         interrupt = call.attempt.interrupt
         if interrupt is not None and interrupt.cause is Cause.CANCEL:
             raise JobCancelled(interrupt.reason)
+
+
+def _write_of(record: StepRecord, steps: JobSteps, step: StepKey) -> StepWrite:
+    return StepWrite(
+        *step,
+        StepState(record.state),
+        steps.place(*step),
+        record.attempt,
+        started_ago_ms=steps.started_ago_ms(step),
+        ran_ms=record.ran_ms,
+        error=record.error,
+        error_type=record.error_type,
+        result=record.result,
+        input_hash=record.input_hash,
+    )
+
+
+def _failed(steps: JobSteps, wait: ClaimedStep) -> Waited:
+    steps.wait_failed(wait)
+    return Waited("failed", None, wait.error, wait.error_type)
 
 
 def steps_of(attempt: Attempt) -> JobSteps:

@@ -159,6 +159,53 @@ def test_a_deviation_is_one(stage: Stage, rule: str) -> None:
     assert any(stage.ours(rule, caller) != stage.theirs(rule, caller) for caller in callers)
 
 
+# What PocketBase refuses and ours allows: docs/rules.md has each of them, with the reason.
+ALLOWED_HERE_ALONE = [
+    "priority != '5'",
+    "@request.auth.level != '3'",
+    "topic != @request.query.n:isset",
+    "@request.auth.nope.x != ''",
+    "topic !~ '__'",
+    "'aXb' !~ topic",
+]
+OF_THE_SAME_KIND = ["priority != @request.query.n:isset"]
+RULES_PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
+
+
+@pytest.mark.parametrize("rule", ALLOWED_HERE_ALONE)
+def test_what_ours_alone_allows_stands_on_the_page(stage: Stage, rule: str) -> None:
+    page = RULES_PAGE.read_text().partition("## Where it allows what PocketBase refuses")[2].partition("\n## ")[0]
+    assert f"`{rule}`" in page
+    assert stage.server.accepts("jobs", listRule=rule)
+    callers: list[Mapping[str, Any]] = [{}, stage.user]
+    assert any(set(stage.ours(rule, caller)) - set(stage.theirs(rule, caller)) for caller in callers)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        rule
+        for group in DEVIATIONS.values()
+        for rule in group
+        if rule not in ALLOWED_HERE_ALONE and rule not in OF_THE_SAME_KIND
+    ],
+)
+def test_every_other_deviation_only_refuses_more(stage: Stage, rule: str) -> None:
+    assert stage.server.accepts("jobs", listRule=rule)
+    for caller in ({}, stage.user):
+        assert set(stage.ours(rule, caller)) <= set(stage.theirs(rule, caller)), caller
+
+
+def test_what_ours_alone_allows_to_create_stands_on_the_page(stage: Stage) -> None:
+    rule, body = "priority !~ 0", {"priority": 5}
+    assert f"`{rule}`" in RULES_PAGE.read_text()
+    assert stage.server.accepts("jobs", createRule=rule)
+    assert not stage.server.client.post(RECORDS, json=body).is_success
+    made = as_job(stage.server.ask("POST", RECORDS, **body))
+    assert matches(rules.parse_rule(rule).bind(RequestFacts(method="POST", body=body)), made)
+    stage.server.ask("DELETE", f"{RECORDS}/{made['id']}")
+
+
 def test_a_path_below_a_plain_field_is_an_error_there_and_nobodys_here(stage: Stage) -> None:
     rule = "1 = 1 || @request.auth.role.x = ''"
     assert stage.server.accepts("jobs", listRule=rule)
@@ -218,6 +265,8 @@ BODIES: list[dict[str, Any]] = [
     {"topic": "", "priority": 2.5, "extra": {"k": [True, 1]}, "runAt": "nonsense"},
     {"topic": {"a": 1}, "priority": {"a": 1}, "payload": None},
     {"topic": ["Mail"], "payload": "text"},
+    {"topic": False, "extra": False},
+    {"topic": True, "extra": True},
 ]
 BODY_RULES = [
     "@request.body.topic = '5'",
@@ -235,6 +284,9 @@ BODY_RULES = [
     "@request.body.extra = null",
     "@request.body.extra:isset = true",
     "@request.body.extra:lower = 'word'",
+    "@request.body.extra:lower ~ 0",
+    "@request.body.extra:lower = 0",
+    "@request.body.extra:lower !~ 'false'",
     "@request.body.extra.k.0 = true",
     "@request.body.extra.k.1 = 1",
     "@request.body.extra.k:isset = true",

@@ -12,8 +12,8 @@ from treadle.accounts import SUPERUSERS, USERS, Account, SignInFailed, TooManyAt
 from treadle.http import documents as doc
 from treadle.http import request_models as req
 from treadle.http.access import refusal
-from treadle.http.bodies import ANYBODY, body_of
-from treadle.http.errors import ApiError
+from treadle.http.bodies import ANYBODY, read_body
+from treadle.http.errors import REQUIRED, ApiError
 from treadle.http.openapi import spec
 from treadle.http.server import Server, ServerDep, answer
 
@@ -21,6 +21,20 @@ router = APIRouter(tags=["accounts"])
 CollectionName = Annotated[str, Path(json_schema_extra={"enum": [USERS, SUPERUSERS]})]
 DAY_S = 86_400
 COOKIE_S = {USERS: 5 * DAY_S, SUPERUSERS: DAY_S}
+
+
+async def _credentials(request: Request) -> req.SignInBody:
+    """The body; errors in it have PocketBase's messages."""
+    _check_collection(request.path_params["collection"])
+    try:
+        return await read_body(request, req.SignInBody, ANYBODY)
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        blank = bool(error.data) and all(field["code"] == REQUIRED for field in error.data.values())
+        data = {name: {"code": REQUIRED, "message": "Cannot be blank."} for name in error.data} if blank else error.data
+        message = f"An error occurred while {'validating' if blank else 'loading'} the submitted data."
+        raise ApiError(400, error.code, message, data) from None
 
 
 @router.post(
@@ -31,14 +45,13 @@ async def auth_with_password(
     request: Request,
     here: ServerDep,
     collection: CollectionName,
-    body: Annotated[req.SignInBody, Depends(body_of(req.SignInBody, ANYBODY))],
+    body: Annotated[req.SignInBody, Depends(_credentials)],
     cookie: bool = False,
 ) -> Response:
     """A token for an e-mail address and its password; with `cookie=true` also a session for the browser.
 
     Any token sent with the request is ignored, because an expired one may be the reason for signing in.
     """
-    _check_collection(collection)
     try:
         account = await here.accounts.sign_in(collection, body.identity, body.password, here.front.client(request))
     except SignInFailed:

@@ -13,7 +13,7 @@ from treadle.accounts import Caller
 from treadle.http import documents as doc
 from treadle.http import request_models as req
 from treadle.http.access import refusal
-from treadle.http.bodies import body_of, read_body
+from treadle.http.bodies import ANYBODY, SIGNED_IN, body_of, read_body
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
@@ -141,6 +141,8 @@ async def requeue(
 async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
     """Answer a step that waits, or will, with a result or an error. The first answer counts."""
     body = await _may_answer(request, here, id)
+    if "result" not in body.model_fields_set and body.error is None:
+        raise bad_field("result", "give a result (null is one, too) or an error")
     caller = await here.access.caller(request)
     done = await here.queue.signal(
         id, body.step, body.result, error=body.error, key=body.key, answered_by=caller.account_id
@@ -161,7 +163,7 @@ async def _may_answer(request: Request, here: Server, id: str) -> req.SignalBody
     except ApiError as error:
         denied = error
     try:
-        body = await read_body(request, req.SignalBody)
+        body = await read_body(request, req.SignalBody, SIGNED_IN if denied is None else ANYBODY)
     except (ApiError, TreadleError) as error:
         raise denied or error from None
     (job,) = await here.jobs([id])

@@ -49,9 +49,14 @@ async def claim(
     request: Request, here: ServerDep, body: Annotated[req.ClaimBody, Depends(body_of(req.ClaimBody))]
 ) -> Response:
     """Claim jobs, each with the token needed to report on it; `wait` waits until one is available."""
-    wait_s = duration_ms(body.wait, "wait") / 1000
     claimed = await here.external.claim(
-        body.workerId, body.topics, body.capabilities, body.limit, wait_s, gone=request.is_disconnected
+        body.workerId,
+        body.topics,
+        body.capabilities,
+        body.limit,
+        wait_s=duration_ms(body.wait, "wait") / 1000,
+        lease=body.lease,
+        gone=request.is_disconnected,
     )
     return answer({"items": [{**job.as_json(), "token": str(token)} for job, token in claimed]})
 
@@ -67,12 +72,12 @@ async def drain(
     return Response(status_code=204)
 
 
-@router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=req.TokenBody, errors=(404, 409)))
+@router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=req.HeartbeatBody, errors=(404, 409)))
 async def heartbeat(
-    here: ServerDep, id: JobId, body: Annotated[req.TokenBody, Depends(body_of(req.TokenBody))]
+    here: ServerDep, id: JobId, body: Annotated[req.HeartbeatBody, Depends(body_of(req.HeartbeatBody))]
 ) -> Response:
     """Renew the lease; the response says whether a cancel was requested."""
-    return _held(*await here.external.heartbeat(id, body.token))
+    return _held(*await here.external.heartbeat(id, body.token, body.lease))
 
 
 @router.post("/api/workers/jobs/{id}/progress", **spec(doc.HoldDocument, body=req.ProgressBody, errors=(404, 409)))

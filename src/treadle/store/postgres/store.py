@@ -23,6 +23,7 @@ from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
+from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
@@ -280,39 +281,29 @@ class PostgresStore(SqlStore):
         tell = wakeups.of_new(jobs)
         return await (self.transact_patiently((), script, tell) if patient else self.transact_or_busy(script, tell))
 
-    async def _sure_insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
+    async def _sure_insert(
+        self, jobs: Sequence[NewJob], atomic: bool, *, once_more: bool = True
+    ) -> list[Inserted | Refused]:
         """If the connection breaks at COMMIT, check which jobs exist and insert the others again."""
         try:
-            return await self._insert(jobs, atomic)
+            answers = await self._insert(jobs, atomic)
         except StoreBusy:
             raise
-        except StoreUnavailable:
-            return await self._insert_missing(jobs, atomic)
-        except asyncpg.UniqueViolationError:
-            if not await self._when_created(jobs):
+        except (StoreUnavailable, asyncpg.UniqueViolationError) as error:
+            check_ids(jobs)
+            if isinstance(error, StoreUnavailable) and not once_more:
                 raise
-            # An earlier try was still committing when it was checked, and this one comes after a wait for a lock.
-            return await self._insert_missing(jobs, atomic)
-
-    async def _insert_missing(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        """A missing job was never tried, was refused, or is represented by an older one; another insert tells which."""
-        there = await self._when_created(jobs)
-        missing = [job for job in jobs if job.id not in there]
-        try:
-            told = iter(await self._insert(missing, atomic) if missing else ())
-        except asyncpg.UniqueViolationError:
-            # The server was still working on the first try during the check and has inserted them since.
-            return await self._insert_missing(jobs, atomic)
-        return [Inserted(there[job.id]) if job.id in there else next(told) for job in jobs]
-
-    async def _when_created(self, jobs: Sequence[NewJob]) -> dict[str, int]:
-        sql = "SELECT id::text, created_at FROM treadle.jobs WHERE id = ANY($1::uuid[])"
-        return dict(await self.pools.fetch(sql, [job.id for job in jobs]))
+            found = await self.stored(jobs)
+            if isinstance(error, asyncpg.UniqueViolationError) and not found:
+                raise
+            return await insert_again(
+                jobs, atomic, found, lambda others: self._sure_insert(others, atomic, once_more=False)
+            )
+        return answers if all(job.plain for job in jobs) else await as_first_answered(jobs, answers, self.stored)
 
     async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         if not (jobs[0].plain and _alike(jobs)):
-            answers = await self.transact_or_busy(lambda: scripts.insert(jobs, atomic))
-            return [_own(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+            return await self.transact_or_busy(lambda: scripts.insert(jobs, atomic))
         at = await self._insert_alike(jobs)
         while at is None:
             # The lane does not exist: this is its first enqueue, or the transaction that added it rolled back.
@@ -462,11 +453,6 @@ async def read_on(connection: Any, reading: Reading[T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-
-
-def _own(job: NewJob, answer: Inserted | Refused) -> Inserted | Refused:
-    """If this same job already holds the key, the first try succeeded after all."""
-    return Inserted(answer.at) if isinstance(answer, Inserted) and answer.existing_id == job.id else answer
 
 
 def _wanted(wants: Wants) -> tuple[Any, ...]:

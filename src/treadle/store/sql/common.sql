@@ -148,10 +148,12 @@ SELECT j.n, j.lane, j.limit_key, ~j.priority, j.run_at, j.limit_most, t.attempt
 FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
 -- name: place_parked
--- Set aside until an answer comes, or until the first of its waits is over.
+-- Set aside until an answer comes, until the first of its waits is over, or until a step is due for its next try.
 INSERT INTO {parked} (n, lane, attempt, until)
-SELECT j.n, j.lane, t.attempt, (SELECT min(s.until) FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting')
-FROM {rows: n bigint, attempt integer} {seek: jobs j ON j.n = t.n} ORDER BY 1
+SELECT j.n, j.lane, t.attempt, coalesce(
+    (SELECT min(s.until) FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting' AND s.until < t.wake_at), t.wake_at,
+    (SELECT min(s.until) FROM {steps} s WHERE s.n = j.n AND s.state = 'waiting'))
+FROM {rows: n bigint, attempt integer, wake_at bigint} {seek: jobs j ON j.n = t.n} ORDER BY 1
 
 -- name: clear_deadline
 -- A requeued job has no deadline.
@@ -258,7 +260,7 @@ RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, p
 
 -- name: settled_by
 -- Endings with these tokens: shows whether a settle happened when its COMMIT got no answer.
-SELECT o.n FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
+SELECT o.n, o.status FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
 
 -- name: mark_cancel
 -- Ask running jobs to stop.
@@ -297,12 +299,14 @@ WHERE true
 DELETE FROM {outcomes} WHERE n {among: n bigint}
 
 -- name: add_notes
--- The last failure and the last worker of jobs that are pending again.
-INSERT INTO {notes} AS x (n, error, error_type, worker)
-SELECT t.n, t.error, t.error_type, t.worker FROM {rows: n bigint, error text, error_type text, worker integer}
+-- The last failure, the last worker and, if they have steps, the progress of jobs that are pending again or wait.
+INSERT INTO {notes} AS x (n, error, error_type, worker, progress, message)
+SELECT t.n, t.error, t.error_type, t.worker, t.progress, t.message
+FROM {rows: n bigint, error text, error_type text, worker integer, progress integer, message text}
 WHERE true
 ON CONFLICT (n) DO UPDATE SET error = coalesce(excluded.error, x.error), error_type = coalesce(excluded.error_type, x.error_type),
-    worker = coalesce(excluded.worker, x.worker)
+    worker = coalesce(excluded.worker, x.worker), progress = coalesce(excluded.progress, x.progress),
+    message = coalesce(excluded.message, x.message)
 
 -- name: drop_notes
 DELETE FROM {notes} WHERE n {among: n bigint}
@@ -359,6 +363,10 @@ DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING m
 SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
     j.limit_policy, j.limit_most
 FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
+
+-- name: stored_jobs
+-- The jobs among these that an earlier try of an insert has stored.
+SELECT CAST(j.id AS text), j.topic, CAST(j.payload AS text), j.created_at FROM {rows: id uuid} {seek: jobs j ON j.id = t.id}
 
 -- name: job_facts
 -- The same by number.
@@ -593,7 +601,8 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, k.attempt, 0), coalesce(o.token, r.token), o.status,
     coalesce(o.claimed_at, r.claimed_at), coalesce(o.started_at, r.started_at), o.ended_at,
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
-    coalesce(o.progress, r.progress, CASE WHEN k.n IS NOT NULL THEN {step_progress} END), coalesce(o.message, r.message),
+    coalesce(o.progress, r.progress, CASE WHEN (j.flags & 32) <> 0 THEN coalesce({step_progress}, x.progress) END),
+    coalesce(o.message, r.message, x.message),
     {json_text: o.result},
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
@@ -733,7 +742,7 @@ WHERE true ORDER BY 1, 2, 3
 ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
     progress = coalesce(excluded.progress, x.progress), message = coalesce(excluded.message, x.message),
     started_at = coalesce(excluded.started_at, x.started_at), ended_at = excluded.ended_at, ran_ms = x.ran_ms + excluded.ran_ms,
-    until = coalesce(excluded.until, x.until), error = excluded.error, error_type = excluded.error_type,
+    until = CASE excluded.state WHEN 'waiting' THEN excluded.until ELSE x.until END, error = excluded.error, error_type = excluded.error_type,
     result = excluded.result, result_size = excluded.result_size,
     input_hash = coalesce(excluded.input_hash, x.input_hash), title = coalesce(excluded.title, x.title),
     schema = coalesce(excluded.schema, x.schema)
@@ -752,6 +761,10 @@ UPDATE {steps} SET state = (SELECT max(t.state) FROM {rows: state text}), error 
     ended_at = (SELECT max(t.ended_at) FROM {rows: ended_at bigint})
 WHERE n {among: n bigint} AND state = (SELECT max(t.was) FROM {rows: was text})
 
+-- name: restart_clocks
+-- A new attempt has all of its flow's time.
+UPDATE {steps} SET ran_ms = 0 WHERE n {among: n bigint} AND ran_ms > 0
+
 -- name: flag_steps
 -- Jobs that have steps from now on.
 UPDATE {jobs} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
@@ -766,7 +779,8 @@ UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps
 -- The steps of ended jobs, without their results.
-SELECT s.n, s.name, s.key, s.place, s.state, s.attempt FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END
+FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
 ORDER BY s.n, s.place, s.name, s.key
 
 -- name: lock_steps

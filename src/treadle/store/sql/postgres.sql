@@ -227,7 +227,8 @@ ORDER BY x.id LIMIT (SELECT max(t.top) FROM {rows: top bigint})
 -- name: renew_lease
 -- Renew a lease, late or not, and read the cancel requests for its jobs; no row means that it was taken back or given
 -- up. One statement: a worker frozen between two would keep the reaper from its lease.
-UPDATE {leases} l SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
+UPDATE {leases} l SET until = {now} + coalesce((SELECT t.ms FROM {rows: ms bigint}), l.until - l.renewed_at),
+    renewed_at = {now}
 WHERE l.id = (SELECT t.lease FROM {rows: lease bigint}) AND l.until > 0
 RETURNING l.until, (SELECT json_agg(json_build_array(r.n, r.token, coalesce(r.cancel_reason, '')))
     FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = l.id), (l.serves ->> 'draining')::boolean

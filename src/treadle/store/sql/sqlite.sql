@@ -150,7 +150,8 @@ UPDATE {jobs} SET run_at = t.run_at FROM {rows: n bigint, run_at bigint} WHERE {
 -- name: renew_lease
 -- Renew a lease, late or not, and read the cancel requests for its jobs; no row means that it was taken back or given
 -- up.
-UPDATE {leases} SET until = {now} + (SELECT t.ms FROM {rows: ms bigint}), renewed_at = {now}
+UPDATE {leases} SET until = {now} + coalesce((SELECT t.ms FROM {rows: ms bigint}), until - renewed_at),
+    renewed_at = {now}
 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
 RETURNING until, (SELECT json_group_array(json_array(r.n, r.token, coalesce(r.cancel_reason, '')))
     FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.lease = {leases}.id), json_extract(serves, '$.draining')

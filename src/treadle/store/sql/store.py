@@ -146,6 +146,11 @@ class SqlStore(ABC):
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         return None
 
+    async def stored(self, jobs: Sequence[NewJob]) -> list[Any]:
+        """The ones that exist: id, topic, payload, time of creation."""
+        document = to_json([{"id": job.id} for job in jobs]).decode()
+        return await self.read_by_key(self.queries["stored_jobs"].sql, [document])
+
     async def now(self) -> int:
         return int((await self._ask("clock"))[0][0])
 
@@ -179,7 +184,7 @@ class SqlStore(ABC):
             await self._change("name_lease", [{"lease": lease}])
         return int(lease)
 
-    async def renew(self, lease: int, lease_ms: int) -> Renewed | None:
+    async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
         rows = await self._change("renew_lease", [{"lease": lease, "ms": lease_ms}])
         if not rows:
             return None
@@ -580,6 +585,8 @@ class SqlStore(ABC):
     ) -> Sequence[Record | None]:
         if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
+        if rates and writes and not atomic:
+            raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 

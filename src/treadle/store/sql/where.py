@@ -44,8 +44,8 @@ COLUMNS: Mapping[str, str] = {
     "lastError": "coalesce({o}.error, {x}.error)",
     "errorType": "coalesce({o}.error_type, {x}.error_type)",
     "progress": "CASE WHEN {o}.status = 'completed' THEN 100 ELSE coalesce({o}.progress, {r}.progress, "
-    "CASE WHEN {k}.n IS NOT NULL THEN {step_progress} END, 0) END",
-    "progressMessage": "coalesce({o}.message, {r}.message)",
+    "CASE WHEN ({j}.flags & 32) <> 0 THEN coalesce({step_progress}, {x}.progress) END, 0) END",
+    "progressMessage": "coalesce({o}.message, {r}.message, {x}.message)",
     "step": "CASE WHEN ({j}.flags & 32) <> 0 THEN {current_step} END",
     "steps": "coalesce(CASE WHEN ({j}.flags & 32) <> 0 THEN {step_document} END, {empty_list})",
     "attempt": _ATTEMPT,

@@ -20,6 +20,7 @@ from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import Migration, missing
 from treadle.store.sql.queries import Query
+from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import lane_of
 from treadle.store.sql.store import SqlStore
@@ -147,16 +148,26 @@ class SqliteStore(SqlStore):
         # Their claim is next in the writer's queue, usually in time for the same commit.
         self.hub.tell_claimants(self)
         answers: list[Inserted | Refused]
-        answers, lanes = await writing
+        try:
+            answers, lanes = await writing
+        except sqlite3.IntegrityError:  # an id exists: an earlier try succeeded, and its answer was lost
+            check_ids(jobs)
+            found = await self.stored(jobs)
+            if not found:
+                raise
+            return await insert_again(jobs, atomic, found, lambda others: self.insert(others, atomic=atomic))
         # Remembered only after the transaction that registered them has committed.
         self._lanes |= lanes
         self.hub.publish(wakeups.of_new(jobs), told=self)
-        return answers
+        return answers if all(job.plain for job in jobs) else await as_first_answered(jobs, answers, self.stored)
 
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         if not jobs:
             return []
-        written = self.engine.write_here(functools.partial(self._insert, jobs, False))
+        try:
+            written = self.engine.write_here(functools.partial(self._insert, jobs, False))
+        except sqlite3.IntegrityError:
+            return None  # `insert` looks for an earlier try
         if written is BUSY:
             return None
         answers: list[Inserted | Refused]

@@ -69,7 +69,8 @@ from treadle.testing.contract.settling import (
     GuardContract,
     SettleContract,
 )
-from treadle.testing.contract.steps import CheckpointContract, RequeueStepsContract, WaitContract
+from treadle.testing.contract.steps import CheckpointContract, WaitContract
+from treadle.testing.contract.steps_again import KeptContract, RequeueStepsContract
 from treadle.testing.contract.suite import ContractPart
 
 
@@ -119,6 +120,8 @@ class StoreContract:
     class TestWait(WaitContract): ...
 
     class TestRequeueSteps(RequeueStepsContract): ...
+
+    class TestKept(KeptContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -224,6 +227,7 @@ __all__ = [
     "IdempotencyContract",
     "InsertContract",
     "InvariantContract",
+    "KeptContract",
     "KeyRaceContract",
     "LastAttemptContract",
     "LeaderContract",

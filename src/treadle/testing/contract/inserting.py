@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from treadle.model.errors import KeyReused, NotRepeatable
+from treadle.model.errors import InvalidInput, KeyReused, NotRepeatable
 from treadle.model.job import from_ms
 from treadle.model.status import Status
+from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
 from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
 from treadle.store.values import Inserted
@@ -18,7 +19,16 @@ from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import ENDED, HOUR, MINUTE, TOPIC, Workbench, new_job
 
-NEARLY_NOW = timedelta(minutes=1)
+AGAIN: list[dict[str, Any]] = [
+    {},
+    {"delay_ms": HOUR},
+    {"expires_in_ms": HOUR},
+    {"idempotency_key": "k"},
+    {"dedupe_key": "d"},
+    {"limit": Limit("k", QUEUE, 1)},
+    {"limit": Limit("k", REJECT, 1)},
+    {"limit": Limit("k", REPLACE, 1)},
+]
 
 
 class InsertContract(ContractPart):
@@ -134,15 +144,47 @@ class InsertContract(ContractPart):
         assert seen.expires_at is not None
         assert seen.expires_at - seen.created_at == timedelta(hours=1)
 
-    async def test_an_id_is_one_job(self, bench: Workbench) -> None:
-        """Every job gets a new id, so the same one again is another try: refused, or answered with the first."""
-        job = new_job()
-        [made] = await bench.store.insert([job])
-        try:
-            assert await bench.store.insert([job]) == [made]
-        except Exception as error:
-            assert "unique" in str(error).lower()
+    @pytest.mark.parametrize("kind", AGAIN)
+    async def test_an_insert_that_is_sent_again_is_answered_as_the_first_time(
+        self, bench: Workbench, kind: dict[str, Any]
+    ) -> None:
+        """Its answer was lost, perhaps after the commit. The job may have been claimed since."""
+        job = new_job(**kind)
+        made = await bench.store.insert([job])
+        assert await bench.store.insert([job]) == made
+        await bench.claimable()
+        assert await bench.store.insert([job], atomic=False) == made
         assert await bench.store.count(Listing()) == 1
+
+    async def test_of_a_batch_that_is_sent_again_only_missing_jobs_are_inserted(self, bench: Workbench) -> None:
+        old = [new_job(), new_job(idempotency_key="k"), new_job(expires_in_ms=HOUR)]
+        new = [new_job(topic="other"), new_job(idempotency_key="l")]
+        first = [(await bench.store.insert([job]))[0] for job in old]
+        mixed = [old[0], new[0], old[1], new[1], old[2]]
+        answers = await bench.store.insert(mixed)
+        assert [answers[0], answers[2], answers[4]] == first
+        assert [isinstance(one, Inserted) and one.existing_id for one in (answers[1], answers[3])] == [None, None]
+        assert await bench.store.insert(mixed) == answers
+        assert await bench.store.count(Listing()) == 5
+
+    async def test_the_id_of_another_job_is_refused(self, bench: Workbench) -> None:
+        first = new_job()
+        await bench.store.insert([first])
+        for another in (first._replace(payload='{"another":1}'), first._replace(topic="another")):
+            with pytest.raises(KeyReused, match=f"the id {first.id} belongs to a job with another topic or payload"):
+                await bench.store.insert([new_job(), another])
+            refused, stored = await bench.store.insert([another, new_job()], atomic=False)
+            assert isinstance(refused, KeyReused)
+            assert isinstance(stored, Inserted)
+        seen = await bench.job(first.id)
+        assert (seen.topic, seen.payload) == (TOPIC, {"to": "ann"})
+        assert await bench.store.count(Listing()) == 3
+
+    async def test_an_id_is_given_once_in_a_batch(self, bench: Workbench) -> None:
+        job = new_job()
+        with pytest.raises(InvalidInput, match="two jobs of one batch"):
+            await bench.store.insert([job, job])
+        assert await bench.store.count(Listing()) == 0
 
     async def test_all_or_nothing(self, bench: Workbench) -> None:
         first = await bench.enqueue_one(idempotency_key="k", payload='{"a":1}')

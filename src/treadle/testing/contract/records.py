@@ -337,6 +337,21 @@ class RecordContract(ContractPart):
         await bench.enqueue(2)
         assert len(await bench.claim(2)) == 2, "the rate was not stored"
 
+    async def test_a_taken_key_never_drops_the_rates_that_come_with_it(self, bench: Workbench) -> None:
+        [old, _] = await bench.store.write_records([RecordWrite("template", id, id, "{}") for id in ("a", "b")])
+        writes = [RecordWrite("template", "a", "b", "[]", version=1), RecordWrite("template", "c", "c", "{}")]
+        rates = [TopicRate(TOPIC, 1, HOUR)]
+        with pytest.raises(InvalidInput, match="atomic=True"):
+            await bench.store.write_records(writes, rates=rates)
+        with pytest.raises(VersionConflict):
+            await bench.store.write_records(writes, atomic=True, rates=rates)
+        assert [one.id for one in await bench.store.find_records("template")] == ["a", "b"]
+        written = await bench.store.write_records(writes[1:], atomic=True, rates=rates)
+        assert [one and one.id for one in written] == ["c"]
+        assert await bench.store.get_records([("template", "a")]) == [old]
+        await bench.enqueue(2)
+        assert len(await bench.claim(2)) == 1, "the rate was stored with the record"
+
     async def test_of_many_who_write_the_same_records_one_does(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(3)]
         await bench.store.write_records([RecordWrite("template", "e", "e", "{}")])

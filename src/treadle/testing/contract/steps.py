@@ -13,7 +13,7 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy import rules
 from treadle.policy.admission import QUEUE, Limit
-from treadle.policy.lifecycle import Completed, Failed, Parked, Released, Requeued, Snoozed
+from treadle.policy.lifecycle import Completed, Parked, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.values import (
     Answer,
@@ -29,7 +29,7 @@ from treadle.store.values import (
 )
 from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, settlement
+from treadle.testing.workbench import HOUR, MINUTE, Workbench, settlement
 
 FLOW = (NewStep("fetch", "Fetch it"), NewStep("approve", "approve"), NewStep("publish", "publish"))
 DONE = StepState.COMPLETED
@@ -362,6 +362,27 @@ class WaitContract(ContractPart):
         assert wait.left_ms is not None
         assert wait.left_ms <= 0
 
+    async def test_a_step_that_is_due_again_wakes_it_before_its_waits_are_over(self, bench: Workbench) -> None:
+        for wait_ms, wake_ms, first_ms in ((HOUR, MINUTE, MINUTE), (MINUTE, HOUR, MINUTE), (None, MINUTE, MINUTE)):
+            id = await bench.enqueue_one(steps=FLOW)
+            job = await bench.claim_one()
+            wait = Effects(steps=(write("approve", StepState.WAITING, until_ms=wait_ms),))
+            await bench.store.settle([settlement(job, Parked("approve", wake_ms))._replace(effects=wait)])
+            until = (await bench.job(id)).waits_until
+            assert until is not None
+            assert abs(until.timestamp() * 1000 - await bench.store.now() - first_ms) < MINUTE / 2
+            await bench.pass_time(first_ms + 1)
+            assert await bench.promoted()
+            await bench.settle(await bench.claim_one(), Completed())
+
+    async def test_a_new_wait_has_its_own_end(self, bench: Workbench) -> None:
+        """Also if the one before had one and this one has none."""
+        id = await waiting(bench)
+        await bench.pass_time(HOUR + MINUTE)
+        await bench.promoted()
+        assert await park(bench, await bench.claim_one(), write("approve", StepState.WAITING))
+        assert (await bench.job(id)).waits_until is None
+
     async def test_a_wait_without_an_end(self, bench: Workbench) -> None:
         await bench.enqueue_one(steps=FLOW)
         assert await park(bench, await bench.claim_one(), write("approve", StepState.WAITING))
@@ -433,76 +454,3 @@ class WaitContract(ContractPart):
         assert await bench.promoted()
         again = await bench.claim_one()
         assert ((await bench.store.claimed_steps([again.n]))[again.n].steps[0].left_ms or 1) <= 0
-
-
-class RequeueStepsContract(ContractPart):
-    async def failed(self, bench: Workbench) -> str:
-        id = await bench.enqueue_one(steps=FLOW)
-        job = await bench.claim_one()
-        large = '"' + "x" * 70_000 + '"'
-        await bench.store.checkpoint(job.lease, [checkpoint(job, write("fetch", result=large))])
-        await bench.store.checkpoint(job.lease, [checkpoint(job, write("approve", result="1"))])
-        wrong = write("publish", StepState.FAILED, error="Boom", error_type="Boom")
-        await bench.store.settle([settlement(job, Failed("Boom", "Boom"))._replace(effects=Effects(steps=(wrong,)))])
-        return id
-
-    async def requeued(self, bench: Workbench, id: str, outcome: Requeued) -> dict[str, str]:
-        [job] = await bench.store.steer([id], lambda _: outcome)
-        assert isinstance(job, Job)
-        assert job.status is Status.PENDING
-        return states(job)
-
-    async def test_only_what_did_not_complete(self, bench: Workbench) -> None:
-        id = await self.failed(bench)
-        outcome = Requeued(mode="unfinished", steps=("publish",))
-        assert await self.requeued(bench, id, outcome) == {
-            "fetch": "completed",
-            "approve": "completed",
-            "publish": "pending",
-        }
-        job = await bench.claim_one()
-        assert len(await bench.store.step_results(job.n, [StepKey("fetch")])) == 1
-
-    async def test_everything(self, bench: Workbench) -> None:
-        id = await self.failed(bench)
-        assert set((await self.requeued(bench, id, Requeued(mode="all"))).values()) == {"pending"}
-        job = await bench.claim_one()
-        assert await bench.store.step_results(job.n, [StepKey("fetch")]) == {}
-        assert (await bench.job(id)).step is None
-
-    async def test_from_a_step_on(self, bench: Workbench) -> None:
-        id = await self.failed(bench)
-        outcome = Requeued(mode="from", steps=("approve", "publish"))
-        assert await self.requeued(bench, id, outcome) == {
-            "fetch": "completed",
-            "approve": "pending",
-            "publish": "pending",
-        }
-        assert await answered(bench, id) is None
-
-    async def test_a_handlers_own_steps_are_made_anew(self, bench: Workbench) -> None:
-        id = await bench.enqueue_one()
-        job = await bench.claim_one()
-        await bench.store.checkpoint(job.lease, [checkpoint(job, write("llm", key="0"), write("llm", key="1"))])
-        await bench.settle(job, Failed("Boom", "Boom"))
-        assert await self.requeued(bench, id, Requeued(mode="all")) == {}
-
-    async def test_the_judge_sees_the_steps(self, bench: Workbench) -> None:
-        id = await self.failed(bench)
-        seen: list[tuple[str, StepState]] = []
-
-        def judge(job: Any) -> Requeued:
-            seen[:] = [(step.name, step.state) for step in job.steps]
-            return Requeued(mode="all")
-
-        await bench.store.steer([id], judge, dry_run=True)
-        assert seen == [("fetch", DONE), ("approve", DONE), ("publish", StepState.FAILED)]
-        assert await bench.status(id) is Status.FAILED
-
-    async def test_a_new_payload_and_the_old_one_in_the_history(self, bench: Workbench) -> None:
-        id = await self.failed(bench)
-        await self.requeued(bench, id, Requeued(mode="all", payload='{"to": "bob"}'))
-        assert (await bench.job(id)).payload == {"to": "bob"}
-        event = (await bench.store.events(id) or [])[-1]
-        assert event.metadata["payload"] == {"to": "ann"}
-        assert (await bench.claim_one(topics=[TOPIC])).payload in ('{"to": "bob"}', '{"to":"bob"}')

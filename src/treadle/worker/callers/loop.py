@@ -14,6 +14,7 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any
 
+from treadle.model.errors import Suspend
 from treadle.policy.judgement import CallResult
 from treadle.queue.context import Context, HandlerServices
 from treadle.worker.call import Begun, ServedCall
@@ -61,7 +62,7 @@ class LoopCaller:
         assert task
         call.on_interrupt = task.cancel
         try:
-            value = await _go_on(variables, coroutine, waits_for)
+            value = await _go_on(call, variables, coroutine, waits_for)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except _Exited as exited:
@@ -84,7 +85,9 @@ class _Exited(Exception):
 
 
 @types.coroutine
-def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+def _go_on(
+    call: ServedCall, variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for: Any
+) -> Generator[Any, Any, Any]:
     """Pass what the coroutine waits for up to the loop, and pass the loop's answers down to it."""
     resume: Callable[[Any], Any]
     while True:
@@ -97,9 +100,19 @@ def _go_on(variables: Variables, coroutine: Coroutine[Any, Any, Any], waits_for:
             resume, value = coroutine.throw, error
         else:
             resume, value = coroutine.send, sent
+            if call.suspended is not None and _collected(waits_for):
+                resume, value = coroutine.throw, call.suspended
         try:
             waits_for = variables.run(resume, value)
         except StopIteration as returned:
             return returned.value
         except GeneratorExit as error:
             raise _Exited(error) from None
+
+
+def _collected(future: Any) -> bool:
+    """Whether `asyncio.gather(…, return_exceptions=True)` would return a Suspend as if it were a result."""
+    if not isinstance(future, asyncio.Future) or not future.done() or future.cancelled() or future.exception():
+        return False
+    results = future.result()
+    return isinstance(results, list) and any(isinstance(one, Suspend) for one in results)

@@ -12,12 +12,13 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from treadle.model.errors import InvalidInput, JobCancelled
 from treadle.model.handler import Handler
 from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
+from treadle.queue.flows import FlowHandler
 from treadle.queue.hooks import Middleware
 from treadle.queue.steps import StepRecord, Wait
 from treadle.telemetry import tracing
@@ -182,6 +183,7 @@ class Conversation:
                 "functions": functions,
                 "step": call.step,
                 "results": results,
+                "types": _types(call.function.handler, results),
             }
         )
         while True:
@@ -237,6 +239,14 @@ class Conversation:
             case {"for": "wait", "wait": wait}:
                 return list(await self._caller.services.wait_step(self._call, Wait(*wait)))
         raise InvalidInput(f"the worker does not know what a child asks for: {request['for']}")
+
+
+def _types(handler: Handler, results: Iterable[str]) -> wire.Message:
+    """By step, where the child finds the function that returned the result, or the class of the answer."""
+    flow = handler.flow
+    steps = [flow.step(name) for name in results] if isinstance(flow, FlowHandler) else []
+    found = {step.name: step.__wrapped__ or step.answer for step in steps if step}
+    return {name: _place(one) for name, one in found.items() if "<" not in getattr(one, "__qualname__", "<")}
 
 
 def _place(function: Callable[..., Any]) -> wire.Message:

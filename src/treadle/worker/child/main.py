@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from treadle.model.errors import LeaseLost
-from treadle.model.handler import Handler
+from treadle.model.errors import LeaseLost, Suspend
+from treadle.model.handler import Handler, ResultType, result_type
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.queue.context import Context
@@ -37,6 +37,7 @@ from treadle.worker.call import Function, perform, result_of
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.child import wire
 from treadle.worker.child.resources import CONNECTIONS, ChildResources
+from treadle.worker.child.time_limit import time_limit
 from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
 
@@ -115,7 +116,8 @@ class WorkerLine:
             return False
         match message:
             case {"is": "run", "job": job}:
-                self.call = ChildCall(Claimed(*job), self, message.get("step", ""), message.get("results", {}))
+                about = {name: message[name] for name in ("step", "results", "types") if name in message}
+                self.call = ChildCall(Claimed(*job), self, **about)
                 self.work.put((self.call, message))
             case {"is": "interrupt", "cause": cause, "reason": reason}:
                 if self.call:
@@ -138,13 +140,20 @@ class ChildCall:
 
     function: Function
     error: BaseException | None = None
+    suspended: Suspend | None = None
 
     def __init__(
-        self, job: Claimed, line: WorkerLine, step: str = "", results: Mapping[str, str | None] | None = None
+        self,
+        job: Claimed,
+        line: WorkerLine,
+        step: str = "",
+        results: Mapping[str, str | None] | None = None,
+        types: Mapping[str, wire.Message] | None = None,
     ) -> None:
         self.job = job
         self.step = step
         self._results = results or {}
+        self._types = types or {}
         self.payload = job.payload
         self.line = line
         self.told = threading.Event()
@@ -154,7 +163,14 @@ class ChildCall:
 
     @property
     def results(self) -> Mapping[str, Any]:
-        return Results(self._results, self.function.handler)
+        return Results(self._results, self.function.handler, self._find_type)
+
+    def _find_type(self, step: str) -> ResultType | None:
+        place = self._types.get(step)
+        if place is None:
+            return None
+        found = _find(**place)
+        return ResultType(found, step) if isinstance(found, type) else result_type(found)
 
     @property
     def over(self) -> bool:
@@ -197,6 +213,7 @@ class ChildServices:
 
     blocking = True
     describe = staticmethod(describe)
+    time_limit = staticmethod(time_limit)
 
     def __init__(self, call: ChildCall) -> None:
         self._call = call

@@ -10,7 +10,7 @@ from treadle.model.error_group import error_group
 from treadle.model.status import ENDED, Status
 from treadle.policy.admission import dedupe_key_becomes, started_in_time
 from treadle.policy.lifecycle import Outcome, RowState, decide
-from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE
+from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE, STEPS
 from treadle.store.sql.scripts.common import (
     JobFacts,
     LeaseOwner,
@@ -75,6 +75,10 @@ def _put_back(moves: Sequence[Move], now: int) -> Script[None]:
         yield "place_ready", _moved_positions(ready)
     if started := [m for m in moves if m.facts.flags & EXPIRES and started_in_time(m.transition.attempt)]:
         yield "drop_deadlines", numbers(move.facts.n for move in started)
+    # Nor does it if a job has done some of its steps and goes on with the others, though its attempt was given back.
+    if begun := [m.facts.n for m in moves if m.facts.flags & EXPIRES and m.facts.flags & STEPS and _ran(m)]:
+        yield "drop_deadlines", numbers(begun)
+        yield "started_in_time", numbers(begun)
 
 
 def _ran(move: Move) -> bool:
@@ -136,9 +140,17 @@ def _tally_row(move: Move, now: int) -> dict[str, Any]:
 
 
 def _note_row(move: Move) -> dict[str, Any]:
+    """What people see of it until it runs again. Without steps it starts anew, and so does its progress."""
     transition = move.transition
-    worker = move.worker.id if move.worker else None
-    return {"n": move.facts.n, "error": transition.error, "error_type": transition.error_type, "worker": worker}
+    attempt = move.attempt if move.facts.flags & STEPS else None
+    return {
+        "n": move.facts.n,
+        "error": transition.error,
+        "error_type": transition.error_type,
+        "worker": move.worker.id if move.worker else None,
+        "progress": attempt.progress if attempt else None,
+        "message": attempt.message if attempt else None,
+    }
 
 
 def moved_event_row(move: Move, now: int) -> dict[str, Any]:

@@ -291,6 +291,8 @@ def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
 def _runs_again(step: ClaimedStep, outcome: Requeued) -> bool:
     if outcome.steps is None:
         return True
+    if outcome.runs is not None:
+        return (step.name, step.key) in outcome.runs
     return step.name in outcome.steps and (outcome.mode != "unfinished" or step.state not in DONE)
 
 

@@ -9,7 +9,7 @@ from treadle.model import events
 from treadle.model.errors import StepEnded, UnknownStep, WrongState
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
-from treadle.policy.flow import interrupted
+from treadle.policy.flow import interrupted, restarts_clock
 from treadle.policy.lifecycle import Answered, RowState, WaitOver, decide
 from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
@@ -128,11 +128,13 @@ def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
                 alike.setdefault((one.was, one.state), []).append(row)
     for rows in alike.values():
         yield "interrupt_steps", rows
+    if anew := [m.facts.n for m in moves if m.facts.flags & STEPS and restarts_clock(m.transition)]:
+        yield "restart_clocks", numbers(anew)
 
 
 def park(moves: Sequence[Move], now: int) -> Script[None]:
     """Set jobs aside until they are answered. One that has its answer already comes back in the same transaction."""
-    yield "place_parked", [{"n": move.facts.n, "attempt": move.transition.attempt} for move in moves]
+    yield "place_parked", [_parked_row(move, now) for move in moves]
     expiring = [move.facts.n for move in moves]
     yield "drop_deadlines", numbers(expiring)
     yield "started_in_time", numbers(expiring)
@@ -141,6 +143,15 @@ def park(moves: Sequence[Move], now: int) -> Script[None]:
         yield from _end_wait(n, StepWrite(name, key, StepState.WAITING, place, attempt), result, error, by, now)
     yield from use_answers([(row[0], StepKey(row[1], row[2])) for row in found])
     yield from wake({row[0] for row in found}, Answered())
+
+
+def _parked_row(move: Move, now: int) -> dict[str, Any]:
+    delay_ms = move.transition.delay_ms
+    return {
+        "n": move.facts.n,
+        "attempt": move.transition.attempt,
+        "wake_at": now + delay_ms if delay_ms else None,
+    }
 
 
 def wake(ns: Collection[int], outcome: Answered | WaitOver) -> Script[int]:
@@ -269,8 +280,9 @@ def _end_wait(
 
 def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
     found: dict[int, list[ClaimedStep]] = {}
-    for n, name, key, place, state, attempt in (yield "find_steps", numbers(ns)) if ns else []:
-        found.setdefault(n, []).append(ClaimedStep(name, key, place, StepState(state), attempt))
+    for n, name, key, place, state, attempt, declared in (yield "find_steps", numbers(ns)) if ns else []:
+        step = ClaimedStep(name, key, place, StepState(state), attempt)
+        found.setdefault(n, []).append(step._replace(declared=bool(declared)))
     return {n: tuple(steps) for n, steps in found.items()}
 
 
