@@ -305,8 +305,10 @@ async def test_requeue_from_a_step_that_is_not_there(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
     for body in ({"mode": "from"}, {"mode": "sideways"}, {"mode": "all", "step": "prepare"}):
         assert (await sqlite_api.post(f"/api/jobs/{job['id']}/requeue", body)).status_code == 400
-    answer = await sqlite_api.post(f"/api/jobs/{job['id']}/requeue", {"mode": "from", "step": "prepare"})
-    assert failure(answer) == (404, "unknown_step")
+    from_a_step = {"mode": "from", "step": "prepare"}
+    assert failure(await sqlite_api.post(f"/api/jobs/{job['id']}/requeue", from_a_step)) == (409, "wrong_state")
+    await sqlite_api.queue.cancel(job["id"])
+    assert failure(await sqlite_api.post(f"/api/jobs/{job['id']}/requeue", from_a_step)) == (404, "unknown_step")
 
 
 async def test_patch_a_pending_job(api: Api) -> None:

@@ -24,6 +24,7 @@ BAD_USAGE = 2
 REPLACE_ME = 75
 # The exit code of a worker that an operator drained, which is not replaced.
 DRAINED = 76
+CLEAN = (0, REPLACE_ME, DRAINED)
 
 
 def supervise(argv: Sequence[str], processes: int, *, until_done: bool = False) -> int:
@@ -57,10 +58,10 @@ class Supervisor:
         return self._failed
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """The first signal is forwarded as SIGTERM, the second as SIGKILL."""
+        """Forwarded as SIGTERM: workers drain at the first and give their jobs back at the second. The third kills."""
         self._signals += 1
         for member in self._members:
-            member.send(signal.SIGTERM if self._signals == 1 else signal.SIGKILL)
+            member.send(signal.SIGTERM if self._signals <= 2 else signal.SIGKILL)
         self._wake.set()
 
     def _look(self) -> bool:
@@ -70,7 +71,7 @@ class Supervisor:
             if code == BAD_USAGE and not self._signals:
                 self._failed = BAD_USAGE
                 self._hear(signal.SIGTERM, None)  # the others would fail as well
-            elif code not in (None, 0, REPLACE_ME, DRAINED) and self._signals:
+            elif code not in (None, *CLEAN) and self._signals and not member.ended_as_asked(code):
                 self._failed = self._failed or 1
             elif code == DRAINED or (code == 0 and self._until_done):
                 member.done = True
@@ -90,6 +91,9 @@ class Member:
         self._backoff = Backoff(first_s=0.1, most_s=30.0)
         self._started_at = 0.0
         self._start_at = 0.0
+        self._asked_to_stop = False
+        self._missed: signal.Signals | None = None
+        """A signal that arrived while the process was being started."""
         self.done = False
         """Not to be started again."""
 
@@ -106,6 +110,8 @@ class Member:
                 process_group=0,
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - a supervisor has no threads
             )
+            if self._missed is not None:
+                self._process.send_signal(self._missed)
 
     def ended(self) -> int | None:
         """The exit code of a process that has ended, reported once."""
@@ -115,16 +121,23 @@ class Member:
         if time.monotonic() - self._started_at > HEALTHY_AFTER_S:
             self._backoff.reset()
         delay = 0.0 if code == REPLACE_ME else self._backoff.delay_s()
-        level = logging.WARNING if code not in (0, REPLACE_ME, DRAINED) else logging.INFO
+        level = logging.INFO if code in CLEAN or self.ended_as_asked(code) else logging.WARNING
         log.log(level, "worker process %d ended with code %d", self._process.pid if self._process else 0, code)
         self._start_at = time.monotonic() + delay
         self._process = None
         return code
 
+    def ended_as_asked(self, code: int) -> bool:
+        """Whether SIGTERM ended it while it was still starting. Later, a worker handles the signal and ends with 0."""
+        return self._asked_to_stop and code == -signal.SIGTERM
+
     def send(self, number: signal.Signals) -> None:
+        self._asked_to_stop = True
         if self._process:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+        else:
+            self._missed = number
 
 
 def _end_with_parent() -> None:
