@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,13 @@ from playwright.sync_api import Browser, Page, sync_playwright
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 TREADLE = str(Path(sys.executable).with_name("treadle"))
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+# The fonts of a desktop, where they are installed: a server's own are uglier than what people see.
+FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
+<include>/etc/fonts/fonts.conf</include>
+<alias binding="strong"><family>system-ui</family><prefer><family>Inter</family></prefer></alias>
+<alias binding="strong"><family>sans-serif</family><prefer><family>Inter</family></prefer></alias>
+<alias binding="strong"><family>ui-monospace</family><prefer><family>JetBrains Mono</family></prefer></alias>
+</fontconfig>"""
 # Long enough for jobs of every kind to have come, failed and been retried.
 LIVELY_S = 75
 LOOKS = (("light", 1440), ("dark", 1440), ("phone", 380))
@@ -87,9 +95,18 @@ def take(browser: Browser, url: str, email: str, password: str) -> None:
         context.close()
 
 
+@contextmanager
+def desktop_fonts() -> Iterator[None]:
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        file.write(FONTS)
+        file.flush()
+        os.environ["FONTCONFIG_FILE"] = file.name
+        yield
+
+
 def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
-    with demo() as (url, email, password), sync_playwright() as playwright:
+    with desktop_fonts(), demo() as (url, email, password), sync_playwright() as playwright:
         path = next(filter(None, map(shutil.which, CHROMIUM)), None)
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         take(browser, url, email, password)

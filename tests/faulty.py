@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from treadle import Queue, StoreUnavailable
+from treadle.queue.intake import Intake
 from treadle.store.protocol import Store
 
 Around = Callable[..., Awaitable[Any]]
@@ -96,13 +97,26 @@ class FaultyStore:
         self.subscribe = lambda wake, **_: lambda: None
 
 
+def faulty(queue: Queue) -> FaultyStore:
+    """Put a faulty store around the one that an open queue has on this loop, for all that ask it from now on."""
+    session = queue._sessions.current()
+    faults = FaultyStore(session.store)
+    session.store = cast(Store, faults)
+    session.intake = Intake(session.store)
+    return faults
+
+
 class FaultyQueue(Queue):
     """All its stores are faulty ones: the one of its loop, and then those of its workers' lease keepers."""
 
-    def __init__(self, url: str, around_all: Around | None = None) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, around_all: Around | None = None, **options: Any) -> None:
+        super().__init__(url, **options)
         self._around_all = around_all
         self.stores: list[FaultyStore] = []
+
+    async def __aenter__(self) -> FaultyQueue:
+        await self.open()
+        return self
 
     def new_store(self) -> Store:
         self.stores.append(FaultyStore(super().new_store(), self._around_all))

@@ -10,6 +10,7 @@ from typing import Any
 from treadle import Context, Queue, Worker
 
 GATE, RUNS = "gate", "runs"
+PHASES = ("download", "process", "upload")
 
 
 def note_run(folder: Path, ctx: Context) -> None:
@@ -41,7 +42,34 @@ def make_queue(url: str, folder: Path) -> Queue:
     async def note(ctx: Context) -> None:
         note_run(folder, ctx)
 
+    add_pipeline(queue, folder)
     return queue
+
+
+def add_pipeline(queue: Queue, folder: Path) -> None:
+    """Three steps, each noted; the second one runs until the gate is open."""
+    flow = queue.flow("pipeline")
+
+    def note_step(name: str) -> None:
+        with (folder / RUNS).open("a") as file:
+            file.write(f"{name}\n")
+
+    @flow.step
+    async def download(ctx: Context, payload: dict[str, Any]) -> str:
+        note_step("download")
+        return "download"
+
+    @flow.step
+    async def process(ctx: Context, payload: dict[str, Any]) -> str:
+        note_step("process")
+        while not (folder / GATE).exists():
+            await asyncio.sleep(0.01)
+        return f"{ctx.results['download']}, process"
+
+    @flow.step
+    async def upload(ctx: Context, payload: dict[str, Any]) -> str:
+        note_step("upload")
+        return f"{ctx.results['process']}, upload"
 
 
 def main() -> None:

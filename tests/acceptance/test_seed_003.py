@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from tests.acceptance.conftest import Another, Start, StartProgram, Travel
 from tests.acceptance.program import runs
+from tests.faulty import faulty
 from tests.waiting import after_failures, in_status, lease_is, until
 from treadle import Context, InvalidInput, Job, Queue, Retry, Status, Worker
 from treadle.model.durations import PRIORITIES, duration_ms
@@ -472,16 +473,9 @@ async def test_worker_polls_for_what_nobody_told_it(queue: Queue, start: Start, 
     await in_status(queue, job, "completed")
 
 
-async def test_worker_claims_in_batches(queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_claims_in_batches(queue: Queue, start: Start) -> None:
     brought: list[int] = []
-    original = queue.store.claim
-
-    async def noting(*args: Any) -> Any:
-        claim = await original(*args)
-        brought.append(len(claim.jobs))
-        return claim
-
-    monkeypatch.setattr(queue.store, "claim", noting)
+    faulty(queue).after("claim", lambda claim: brought.append(len(claim.jobs)))
     queue.register("mail", noop)
     await queue.enqueue_many("mail", [{}] * 300)
     await start(queue)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.dashboard.visitor import Visitor, flash, visiting, words
+from tests.http.api import PASSWORD
 from treadle.model.status import Status
 
 
@@ -83,3 +84,17 @@ async def test_6_the_panel_shows_counts_success_rate_and_average_execution_time(
     for wanted in ("Pending 1", "Processing 0", "Completed 3", "Failed 1", "Success rate 75.0 %", "Average execution"):
         assert wanted in line
     assert re.search(r"Average execution (< 1 ms|\d+)", line)
+
+
+async def test_assumption_8_the_dashboard_is_for_superusers(url: str) -> None:
+    async with visiting(url, people=True, signed_in=False) as stranger:
+        for path in ("/_/", "/_/jobs", "/_/templates", "/_/schedules"):
+            answer = await stranger.get(path)
+            assert answer.status_code == 303
+            assert answer.headers["location"].startswith("/_/login")
+        user = await stranger.post("/_/login", identity="ann@example.com", password=PASSWORD)
+        assert user.status_code == 400
+        assert (await stranger.get("/_/jobs")).status_code == 303
+        root = await stranger.post("/_/login", identity="root@example.com", password=PASSWORD)
+        assert root.status_code == 303
+        assert (await stranger.get("/_/jobs")).status_code == 200

@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from tests.dashboard.flow_jobs import FlowJobs
 from tests.queue.hands import Hands, eventually
@@ -23,7 +25,7 @@ from treadle.store.values import Claimed, Touch
 class Site:
     """API and dashboard on a port of this machine; jobs are made and worked on through the same queue."""
 
-    def __init__(self, database: str, **options: Any) -> None:
+    def __init__(self, database: str, *, prefix: str = "", **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -32,8 +34,10 @@ class Site:
         self.flows = FlowJobs(self.queue, self.hands)
         self.accounts = self.run(self._accounts())
         listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(create_app(self.queue), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}{prefix}"
+        # Under a prefix as users do it: the queue in an application of theirs.
+        app = Starlette(routes=[Mount(prefix, self.queue.asgi())]) if prefix else create_app(self.queue)
+        config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._serving = asyncio.run_coroutine_threadsafe(self._server.serve(sockets=[listener]), self._loop)
         self.run(eventually(lambda: self._server.started))

@@ -33,6 +33,8 @@ PAGES = [
     "/jobs/{waiting}",
     "/jobs/{waiting}?answer=json",
     "/jobs/new",
+    "/jobs/{failed}/run-again",
+    "/jobs/{flow}/run-again",
     "/errors",
     "/topics",
     "/workers",
@@ -161,6 +163,42 @@ def test_dialogs_menus_and_selections_have_none_either(viewer: Person) -> None:
     expect(viewer.page.get_by_role("menu")).to_be_visible()
     assert faults(viewer.page) == []
     viewer.page.get_by_role("menuitem", name=re.compile("Delete")).click()
+    expect(viewer.dialog).to_be_visible()
+    assert faults(viewer.page) == []
+
+
+def test_open_menus_and_suggestions_have_none_either(viewer: Person) -> None:
+    viewer.open("/jobs")
+    viewer.page.get_by_label("Search jobs").focus()
+    expect(viewer.page.get_by_role("listbox")).to_be_visible()
+    assert faults(viewer.page) == []
+    viewer.press("Escape")
+    viewer.press("Control+k")
+    expect(viewer.page.get_by_role("option").first).to_be_visible()
+    assert faults(viewer.page) == []
+    viewer.press("Escape", "Escape")
+    for summary in (".who-drop > summary", ".nav-more-drop > summary", "main details.drop > summary"):
+        found = viewer.page.locator(summary).first
+        if found.is_visible():
+            found.click()
+            assert faults(viewer.page) == [], summary
+            viewer.press("Escape")
+
+
+def test_dialogs_that_want_something_typed_and_refused_forms_have_none_either(viewer: Person) -> None:
+    viewer.open("/jobs?status=failed")
+    viewer.press("Shift+A", "d")
+    expect(viewer.dialog).to_be_visible()
+    assert faults(viewer.page) == []
+    viewer.press("Control+Enter")
+    expect(viewer.dialog.locator("[aria-invalid=true], :invalid").first).to_be_attached()
+    assert faults(viewer.page) == []
+    viewer.open("/system")
+    viewer.page.get_by_label("Stale after").fill("soon")
+    viewer.page.locator("#retention").get_by_role("button", name="Save").click()
+    expect(viewer.page.get_by_role("alert")).to_be_visible()
+    assert faults(viewer.page) == []
+    viewer.page.get_by_role("link", name="New key").click()
     expect(viewer.dialog).to_be_visible()
     assert faults(viewer.page) == []
 

@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.person import Person
 from tests.browser.site import Site
 from tests.cli.command import SECONDS, Command
 from tests.cli.test_serve import serving, token
+from tests.http.api import PASSWORD
+from tests.http.served import ROOT
 
 
 def test_a_row_follows_its_job_without_a_reload(person: Person, served: Site) -> None:
@@ -191,15 +193,69 @@ def test_the_server_stops_within_its_grace_with_ten_streams_open(tmp_path: Path)
             assert time.monotonic() - begun < 10
 
 
-def test_a_session_that_ends_ends_the_stream(browser: Browser, served: Site) -> None:
-    context = browser.new_context()
-    person = Person(context.new_page(), served)
-    person.sign_in()
+def test_a_stream_that_is_down_says_so_and_then_asks_now_and_then(person: Person, served: Site) -> None:
+    job = served.enqueue("slow")
+    person.page.clock.install()
+    person.page.route(re.compile("/_/live.*(?<!once=1)$"), lambda route: route.abort())
     person.open("/jobs")
+    word = person.page.locator("[data-live-word]")
+    person.page.clock.run_for(9_000)
+    expect(word).to_have_text("Reconnecting")
+    person.page.clock.run_for(30_000)
+    expect(word).to_have_text("Every 15 s")
+    served.start("slow")
+    person.page.clock.run_for(16_000)
+    expect(person.row(job.id)).to_contain_text("processing")
+
+
+def end_sessions(served: Site) -> None:
     root = served.run(served.accounts.list("_superusers"))[0]
     served.run(served.accounts.revoke_tokens("_superusers", root.id))
-    with person.page.expect_response(
-        lambda response: "/_/live" in response.url and response.status == 401, timeout=30_000
-    ):
-        pass
-    context.close()
+
+
+def sign_in_again(person: Person) -> None:
+    person.page.get_by_label("Email").fill(ROOT)
+    person.page.get_by_label("Password").fill(PASSWORD)
+    person.page.get_by_role("button", name="Sign in").click()
+
+
+def test_a_session_that_ends_says_so_and_leads_back_to_the_page(person: Person, served: Site) -> None:
+    job = served.enqueue("mail", delay="1h")
+    person.open("/jobs?topic=mail&status=pending")
+    person.live()
+    end_sessions(served)
+    told = person.page.get_by_role("alert")
+    expect(told).to_contain_text("Your session has ended.", timeout=30_000)
+    expect(person.page.locator("[data-live-word]")).to_have_text("Signed out")
+    told.get_by_role("link", name="Sign in again").click()
+    sign_in_again(person)
+    person.page.wait_for_url(f"{served.url}/_/jobs?topic=mail&status=pending")
+    expect(person.row(job.id)).to_be_visible()
+
+
+def test_a_tab_without_a_stream_notices_the_end_of_the_session_too(person: Person, served: Site) -> None:
+    served.enqueue("a")
+    person.page.clock.install()
+    person.page.add_init_script(
+        """const soon = Date.now() + 3600000;
+        localStorage.setItem("treadle.streams", JSON.stringify({a: soon, b: soon, c: soon}))"""
+    )
+    person.open("/jobs")
+    expect(person.page.locator("[data-live-word]")).to_have_text("Every 15 s")
+    end_sessions(served)
+    person.page.clock.run_for(16_000)
+    expect(person.page.get_by_role("alert")).to_contain_text("Your session has ended.")
+
+
+def test_an_action_after_the_session_has_ended_leads_back_to_the_page(person: Person, served: Site) -> None:
+    job = served.fail()
+    person.open(f"/jobs/{job.id}")
+    person.press("l")
+    person.press("r")
+    expect(person.dialog).to_be_visible()
+    end_sessions(served)
+    person.press("Control+Enter")
+    person.page.wait_for_url("**/_/login?next=*")
+    sign_in_again(person)
+    person.page.wait_for_url(f"{served.url}/_/jobs/{job.id}")
+    assert served.get(job.id).status == "failed"

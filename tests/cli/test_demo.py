@@ -13,6 +13,7 @@ import httpx
 
 from tests.cli.command import SECONDS, Command
 from tests.cli.test_worker import until
+from tests.dashboard.visitor import words
 from treadle.cli.demo import arrivals
 
 
@@ -59,6 +60,20 @@ def test_jobs_of_every_kind_arrive_and_the_sign_in_works(tmp_path: Path) -> None
         assert demo.process.wait(SECONDS) == 0
         assert demo.process.stderr
         assert demo.process.stderr.read() == ""
+
+
+def test_the_first_look_sees_a_queue_at_work(tmp_path: Path) -> None:
+    """Jobs have ended in every way before anyone has signed in: real ones, which the worker has run."""
+    with playing(tmp_path, "--port", "0") as demo, demo.signed_in() as client:
+
+        def at_work() -> bool:
+            page = words(client.get("/_/").text)
+            counts = re.search(r"completed ([\d,]+) retried ([\d,]+) failed ([\d,]+)", page)
+            return counts is not None and "0" not in counts.groups() and "p95 run –" not in page
+
+        until(at_work)
+        jobs = client.get("/api/jobs", params={"status": "completed", "limit": 100}).json()["items"]
+        assert all(job["lastWorker"] and job["startedAt"] for job in jobs)
 
 
 def test_the_next_free_port_is_taken(tmp_path: Path) -> None:

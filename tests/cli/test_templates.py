@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.cli.command import Command
 from treadle import Queue, TemplateDisabled
@@ -71,6 +72,27 @@ def test_bad_words(treadle: Command, queue: SyncQueue, words: list[str], code: i
     answer = treadle("templates", *words)
     assert answer.code == code
     assert message in answer.err
+
+
+class Report(BaseModel):
+    pages: int
+
+
+def test_a_payload_is_checked(treadle: Command) -> None:
+    """By the saved schema: the command has no handlers."""
+
+    def sized(report: Report) -> None: ...
+
+    queue = Queue(treadle.database)
+    queue.register("sized", sized)
+    queue.sync.save_templates()
+    assert "sized: payload.pages: " in treadle("enqueue", "sized", '{"pages": "many"}').refused(2)
+    assert "sized: payload.pages: is required" in treadle("enqueue", "sized", "{}").refused(2)
+    words = ("--cron", "@daily", "--payload", '{"pages": "many"}')
+    assert "sized: payload.pages: " in treadle("schedules", "create", "sized", *words).refused(2)
+    assert queue.sync.count() == 0
+    assert list(queue.sync.schedules.list()) == []
+    queue.sync.close()
 
 
 def test_an_empty_database_has_none(treadle: Command) -> None:

@@ -68,7 +68,7 @@ class TestOpenTransactions(ContractPart):
     async def test_it_gets_the_key_when_the_other_is_rolled_back(self, bench: Workbench, user: Any) -> None:
         await bench.store.insert([new_job(idempotency_key="k")], connection=user)
         waiting = asyncio.create_task(Intake(bench.store).add(mine := new_job(idempotency_key="k")))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # how long the key stays locked
         await user.execute("ROLLBACK")
         assert (await waiting).existing_id is None
         assert await bench.claimable() == [mine.id]

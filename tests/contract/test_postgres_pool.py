@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.waiting import until
 from treadle import Queue, WrongState
 from treadle.store.postgres import pools
 from treadle.store.postgres.pools import Pool
@@ -95,9 +96,7 @@ async def test_what_nobody_uses_is_closed(postgres_url: str, monkeypatch: pytest
     pool = Pool(lambda: asyncpg.connect(postgres_url), 2)
     async with pool.connection() as one, pool.connection() as two:
         pass
-    async with asyncio.timeout(10):
-        while not (one.is_closed() and two.is_closed()):
-            await asyncio.sleep(0.01)
+    await until(lambda: one.is_closed() and two.is_closed())
     await pool.close()
 
 

@@ -73,7 +73,7 @@ class TestBusy(SqlitePart):
     async def test_a_writer_waits_for_the_lock(self, bench: Workbench) -> None:
         with self.write_lock(bench) as other:
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # how long the lock is held
             assert not writing.done()
             other.execute("COMMIT")
             (id,) = await writing
@@ -242,7 +242,7 @@ class TestTurns(SqlitePart):
     async def test_a_lock_that_is_kept_for_less_than_the_limit_is_only_waited_for(self, bench: Workbench) -> None:
         with self.taken(bench):
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # how long the lock is held
             assert not writing.done()
         await writing
 
@@ -543,7 +543,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         go.set()
         await asyncio.gather(busy, inserting)
         assert [one.id for one in (await claiming).jobs] == [job.id]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # time in which a second hint would come
         assert heard == ["ready"], "it was told twice"
         assert transactions == [], "the insert and its claim joined the transaction that was under way"
 

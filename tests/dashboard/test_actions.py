@@ -1,7 +1,10 @@
 """What an operator does, each by a form, without JavaScript: and what the audit log says about it."""
 
+import html
 import re
 from datetime import UTC, datetime, timedelta
+
+from pydantic import BaseModel
 
 from tests.dashboard.visitor import Visitor, flash, form_of, visiting, words
 from tests.queue.hands import eventually
@@ -81,6 +84,72 @@ async def test_a_job_is_run_again_with_edited_input(visitor: Visitor) -> None:
         refused = await visitor.post("/_/jobs/new", topic="mail", payload=payload)
         assert refused.status_code == 400
         assert "Not enqueued" in refused.text
+
+
+async def test_a_job_runs_again_as_itself_with_edited_input(visitor: Visitor) -> None:
+    job = await visitor.failed_job("mail", payload={"threadId": 1970670598291982290, "to": "ann"}, max_attempts=1)
+    path = f"/_/jobs/{job.id}/run-again"
+    assert "1970670598291982290" in (await visitor.get(path)).text
+    edited = '{"threadId": 1970670598291982291, "to": "ann", "cc": {"a": 1}}'
+    checked = await visitor.post(path, payload=edited, way="same", check="1")
+    text = words(checked.text)
+    assert "Nothing was stored yet" in text
+    assert "2 values" in text
+    assert "threadId 1970670598291982290 1970670598291982291" in text
+    assert "cc.a" in text
+    assert (await visitor.queue.get(job.id)).status is Status.FAILED
+    answer = await visitor.post(path, payload=edited, way="same")
+    assert answer.headers["location"] == f"/_/jobs/{job.id}"
+    found = await visitor.queue.get(job.id)
+    assert (found.status, found.payload["threadId"]) == (Status.PENDING, 1970670598291982291)
+    assert "with edited input" in await audited(visitor)
+
+
+async def test_a_job_that_goes_on_runs_again_as_a_new_one(visitor: Visitor) -> None:
+    job = await visitor.queue.enqueue("mail", {"to": "ann"}, priority="high", scope="user", scope_id="u1")
+    path = f"/_/jobs/{job.id}/run-again"
+    assert "This job again" not in await visitor.text(path)
+    assert "It reads well" in words((await visitor.post(path, payload='{"to": "bob"}', check="1")).text)
+    answer = await visitor.post(path, payload='{"to": "bob"}', way="same", delay="1h")
+    made = await visitor.queue.get(answer.headers["location"].rpartition("/")[2])
+    assert (made.id != job.id, made.payload, made.priority, made.scope_id) == (True, {"to": "bob"}, 75, "u1")
+    for bad, told in (('{"to":', "not JSON"), ("[]", "must be a JSON object")):
+        refused = await visitor.post(path, payload=bad)
+        assert refused.status_code == 400
+        assert told in words(refused.text)
+        assert bad in html.unescape(refused.text), "what was typed stays"
+
+
+async def test_input_that_does_not_fit_the_template_is_refused_before_it_runs(visitor: Visitor) -> None:
+    class Mail(BaseModel):
+        to: str
+
+    async def handler(payload: Mail) -> None: ...
+
+    visitor.queue.register("mail", handler)
+    await visitor.queue.save_templates()
+    job = await visitor.failed_job("mail", payload={"to": "ann"}, max_attempts=1)
+    for fields in ({"way": "same", "check": "1"}, {"way": "new", "check": "1"}, {"way": "same"}, {"way": "new"}):
+        refused = await visitor.post(f"/_/jobs/{job.id}/run-again", payload='{"to": 5}', **fields)
+        assert refused.status_code == 400, fields
+        assert "Nothing was stored" in words(refused.text)
+    assert (await visitor.queue.get(job.id)).status is Status.FAILED
+    assert await visitor.queue.count() == 1
+
+
+async def test_a_secret_that_is_not_shown_is_never_stored_as_stars(visitor: Visitor) -> None:
+    visitor.queue.register("pay", lambda payload: None, secret=["token"])
+    job = await visitor.failed_job("pay", payload={"user": "ann", "token": "s3cr3t"}, max_attempts=1)
+    path = f"/_/jobs/{job.id}/run-again"
+    shown = (await visitor.get(path)).text
+    assert "s3cr3t" not in shown
+    for way in ("same", "new"):
+        refused = await visitor.post(path, payload='{"user": "bob", "token": "***"}', way=way)
+        assert refused.status_code == 400
+        assert "token is secret and not shown here" in words(refused.text)
+    await visitor.post(path, payload='{"user": "ann", "token": "***"}', way="same")
+    (claimed,) = await visitor.hands.claim("pay", limit=1)
+    assert "s3cr3t" in str(claimed.payload)
 
 
 async def test_a_topic_is_paused_until_a_time_and_resumed(visitor: Visitor) -> None:

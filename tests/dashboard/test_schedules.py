@@ -116,8 +116,12 @@ async def test_editing_keeps_what_was_not_changed(visitor: Visitor) -> None:
         2,
     )
     stale = await visitor.post("/_/schedules/daily", **{**given, "cron": "0 11 * * *"})
-    assert stale.status_code == 400
+    assert stale.status_code == 409
     assert "is at version 2, not 1" in words(stale.text)
+    assert "Saved now: cron 0 10 * * *." in words(stale.text)
+    assert 'value="0 11 * * *"' in stale.text, "what was typed stays"
+    again = await visitor.post("/_/schedules/daily", **{**given, "cron": "0 11 * * *", "version": "2"})
+    assert again.status_code == 303
 
 
 async def test_an_interval_replaces_the_cron_expression(visitor: Visitor) -> None:

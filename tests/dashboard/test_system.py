@@ -1,5 +1,6 @@
 """The forms of the system page, as a browser without JavaScript sends them, and what the audit log says."""
 
+import html
 import re
 
 import pytest
@@ -31,6 +32,67 @@ async def test_retention_is_saved_and_shown(visitor: Visitor) -> None:
     assert re.search(r'name="stale_after"[^>]*value="3d"', form)
     assert re.search(r'name="delete_after"[^>]*value="20d"', form)
     assert await logged(visitor) == [(ROOT, "settings", "retention")]
+
+
+async def test_retention_is_counted_before_it_is_saved(visitor: Visitor) -> None:
+    for _ in range(3):
+        await visitor.completed_job()
+    before = form_to((await visitor.get("/_/system")).text, "/_/system/retention")
+    for given, told in (
+        ({"stale_after": "0s", "delete_after": "1d"}, "3 jobs would be stale and 0 deleted"),
+        ({"stale_after": "0s", "delete_after": "0s"}, "0 jobs would be stale and 3 deleted"),
+        ({"stale_after": "", "delete_after": ""}, "0 jobs would be stale and 0 deleted"),
+    ):
+        answer = await visitor.post("/_/system/retention", **given, **{"try": "1"})
+        assert answer.status_code == 200
+        assert told in words(answer.text)
+        assert 'value="1d"' in answer.text or given["delete_after"] != "1d", "what was typed stays"
+    assert form_to((await visitor.get("/_/system")).text, "/_/system/retention") == before
+    assert await logged(visitor) == []
+
+
+def carried(form: str) -> dict[str, str]:
+    """The hidden fields of a form."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
+    return {name: html.unescape(value) for name, value in found}
+
+
+async def test_two_operators_do_not_overwrite_each_other_s_retention(visitor: Visitor) -> None:
+    opened = carried(form_to((await visitor.get("/_/system")).text, "/_/system/retention"))
+    await visitor.post("/_/system/retention", stale_after="3d", delete_after="20d")
+    refused = await visitor.post("/_/system/retention", **opened, stale_after="5d", delete_after="20d")
+    assert refused.status_code == 409
+    text = words(refused.text)
+    assert "Not saved: the settings were changed after you opened this page" in text
+    assert "Stale after: 7d → 3d" in text
+    form = form_to(refused.text, "/_/system/retention")
+    assert re.search(r'name="stale_after"[^>]*value="5d"', form), "what was typed stays"
+    saved = await visitor.post("/_/system/retention", **carried(form), stale_after="5d", delete_after="20d")
+    assert flash(saved) == "Retention saved."
+
+
+async def test_two_operators_do_not_overwrite_each_other_s_rules(visitor: Visitor) -> None:
+    opened = carried(form_to((await visitor.get("/_/system")).text, "/_/system/access"))
+    theirs = {"enqueue_rule": RULE, "manage_rule": "", "http_enabled": "1", "allowed_topics": "mail"}
+    await visitor.post("/_/system/access", **theirs, save="1")
+    mine = {"enqueue_rule": "", "manage_rule": "true", "http_enabled": "1", "allowed_topics": ""}
+    tried = await visitor.post("/_/system/access", **opened, **mine, **{"try": "1"})
+    still = carried(form_to(tried.text, "/_/system/access"))
+    assert still == opened, "a trial is no look at the settings"
+    refused = await visitor.post("/_/system/access", **still, **mine, save="1")
+    assert refused.status_code == 409
+    assert f"Who may enqueue: empty → {RULE}" in words(refused.text)
+    assert "Topics that may be enqueued: all → mail" in words(refused.text)
+    assert "true" in form_to(refused.text, "/_/system/access")
+    now = carried(form_to(refused.text, "/_/system/access"))
+    assert flash(await visitor.post("/_/system/access", **now, **mine, save="1")) == "Access rules saved."
+
+
+@pytest.mark.parametrize("seen", ["", "{", "[1]", '{"stale_after_ms": {}, "allowed_topics": 5}'])
+async def test_a_conflict_survives_a_form_that_was_tampered_with(sqlite_visitor: Visitor, seen: str) -> None:
+    await sqlite_visitor.post("/_/system/retention", stale_after="3d", delete_after="20d")
+    given = {"version": "0", "seen": seen, "stale_after": "5d", "delete_after": "20d"}
+    assert (await sqlite_visitor.post("/_/system/retention", **given)).status_code == 409
 
 
 @pytest.mark.parametrize("bad", ["soon", "-1d", "3 moons"])

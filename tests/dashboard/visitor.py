@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from tests.dashboard.flow_jobs import FlowJobs
+from tests.faulty import FaultyQueue
 from tests.http.api import PASSWORD, joined
 from tests.queue.hands import Hands
 from treadle import Job, Queue
@@ -100,7 +101,7 @@ def flash(answer: httpx.Response) -> str:
 async def visiting(url: str, *, signed_in: bool = True, people: bool = False, **options: Any) -> AsyncIterator[Visitor]:
     if people:
         await joined(url)
-    async with Queue(url, **options) as queue:
+    async with FaultyQueue(url, **options) as queue:
         app = create_app(queue)
         transport = httpx.ASGITransport(app, client=("127.0.0.1", 5000))
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=SITE) as client:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.faulty import faulty
 from tests.http.api import Api, failure
 from treadle.http import bodies
+from treadle.model.errors import StoreUnavailable
 
 ENQUEUE = "/api/jobs/enqueue"
 JSON = {"Content-Type": "application/json"}
@@ -335,24 +337,16 @@ async def test_a_request_id_of_the_clients_own_is_kept_if_it_is_one(sqlite_api: 
     assert answer.headers["x-request-id"] != "a b" * 100
 
 
-async def test_a_store_that_is_away_is_503(sqlite_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    from treadle.model.errors import StoreUnavailable
-
-    async def away(*_: Any, **__: Any) -> Any:
-        raise StoreUnavailable("disk I/O error at /secret/place")
-
-    monkeypatch.setattr(sqlite_api.queue.store, "insert", away)
+async def test_a_store_that_is_away_is_503(sqlite_api: Api) -> None:
+    faulty(sqlite_api.queue).fail("insert", error=StoreUnavailable("disk I/O error at /secret/place"))
     answer = await sqlite_api.post(ENQUEUE, {"topic": "mail"})
     assert failure(answer) == (503, "store_unavailable")
     assert "secret" not in answer.text
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_a_bug_is_500_without_a_trace(sqlite_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("SELECT secret FROM place")
-
-    monkeypatch.setattr(sqlite_api.queue.store, "get", broken)
+async def test_a_bug_is_500_without_a_trace(sqlite_api: Api) -> None:
+    faulty(sqlite_api.queue).fail("get", error=RuntimeError("SELECT secret FROM place"))
     answer = await sqlite_api.get("/api/jobs/01890000-0000-7000-8000-000000000000")
     assert failure(answer) == (500, "internal_error")
     assert "secret" not in answer.text

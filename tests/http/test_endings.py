@@ -7,6 +7,7 @@ import pytest
 
 from tests.http.api import Api
 from tests.queue.hands import HOUR_MS
+from treadle.model.job import to_ms
 from treadle.model.status import ENDED as ENDED_STATUSES
 from treadle.model.status import Status
 from treadle.policy.lifecycle import CancelAcknowledged, RowState, decide
@@ -78,11 +79,11 @@ ENDINGS: list[tuple[End, str, bool, tuple[str, str] | None]] = [
 
 
 async def ended_job(api: Api, end: End) -> dict[str, Any]:
-    options: dict[str, Any] = {"expires": 0.001} if end is expired_by_its_deadline else {}
-    job = await api.queue.enqueue("mail", max_attempts=1 if end is expired_with_its_worker else 2, **options)
-    if options:
-        due = await api.queue.store.now() + 5
-        while await api.queue.store.now() < due:
+    expires = 0.001 if end is expired_by_its_deadline else None
+    attempts = 1 if end is expired_with_its_worker else 2
+    job = await api.queue.enqueue("mail", max_attempts=attempts, expires=expires)
+    if job.expires_at:
+        while await api.queue.store.now() <= to_ms(job.expires_at):
             pass
     await end(api, job.id)
     found: dict[str, Any] = (await api.get(f"/api/jobs/{job.id}")).json()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.faulty import Around, faulty
 from tests.http.api import Api, failure, opened
 from tests.worker.waiting import until
 from treadle import Queue, Worker
@@ -273,14 +274,13 @@ async def test_a_pass_of_retention_stops_when_its_setting_is_raised(api: Api, mo
     for _ in range(3):
         await _done(api)
     await change(api, retention={"stale_after": "0s", "delete_after": "0s"})
-    original = api.queue.store.prune
 
-    async def prune(ended_before_ms: int, limit: int) -> int:
-        deleted = await original(ended_before_ms, limit)
+    async def raise_it(prune: Around, *arguments: Any) -> Any:
+        deleted = await prune(*arguments)
         await change(api, retention={"stale_after": "1d"})
         return deleted
 
-    monkeypatch.setattr(api.queue.store, "prune", prune)
+    faulty(api.queue).around("prune", raise_it)
     await Retention(api.queue.store, api.queue.site).prune()
     assert await api.queue.count() == 2
 

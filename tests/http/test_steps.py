@@ -61,7 +61,8 @@ async def test_an_answer_and_what_is_wrong_with_others(api: Api) -> None:
     id = await waiting(api, declared(api))
     path = f"/api/jobs/{id}/signal"
     assert failure(await api.post(path, {"step": "approval", "result": {"ok": True}})) == (404, "unknown_step")
-    assert failure(await api.post(path, {"step": "prepare", "result": 1})) == (404, "unknown_step")
+    assert failure(await api.post(path, {"step": "publish", "result": 1})) == (404, "unknown_step"), "it runs code"
+    assert failure(await api.post(path, {"step": "prepare", "result": 1})) == (409, "step_ended")
     wrong = await api.post(path, {"step": "approve", "result": {"ok": True, "reasons": [1]}})
     assert failure(wrong) == (400, "invalid_answer")
     assert "result.reasons.0" in wrong.json()["data"]

@@ -16,6 +16,7 @@ from sse_starlette import ServerSentEvent
 from tests.contract.crew import crew
 from tests.http.live import Event, LiveServer, Reader, reading, server_process
 from tests.queue.hands import Hands
+from tests.waiting import until
 from treadle import Queue
 from treadle.accounts import Accounts, Passwords
 from treadle.http.front import COOKIE
@@ -540,10 +541,7 @@ async def test_a_reader_who_is_gone_leaves_nothing_behind(
         async with reading(client, STREAM) as reader:
             await queue.enqueue("mail")
             await reader.take(1)
-    deadline = time.monotonic() + 10
-    while live.feed._listeners:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await until(lambda: not live.feed._listeners)
 
 
 async def test_a_stop_of_the_feed_ends_every_stream(live: LiveServer, client: httpx.AsyncClient, queue: Queue) -> None:

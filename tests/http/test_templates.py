@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests.http.api import Api, failure
-from treadle import CancelPolicy, Concurrency, Context, Retry
+from treadle import CancelPolicy, Concurrency, Context, InvalidPayload, Retry
 
 # As the design lists them, and the options that only Python has.
 FIELDS = set(
@@ -74,6 +74,41 @@ async def test_a_template_has_every_field_of_the_seed(api: Api) -> None:
     assert (await api.get("/api/templates")).json() == {"items": [found]}
 
 
+async def test_the_steps_of_a_template_have_every_field(api: Api) -> None:
+    flow = api.queue.flow("publish")
+
+    @flow.step(title="準備資料", timeout=60)
+    async def prepare(ctx: Context, task: Task) -> list[int]:
+        return []
+
+    flow.external("approve", answer=Target, timeout="3d", answer_rule="@request.auth.id != ''")
+    flow.step(name="finalize", cancelable=False)(lambda ctx, task: None)
+    await api.queue.save_templates()
+    found = (await api.get("/api/templates/publish")).json()
+    prepare_, approve, finalize = found["steps"]
+    assert prepare_ == {
+        "id": "prepare",
+        "name": "準備資料",
+        "workerType": "python",
+        "timeoutSeconds": 60,
+        "cancelable": True,
+        "resultSchema": {"type": "array", "items": {"type": "integer"}},
+        "answerSchema": None,
+        "answerRule": None,
+    }
+    assert (approve["workerType"], approve["timeoutSeconds"], approve["resultSchema"]) == (None, 259_200, None)
+    assert (approve["answerSchema"]["required"], approve["answerRule"]) == (["path"], "@request.auth.id != ''")
+    assert finalize == {
+        **prepare_,
+        "id": "finalize",
+        "name": "finalize",
+        "timeoutSeconds": 600,
+        "cancelable": False,
+        "resultSchema": None,
+    }
+    assert found["payloadSchema"]["required"] == ["target"]
+
+
 async def test_older_versions_are_listed_and_one_is_used_again(api: Api) -> None:
     await save(api)
     await save(api, timeout=60)
@@ -116,10 +151,11 @@ async def test_a_switch_that_stands(api: Api) -> None:
 @pytest.mark.parametrize(
     ("payload", "path"),
     [
-        ({}, "payload"),
+        ({}, "payload.target"),
         ({"target": ""}, "payload.target"),
         ({"target": "a", "pages": "many"}, "payload.pages"),
-        ({"target": "a", "where": {"path": 5}}, "payload.where"),
+        ({"target": "a", "where": {"path": 5}}, "payload.where.path"),
+        ({"target": "a", "where": {}}, "payload.where.path"),
     ],
     ids=str,
 )
@@ -129,18 +165,32 @@ async def test_a_payload_is_checked_wherever_it_comes_from(
     await save(api)
     if not with_handler:
         del api.queue.handlers["demo_long_task"]
-    body = {"topic": "demo_long_task", "payload": payload}
+    good = {"topic": "demo_long_task", "payload": {"target": "a"}}
+    job = await api.enqueue("demo_long_task", {"target": "a"})
+    await api.post(f"/api/jobs/{job['id']}/cancel")
+    scheduled = (await api.post("/api/schedules", {**good, "cron": "@daily"})).json()
+    body = {**good, "payload": payload}
     for answer in (
         await api.post("/api/jobs/enqueue", body),
-        await api.post("/api/jobs/enqueue-many", {"jobs": [body]}),
+        await api.post("/api/jobs/enqueue-many", {"jobs": [good, body]}),
         await api.post("/api/jobs/demo_long_task/dispatch", {"args": payload}),
+        await api.post(f"/api/jobs/{job['id']}/requeue", {"payload": payload}),
         await api.post("/api/schedules", {**body, "cron": "@daily"}),
+        await api.patch(f"/api/schedules/{scheduled['id']}", {"payload": payload}),
     ):
         assert failure(answer) == (400, "invalid_payload")
-        assert path in answer.json()["message"]
-        assert any(path in name for name in answer.json()["data"])
-    assert (await api.get("/api/jobs")).json()["totalItems"] == 0
-    assert (await api.get("/api/schedules")).json()["items"] == []
+        assert f"demo_long_task: {path}: " in answer.json()["message"]
+        assert list(answer.json()["data"]) == [path]
+    for refused in (
+        api.queue.enqueue("demo_long_task", payload),
+        api.queue.enqueue_many("demo_long_task", [{"target": "a"}, payload]),
+        api.queue.schedules.create("demo_long_task", "@daily", payload=payload),
+    ):
+        with pytest.raises(InvalidPayload, match=f"demo_long_task: {path}: "):
+            await refused
+    [kept] = (await api.get("/api/jobs")).json()["items"]
+    assert (kept["status"], kept["payload"]["target"]) == ("cancelled", "a")
+    assert (await api.get("/api/schedules")).json()["items"] == [scheduled]
 
 
 async def test_refusals_of_a_template(api: Api) -> None:
@@ -186,6 +236,7 @@ async def test_a_topic_without_a_template(api: Api) -> None:
         await api.get("/api/templates/mail"),
         await api.get("/api/templates/mail/versions"),
         await api.patch("/api/templates/mail", {"enabled": False}),
+        await api.patch("/api/templates/mail", {"timeoutSeconds": 5}),
     ):
         assert failure(answer) == (404, "not_found")
     assert failure(await api.get("/api/templates/" + "x" * 5000))[0] == 400

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.faulty import faulty
 from tests.http.api import Api, failure, opened
 from tests.queue.hands import eventually
-from treadle.model.errors import StoreUnavailable
+from tests.waiting import until
+from treadle.store.values import Moved
 from treadle.testing.workbench import LEASES_ONLY
 
 CLAIM = {"workerId": "rust-1", "topics": ["mail"]}
@@ -56,6 +58,17 @@ async def test_a_completion_that_is_said_twice_is_done(api: Api) -> None:
     assert failure(await report(api, job, "complete")) == (409, "lease_lost")
     lines = (await api.get("/metrics")).text.splitlines()
     assert 'treadle_jobs_ended_total{status="completed",topic="mail"} 1.0' in lines
+
+
+async def test_of_two_different_endings_the_first_counts_and_the_other_is_told(api: Api) -> None:
+    for _ in range(10):
+        await api.enqueue()
+        (job,) = await claim(api)
+        await api.post(f"/api/jobs/{job['id']}/cancel")
+        done, cancelled = await asyncio.gather(report(api, job, "complete"), report(api, job, "ack-cancel"))
+        assert sorted([done.status_code, cancelled.status_code]) == [200, 409], (done.text, cancelled.text)
+        ended = (await api.get(f"/api/jobs/{job['id']}")).json()["status"]
+        assert ended == ("completed" if done.status_code == 200 else "cancelled")
 
 
 async def test_a_worker_with_many_jobs_is_one_worker(api: Api) -> None:
@@ -147,12 +160,15 @@ async def test_a_stale_token_changes_nothing(api: Api, verb: str) -> None:
         assert answer.status_code == 400, (token, answer.text)
 
 
+async def _reaped(api: Api) -> list[Moved]:
+    return (await api.queue.store.reap(LEASES_ONLY)).moved
+
+
 async def test_a_lease_that_ran_out_is_lost(url: str) -> None:
     async with opened(url, lease="50ms") as api:
         await api.enqueue()
         (job,) = await claim(api)
-        while not (await api.queue.store.reap(LEASES_ONLY)).moved:
-            await asyncio.sleep(0.01)
+        await until(lambda: _reaped(api))
         assert failure(await report(api, job, "complete")) == (409, "lease_lost")
         assert (await api.queue.get(job["id"])).status == "pending"
 
@@ -162,9 +178,12 @@ async def test_the_heartbeat_of_one_job_keeps_no_other(url: str) -> None:
         await api.enqueue()
         await api.enqueue()
         kept, lost = await claim(api, limit=2)
-        while not (moved := (await api.queue.store.reap(LEASES_ONLY)).moved):
+
+        async def reaped() -> list[Moved]:
             assert (await report(api, kept, "heartbeat")).status_code == 200
-            await asyncio.sleep(0.02)
+            return await _reaped(api)
+
+        moved = await until(reaped)
         assert [one.id for one in moved] == [lost["id"]]
 
 
@@ -297,18 +316,12 @@ async def test_a_lease_that_ends_while_its_worker_waits(api: Api) -> None:
 
 
 @pytest.mark.parametrize("verb", ["touch", "get"])
-async def test_a_claim_that_breaks_off_gives_its_jobs_back(
-    api: Api, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+async def test_a_claim_that_breaks_off_gives_its_jobs_back(api: Api, verb: str) -> None:
     await api.enqueue()
-    store = api.queue.store
-
-    async def broken(*_: Any) -> None:
-        raise StoreUnavailable("away")
-
-    monkeypatch.setattr(store, verb, broken)
+    faults = faulty(api.queue)
+    faults.fail(verb)
     assert failure(await api.post("/api/workers/claim", CLAIM))[0] == 503
-    monkeypatch.undo()
+    faults.heal()
     assert not await live(api)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.faulty import Around, faulty
 from tests.queue.hands import Hands
 from treadle import InvalidInput, JobNotFound, JobRequest, KeyReused, NotRepeatable, Queue, Status, WrongState
 from treadle.queue import steering
@@ -91,17 +92,16 @@ async def test_a_payload_without_the_key_is_refused(queue: Queue) -> None:
         await queue.enqueue("deep", {"a": {"b": 5}})
 
 
-async def test_a_job_that_is_deleted_while_it_is_found_is_not_made_up(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_is_deleted_while_it_is_found_is_not_made_up(queue: Queue) -> None:
     job = await queue.enqueue("mail", idempotency_key="a")
+    faults = faulty(queue)
 
-    async def delete_first(ids: list[str], **options: Any) -> Any:
-        monkeypatch.undo()
+    async def delete_first(get: Around, ids: list[str], **options: Any) -> Any:
+        faults.heal()
         await steering.delete(queue.store, ids)
-        return await queue.store.get(ids, **options)
+        return await get(ids, **options)
 
-    monkeypatch.setattr(queue.store, "get", delete_first)
+    faults.around("get", delete_first)
     with pytest.raises(JobNotFound, match="deleted just now; enqueue again"):
         await queue.enqueue("mail", idempotency_key="a")
     assert (await queue.enqueue("mail", idempotency_key="a")).id != job.id

@@ -1,16 +1,15 @@
 """get, list, count, stats, events, why and result."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from tests.faulty import Around, faulty
 from tests.queue.hands import HOUR_MS, Hands, eventually
 from treadle import InvalidInput, JobFailed, JobNotFound, Queue, ResultTimeout, Status
-from treadle.model.events import Event
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import from_ms, rfc3339
 from treadle.policy.lifecycle import Failed, Released, RowState, Snoozed, decide
@@ -406,20 +405,18 @@ async def test_a_job_that_was_done_before_it_could_be_cancelled(queue: Queue, ha
     assert await whole_story(queue, job.id) == "enqueued started cancelling completed requeued"
 
 
-async def test_a_job_that_moves_while_its_timeline_is_read(
-    queue: Queue, hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_moves_while_its_timeline_is_read(queue: Queue, hands: Hands) -> None:
     job = await queue.enqueue("mail")
     claimed = await hands.claim_one("mail")
     await start(queue, claimed)
-    read = queue.store.events
+    faults = faulty(queue)
 
-    async def read_late(id: str) -> Sequence[Event] | None:
-        monkeypatch.undo()
+    async def read_late(read: Around, id: str) -> Any:
+        faults.heal()
         await hands.fail(claimed, retry_in_ms=HOUR_MS)
         return await read(id)
 
-    monkeypatch.setattr(queue.store, "events", read_late)
+    faults.around("events", read_late)
     assert await whole_story(queue, job.id) == "enqueued started retrying"
 
 

@@ -1,65 +1,29 @@
-"""Schedules through the queue: made, changed, run, saved from code; and the scheduler that makes their jobs."""
+"""Schedules through the queue: made, changed, saved from code."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 from pydantic import BaseModel
 
-from tests.faulty import FaultyQueue
-from tests.queue.hands import Hands, eventually
 from treadle import (
     CodeDefined,
-    Concurrency,
     InvalidCron,
     InvalidInput,
     InvalidPayload,
-    Job,
     NotSchedulable,
     Queue,
-    Schedule,
     ScheduleNotFound,
-    TemplateDisabled,
     UnknownTimezone,
     VersionConflict,
 )
-from treadle.maintenance import scheduler
-from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
-from treadle.queue.schedule_records import KIND, body_of, schedule_from
 from treadle.queue.schedules import Schedules
 from treadle.queue.sync_parts import SyncSchedules
-from treadle.store.values import RecordWrite
-
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-
-
-async def jobs_of(queue: Queue) -> list[Job]:
-    """Oldest first."""
-    return (await queue.list(limit=1000))[::-1]
-
-
-async def make_due(queue: Queue, schedule_id: str, ago_ms: int = 0) -> int:
-    """As if its next slot had been so long ago; when that was."""
-    [record] = await queue.store.get_records([(KIND, schedule_id)])
-    assert record
-    at = await queue.store.now() - ago_ms
-    body = body_of(replace(schedule_from(record), next_ms=at))
-    write = RecordWrite(KIND, schedule_id, schedule_id, body, at, record.version)
-    assert await queue.store.write_records([write]) != [None]
-    return at
-
-
-async def fire(queue: Queue) -> int:
-    return await Scheduler(queue).fire_due()
-
 
 # -- making and changing -----------------------------------------------------------------------------
 
@@ -185,17 +149,6 @@ async def test_what_is_deleted_is_not_there(queue: Queue) -> None:
         await queue.schedules.get("x\x00" * 99)
 
 
-async def test_editing_a_cron_makes_no_catch_up_run(queue: Queue) -> None:
-    made = await queue.schedules.create("report", "0 9 * * *", missed="all")
-    await make_due(queue, made.id, 5 * DAY_MS)
-    now = await queue.store.now()
-    edited = await queue.schedules.update(made.id, cron="0 10 * * *")
-    assert edited.next_ms is not None
-    assert edited.next_ms > now
-    await fire(queue)
-    assert await jobs_of(queue) == []
-
-
 async def test_a_template_may_refuse_schedules(queue: Queue) -> None:
     @queue.job(schedulable=False)
     async def by_hand() -> None: ...
@@ -220,130 +173,7 @@ async def test_a_payload_that_the_template_refuses_is_refused_when_the_schedule_
         await queue.schedules.update(made.id, payload={})
 
 
-# -- running -----------------------------------------------------------------------------------------
-
-
-async def test_running_now_keeps_the_next_run_and_ignores_overlap(queue: Queue) -> None:
-    made = await queue.schedules.create("report", "0 9 * * *", overlap="skip", payload={"id": "{{scheduleId}}"})
-    first, second = await queue.schedules.run(made.id), await queue.schedules.run(made.id)
-    assert first.id != second.id
-    assert first.payload == {"id": made.id}
-    assert (first.schedule_id, first.created_at <= datetime.now(UTC)) == (made.id, True)
-    assert first.scheduled_at is not None
-    after = await queue.schedules.get(made.id)
-    assert (after.next_ms, after.last_job_id) == (made.next_ms, second.id)
-
-
-async def test_a_disabled_schedule_can_be_run_by_hand(queue: Queue) -> None:
-    made = await queue.schedules.create("report", "0 9 * * *", enabled=False)
-    assert (await queue.schedules.run(made.id)).schedule_id == made.id
-
-
-async def test_many_runs_at_once_all_make_jobs(queue: Queue) -> None:
-    made = await queue.schedules.create("report", "0 9 * * *")
-    jobs = await asyncio.gather(*(queue.schedules.run(made.id) for _ in range(5)))
-    assert len({job.id for job in jobs}) == len(await jobs_of(queue)) == 5
-
-
-async def test_a_due_slot_makes_a_job(queue: Queue) -> None:
-    made = await queue.schedules.create(
-        "report", "0 9 * * *", payload={"until": "{{scheduledAt}}"}, scope="user", scope_id="u1", created_by="ann"
-    )
-    at = await make_due(queue, made.id)
-    wait_ms = await fire(queue)
-    assert 0 < wait_ms <= scheduler.LOOK_EVERY_MS
-    [job] = await jobs_of(queue)
-    assert job.scheduled_at is not None
-    assert (job.topic, job.schedule_id, to_ms(job.scheduled_at)) == ("report", made.id, at)
-    assert job.payload["until"] == job.as_json()["scheduledAt"]
-    assert (job.scope, job.scope_id, job.created_by) == ("user", "u1", "ann")
-    after = await queue.schedules.get(made.id)
-    assert (after.last_ms, after.last_job_id, after.version) == (at, job.id, 1)
-    assert after.next_ms == made.next_ms
-    await fire(queue)
-    assert len(await jobs_of(queue)) == 1
-
-
-@pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("one", 1), ("all", 10)])
-async def test_missed_slots_follow_the_policy(queue: Queue, missed: Any, count: int) -> None:
-    made = await queue.schedules.create("report", every="24h", missed=missed)
-    await make_due(queue, made.id, 9 * DAY_MS + HOUR_MS)
-    # Slots of an interval are counted from when it was made; make that a multiple of a day ago.
-    [record] = await queue.store.get_records([(KIND, made.id)])
-    assert record
-    schedule = schedule_from(record)
-    body = body_of(replace(schedule, created_ms=(schedule.next_ms or 0) - DAY_MS))
-    await queue.store.write_records([RecordWrite(KIND, made.id, made.id, body, record.due, record.version)])
-    await fire(queue)
-    assert len(await jobs_of(queue)) == count
-    events = await queue.schedules.events(made.id)
-    assert [event.type for event in events] == (["schedule:skipped"] if count < 10 else [])
-
-
-async def test_overlap_skip_waits_for_the_end_of_the_job_before(queue: Queue, hands: Hands) -> None:
-    made = await queue.schedules.create("report", "0 9 * * *", overlap="skip")
-    for _ in range(3):
-        await make_due(queue, made.id)
-        await fire(queue)
-    [job] = await jobs_of(queue)
-    assert len(await queue.schedules.events(made.id)) == 2
-    await hands.do(job)
-    await make_due(queue, made.id)
-    await fire(queue)
-    assert len(await jobs_of(queue)) == 2
-
-
-async def test_overlap_queue_holds_the_slot_until_the_job_before_has_ended(queue: Queue, hands: Hands) -> None:
-    made = await queue.schedules.create("report", "0 9 * * *", overlap="queue")
-    await make_due(queue, made.id)
-    await fire(queue)
-    at = await make_due(queue, made.id)
-    await fire(queue)
-    [job] = await jobs_of(queue)
-    held = await queue.schedules.get(made.id)
-    assert (held.held, held.next_ms) == (True, at)
-    await hands.do(job)
-
-    async def fired() -> bool:
-        await fire(queue)
-        return len(await jobs_of(queue)) == 2
-
-    await eventually(fired)
-    second = (await jobs_of(queue))[1]
-    assert second.scheduled_at is not None
-    assert to_ms(second.scheduled_at) == at
-    assert not (await queue.schedules.get(made.id)).held
-
-
-async def test_an_operator_who_switches_the_template_off_stops_its_slots_until_it_is_on_again(queue: Queue) -> None:
-    queue.register("report", lambda: None)
-    await queue.save_templates()
-    made = await queue.schedules.create("report", "0 9 * * *")
-    await queue.templates.disable("report")
-    await make_due(queue, made.id)
-    await fire(queue)
-    after = await queue.schedules.get(made.id)
-    assert await jobs_of(queue) == []
-    assert after.problem == "the template of report is disabled"
-    assert [one.type for one in after.events] == ["schedule:skipped"]
-    await queue.templates.enable("report")
-    await make_due(queue, made.id)
-    await fire(queue)
-    assert len(await jobs_of(queue)) == 1
-    assert (await queue.schedules.get(made.id)).problem is None
-
-
-async def test_a_template_that_is_no_longer_schedulable_skips_the_slot(url: str) -> None:
-    async with Queue(url) as queue:
-        made = await queue.schedules.create("report", "0 9 * * *")
-        queue.register("report", lambda: None, schedulable=False)
-        await queue.save_templates()
-        await make_due(queue, made.id)
-        await fire(queue)
-        assert await jobs_of(queue) == []
-        assert "can't be scheduled" in ((await queue.schedules.get(made.id)).problem or "")
-        with pytest.raises(NotSchedulable):
-            await queue.schedules.run(made.id)
+# -- from code ---------------------------------------------------------------------------------------
 
 
 class Pages(BaseModel):
@@ -361,148 +191,6 @@ def test_a_schedule_in_code_that_could_never_make_a_job_is_refused_where_it_is_w
         queue.register("other", lambda: None, schedule="@daily", schedulable=False)
     assert queue.handlers == {}
     queue.register("report", report, schedule={"cron": "@daily", "payload": {"pages": 3}})
-
-
-async def test_a_disabled_template_skips_the_slot_with_an_event(queue: Queue) -> None:
-    @queue.job(enabled=False)
-    async def report() -> None: ...
-
-    made = await queue.schedules.create("report", "0 9 * * *")
-    await make_due(queue, made.id)
-    await fire(queue)
-    assert await jobs_of(queue) == []
-    [event] = await queue.schedules.events(made.id)
-    assert event.type == "schedule:skipped"
-    assert "disabled" in event.message
-    after = await queue.schedules.get(made.id)
-    assert after.next_ms == made.next_ms
-    assert after.problem == event.message
-    with pytest.raises(TemplateDisabled):
-        await queue.schedules.run(made.id)
-
-
-async def test_a_job_that_a_policy_refuses_is_told_and_the_schedule_goes_on(queue: Queue) -> None:
-    from treadle import Concurrency
-
-    @queue.job(concurrency=Concurrency("reject_same_scope"))
-    async def report() -> None: ...
-
-    made = await queue.schedules.create("report", "0 9 * * *")
-    other = await queue.schedules.create("free", "0 9 * * *")
-    first = await report.enqueue()
-    await make_due(queue, made.id)
-    await make_due(queue, other.id)
-    await fire(queue)
-    assert [job.topic for job in await jobs_of(queue)] == ["report", "free"]
-    after = await queue.schedules.get(made.id)
-    assert (after.last_job_id, after.last_ms) == (None, None)
-    assert first.id in (after.problem or "")
-    assert after.next_ms == made.next_ms
-
-
-async def test_jitter_delays_the_job_and_not_the_slot(queue: Queue) -> None:
-    made = await queue.schedules.create("report", "0 9 * * *", jitter="1h", id="spread")
-    at = await make_due(queue, made.id)
-    await fire(queue)
-    [job] = await jobs_of(queue)
-    assert job.scheduled_at is not None
-    assert to_ms(job.scheduled_at) == at
-    assert 0 <= to_ms(job.run_at) - at <= HOUR_MS
-
-
-async def test_one_schedule_that_was_changed_does_not_stop_the_others(queue: Queue) -> None:
-    ids = [(await queue.schedules.create("report", "0 9 * * *")).id for _ in range(5)]
-    for id_ in ids:
-        await make_due(queue, id_)
-    scheduler = Scheduler(queue)
-    now = await queue.store.now()
-    records = await queue.store.find_records(KIND, due_before=now + 1)
-    await queue.schedules.update(ids[2], missed="all")
-    await scheduler._fire(records, now)
-    assert {job.schedule_id for job in await jobs_of(queue)} == set(ids) - {ids[2]}
-
-
-async def test_four_schedulers_make_one_job_a_slot(url: str) -> None:
-    async with Queue(url) as queue:
-        ids = [(await queue.schedules.create("report", "0 9 * * *")).id for _ in range(20)]
-        others = [Queue(url) for _ in range(4)]
-        for _ in range(5):
-            for id_ in ids:
-                await make_due(queue, id_)
-            await asyncio.gather(*(_fire_alone(other) for other in others))
-        found = await jobs_of(queue)
-        assert len(found) == 100
-        assert len({(job.schedule_id, job.scheduled_at) for job in found}) == 100
-        for other in others:
-            await other.close()
-
-
-async def _fire_alone(queue: Queue) -> None:
-    await queue.open()
-    await fire(queue)
-
-
-async def test_a_hundred_and_fifty_due_at_once_are_all_fired(queue: Queue) -> None:
-    now = await queue.store.now()
-    for i in range(150):
-        schedule = Schedule(id=f"s{i}", topic="report", cron="0 9 * * *", next_ms=now)
-        await queue.store.write_records([RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), now)])
-    await fire(queue)
-    assert len(await jobs_of(queue)) == 150
-
-
-async def test_a_known_schedule_needs_no_hint(queue: Queue) -> None:
-    """The leader sleeps until it is due, not until its next look."""
-    await queue.schedules.create("report", every="1d")
-    assert await fire(queue) == scheduler.LOOK_EVERY_MS
-    schedule = await queue.schedules.create("report", every="1d")
-    await make_due(queue, schedule.id, -2_000)
-    assert 0 < await fire(queue) <= 2_000
-    assert await jobs_of(queue) == []
-
-
-async def test_a_schedule_whose_hint_was_lost_is_found_at_the_next_look(
-    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As behind a pooler: the leader hears nothing of what other processes do."""
-    monkeypatch.setattr(scheduler, "LOOK_EVERY_MS", 200)
-    caplog.set_level("INFO", "treadle.maintenance")
-    leader = FaultyQueue(url)
-    async with leader, Queue(url) as other:
-        leader.faults.mute()
-        working = asyncio.create_task(leader.work())
-        await eventually(lambda: "leads the maintenance" in caplog.text)
-        schedule = await other.schedules.create("report", every="1d")
-        at = await make_due(other, schedule.id)
-        await eventually(lambda: jobs_of(other))
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        [job] = await jobs_of(other)
-        assert job.scheduled_at is not None
-        assert to_ms(job.scheduled_at) == at
-
-
-async def test_a_running_worker_fires_a_schedule_in_time(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """Made while the leader sleeps: it is told."""
-    done: list[Job] = []
-
-    @queue.job
-    async def tick(ctx: Any) -> None:
-        done.append(await queue.get(ctx.job_id))
-
-    caplog.set_level("INFO", "treadle.maintenance")
-    working = asyncio.create_task(queue.work())
-    await eventually(lambda: "leads the maintenance" in caplog.text)
-    await queue.schedules.create("tick", every="1s")
-    await eventually(lambda: len(done) >= 2)
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
-    for job in done:
-        assert job.scheduled_at is not None
-        assert job.created_at - job.scheduled_at < timedelta(seconds=1)
-
-
-# -- from code ---------------------------------------------------------------------------------------
 
 
 async def start(url: str, **options: Any) -> Queue:
@@ -647,41 +335,3 @@ def test_a_blocking_run_gives_a_blocking_job(url: str) -> None:
     with Queue(url).sync as queue:
         queue.schedules.create("report", "@daily", id="daily")
         assert queue.schedules.run("daily").refresh().schedule_id == "daily"
-
-
-async def test_a_slot_with_a_locked_key_holds_up_no_other_schedule(postgres_url: str) -> None:
-    async with Queue(postgres_url) as queue:
-        limit = Concurrency("reject_same_scope", keys=["input.k"])
-
-        @queue.job(concurrency=limit)
-        async def rare(payload: dict[str, Any]) -> None: ...
-
-        for name, key in (("locked", 1), ("free", 2)):
-            await queue.schedules.create("rare", every="1h", id=name, payload={"k": key})
-        at = await make_due(queue, "locked")
-        await make_due(queue, "free")
-        user = await asyncpg.connect(postgres_url)
-        await user.execute("BEGIN")
-        await queue.enqueue("rare", {"k": 1}, connection=user)
-        async with asyncio.timeout(30):
-            assert await fire(queue) <= 1000
-        assert [job.payload for job in await jobs_of(queue)] == [{"k": 2}]
-        await user.execute("ROLLBACK")
-        await user.close()
-        scheduler = asyncio.create_task(_keep_firing(queue))
-        await eventually(lambda: _has_jobs(queue, 2))
-        scheduler.cancel()
-        newest = (await jobs_of(queue))[-1]
-        assert newest.payload == {"k": 1}
-        assert newest.scheduled_at is not None
-        assert to_ms(newest.scheduled_at) == at, "the slot kept its time"
-
-
-async def _keep_firing(queue: Queue) -> None:
-    scheduler = Scheduler(queue)
-    while True:
-        await scheduler.step()
-
-
-async def _has_jobs(queue: Queue, count: int) -> bool:
-    return len(await jobs_of(queue)) == count

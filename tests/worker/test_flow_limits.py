@@ -8,6 +8,7 @@ import pytest
 
 from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
+from tests.worker.step_handlers import noted
 from tests.worker.waiting import ended, until
 from treadle import Context, Job, JobFailed, Queue, Retry, Status
 
@@ -99,3 +100,17 @@ async def test_a_flow_without_code_can_have_conditions(queue: Queue, start: Star
     await start(queue)
     assert await job.result("30s") == 3
     assert [step["status"] for step in (await job.refresh()).steps] == ["skipped", "completed"]
+
+
+async def test_a_step_in_a_process_is_interrupted_at_its_limit(queue: Queue, start: Start, tmp_path: Path) -> None:
+    """It sleeps and looks at nothing. Its policy tries it again, and the handler goes on."""
+    path = str(tmp_path / "noted")
+    retry = Retry(2, backoff="fixed", delay="1ms")
+    queue.register("sleeps", handlers.sleeps_in_a_step, process=True, retry=retry)
+    job = await queue.enqueue("sleeps", {"path": path})
+    await start(queue)
+    assert await job.result("30s") == "done"
+    assert noted(path) == ["begun", "begun", "slow", "slow"]
+    steps = {step["id"]: step for step in (await job.refresh()).steps}
+    assert (steps["slow"]["status"], steps["slow"]["attempt"]) == ("completed", 2)
+    assert "TimeoutError: step outer ran longer than its limit of 200ms" in steps["outer"]["error"]

@@ -2,27 +2,28 @@
 
 import asyncio
 import time
+from typing import Any
 
+from tests.faulty import Around, FaultyQueue
 from tests.worker.conftest import Start
 from tests.worker.waiting import ended, event_types, until
 from treadle import Queue, Rate
 
 
-async def test_a_job_that_cannot_start_in_time_is_given_back(queue: Queue, start: Start) -> None:
+async def test_a_job_that_cannot_start_in_time_is_given_back(queue: FaultyQueue, start: Start) -> None:
     """The loop is blocked between the claim's answer and the handler: the job starts in a later window."""
     starts: list[float] = []
-    claim = queue.store.claim
     held_up = False
 
-    async def slow(lease: int, wants: object) -> object:
+    async def slow(claim: Around, *arguments: Any) -> Any:
         nonlocal held_up
-        answer = await claim(lease, wants)  # type: ignore[arg-type]
+        answer = await claim(*arguments)
         if answer.jobs and not held_up:
             held_up = True
             await asyncio.sleep(0.3)
         return answer
 
-    queue.store.claim = slow  # type: ignore[method-assign, assignment]
+    queue.faults.around("claim", slow)
 
     @queue.job(topic="mail", rate=Rate(1, "100ms"))
     async def mail() -> None:

@@ -516,7 +516,7 @@ async def test_a_second_signal_gets_through_to_a_worker_whose_loop_is_blocked(
     await queue.enqueue("block", {**files, "seconds": 60})
     await until(lambda: Path(files["started"]).exists())
     worker.signal(signal.SIGINT)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # two signals at the same moment are one to the kernel
     worker.signal(signal.SIGINT)
     assert await worker.exit_code(10) == 128 + signal.SIGINT
 

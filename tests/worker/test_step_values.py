@@ -1,6 +1,7 @@
 """What steps return and what they are given: typed, kept apart if it is large, with a hash of the input."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,19 @@ async def test_a_step_keeps_a_hash_of_its_input(queue: Queue, start: Start) -> N
 
 
 def _nothing(payload: dict[str, Any]) -> None: ...
+
+
+async def test_a_function_of_a_c_module_can_be_a_step(queue: Queue, start: Start) -> None:
+    """It has no signature, so its result is plain JSON."""
+
+    @queue.job(max_attempts=1)
+    async def waits(ctx: Context) -> Any:
+        return [await ctx.step("nap", time.sleep, 0), await ctx.step("most", max, [1, 3])]
+
+    @queue.job(max_attempts=1)
+    def waits_in_thread(ctx: Context) -> Any:
+        return [ctx.step("nap", time.sleep, 0), ctx.step("most", max, [1, 3])]
+
+    await start(queue)
+    for topic in ("waits", "waits_in_thread"):
+        assert await (await queue.enqueue(topic)).result("30s") == [None, 3]

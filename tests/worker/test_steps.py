@@ -403,7 +403,7 @@ async def test_a_flow_waits_for_an_answer(queue: Queue, start: Start, path: str)
         await queue.signal(job.id, "approve", {"id": 1, "words": 5})
     with pytest.raises(UnknownStep):
         await queue.signal(job.id, "approval", {})
-    with pytest.raises(UnknownStep):
+    with pytest.raises(StepEnded):
         await queue.signal(job.id, "prepare", {})
     await queue.signal(job.id, "approve", {"id": 7, "words": []}, answered_by="ann")
     with pytest.raises(StepEnded):

@@ -141,9 +141,11 @@ async def test_gathered_waits_are_not_taken_for_results(
     job = await queue.enqueue("gathers", {"path": path})
     await start(queue)
     seen = await in_status(queue, job, Status.WAITING)
-    assert states(seen) == {"one": "waiting", "two": "waiting"}
+    # A process tells its worker of one wait after the other: the second may follow when the handler is called again.
+    assert states(seen) == {"one": "waiting", "two": "waiting"} or (process and states(seen) == {"one": "waiting"})
     await queue.signal(job.id, "one", 1)
     await until(lambda: _waits_again(queue, job))
+    assert states(await job.refresh()) == {"one": "completed", "two": "waiting"}
     assert noted(path) == []
     await queue.signal(job.id, "two", 2)
     assert await job.result("30s") == [1, 2]

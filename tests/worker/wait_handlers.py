@@ -110,6 +110,22 @@ def sleeps_long(ctx: Context, payload: Payload) -> None:
         ctx.check_cancelled()
 
 
+def sleeps_in_a_step(ctx: Context, payload: Payload) -> str:
+    """Far too long, twice: the outer limit ends what the inner one does not."""
+    note(payload["path"], "begun")
+    if len(noted(payload["path"])) == 1:
+        ctx.step("outer", ctx.step, "inner", time.sleep, 60, timeout="200ms")
+    ctx.step("slow", slow_once, payload["path"], timeout="200ms", retry=AGAIN)
+    time.sleep(0.4)  # no limit is left behind
+    return "done"
+
+
+def slow_once(path: str) -> None:
+    note(path, "slow")
+    if noted(path).count("slow") == 1:
+        time.sleep(60)
+
+
 # -- values --------------------------------------------------------------------------------------------
 
 

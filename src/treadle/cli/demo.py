@@ -37,6 +37,8 @@ class Arrival:
     payload: Callable[[], dict[str, Any]] = dict
     options: Callable[[], dict[str, Any]] = dict
     at_once: int = 1
+    at_start: int = 1
+    """How many there are when the demo starts, so that the first look sees a queue at work."""
 
 
 def arrivals() -> list[Arrival]:
@@ -44,24 +46,37 @@ def arrivals() -> list[Arrival]:
     names = ["ada", "grace", "linus", "margaret", "alan", "barbara"]
     accounts = ["acc_2201", "acc_2202", "acc_7731"]
     return [
-        Arrival("send_mail", 0.7, lambda: {"to": f"{random.choice(names)}@example.com", "thread": _big()}),
-        Arrival("resize_image", 1.6, lambda: {"width": random.choice([640, 800, 1280]), "file": f"img_{_id()}.jpg"}),
+        Arrival("send_mail", 0.7, lambda: {"to": f"{random.choice(names)}@example.com", "thread": _big()}, at_start=90),
+        Arrival(
+            "resize_image",
+            1.6,
+            lambda: {"width": random.choice([640, 800, 1280]), "file": f"img_{_id()}.jpg"},
+            at_start=40,
+        ),
         Arrival("count_primes", 20, lambda: {"below": random.randrange(20_000, 90_000)}),
-        Arrival("build_report", 14, lambda: {"month": f"2026-{random.randrange(1, 13):02d}", "pages": 24}),
-        Arrival("fetch_rates", 11, lambda: {"currency": random.choice(["EUR", "CHF", "JPY"])}),
-        Arrival("import_file", 23, lambda: {"file": f"orders_{_id()}.csv", "line": random.randrange(2, 900)}),
-        Arrival("charge_card", 17, lambda: {"orderId": random.randrange(10_000, 99_999), "amount": 4200}),
-        Arrival("call_partner", 29, lambda: {"endpoint": "/v2/contacts"}),
-        Arrival("remind", 9, lambda: {"what": random.choice(["tea", "stand-up", "lunch"])}, lambda: {"delay": "40s"}),
+        Arrival("build_report", 14, lambda: {"month": f"2026-{random.randrange(1, 13):02d}", "pages": 24}, at_start=2),
+        Arrival("fetch_rates", 11, lambda: {"currency": random.choice(["EUR", "CHF", "JPY"])}, at_start=8),
+        Arrival(
+            "import_file", 23, lambda: {"file": f"orders_{_id()}.csv", "line": random.randrange(2, 900)}, at_start=3
+        ),
+        Arrival("charge_card", 17, lambda: {"orderId": random.randrange(10_000, 99_999), "amount": 4200}, at_start=12),
+        Arrival("call_partner", 29, lambda: {"endpoint": "/v2/contacts"}, at_start=3),
+        Arrival(
+            "remind",
+            9,
+            lambda: {"what": random.choice(["tea", "stand-up", "lunch"])},
+            lambda: {"delay": "40s"},
+            at_start=4,
+        ),
         Arrival("wait_for_upload", 25, lambda: {"fileId": f"f_{_id()}", "ready_in": 12}),
         Arrival("export_all", 33, lambda: {"accountId": random.choice(accounts), "format": "parquet"}),
-        Arrival("confirm_order", 6, lambda: {"order": f"ord_{random.randrange(40)}"}),
+        Arrival("confirm_order", 6, lambda: {"order": f"ord_{random.randrange(40)}"}, at_start=10),
         Arrival("sync_account", 8, lambda: {"account": random.choice(accounts)}, at_once=2),
         Arrival("deliver", 5, lambda: {"parcel": random.choice(["book", "medicine"])}, _priority, at_once=3),
         Arrival("render_video", 45, lambda: {"assetId": f"v_{_id()}", "preset": "1080p"}, lambda: {"expires": "4m"}),
         Arrival("demo_long_task", 37, lambda: {"target": f"album_{_id()}"}, _user),
-        Arrival("multi_step_pipeline", 19, lambda: {"source": f"s3://demo/{_id()}", "rows": 1000}),
-        Arrival("publish_corpus", 40, lambda: {"corpus": random.choice(["support-eu", "legal-eu"])}),
+        Arrival("multi_step_pipeline", 19, lambda: {"source": f"s3://demo/{_id()}", "rows": 1000}, at_start=2),
+        Arrival("publish_corpus", 40, lambda: {"corpus": random.choice(["support-eu", "legal-eu"])}, at_start=2),
         Arrival("ask_agent", 25, lambda: {"question": "Which invoices from September are unpaid?"}),
     ]
 
@@ -155,19 +170,28 @@ async def _keep_enqueuing(queue: Queue) -> None:
 
 
 async def _arrive(queue: Queue, arrival: Arrival) -> None:
-    """Enqueue one of each kind immediately, then each at its pace."""
-    await asyncio.sleep(random.uniform(0, min(arrival.every_s, 3)))
+    """Some of each kind immediately, then each kind at its pace."""
+    count = arrival.at_start
     while True:
-        for _ in range(arrival.at_once):
+        for _ in range(count):
             await _try(queue.enqueue(arrival.topic, arrival.payload(), **arrival.options()))
         await asyncio.sleep(arrival.every_s * random.uniform(0.5, 1.5))
+        count = arrival.at_once
 
 
 async def _cancel_some(queue: Queue) -> None:
     while True:
         await asyncio.sleep(20)
         for job in await queue.list(topic="export_all", status="processing", limit=1):
-            await _try(queue.cancel(job.id, "not needed any more"))
+            await _try(_cancel(queue, job.id))
+
+
+async def _cancel(queue: Queue, job_id: str) -> None:
+    from treadle.queue.audit import Actor, AuditLog
+
+    reason = "not needed any more"
+    await queue.cancel(job_id, reason)
+    await AuditLog(queue).add(Actor("demo", "script"), "cancel", job_id, reason=reason)
 
 
 async def _review_some(queue: Queue) -> None:

@@ -212,7 +212,8 @@ async def _tell_how_to_begin(queue: Queue, address: str, *, warn: bool = True) -
             log.warning("the set-up link waits for the database: %s", str(error) or "it does not answer")
         return False
     if token is not None:
-        log.info("make the first superuser, once, within a day: %s/_/setup#token=%s", address, token)
+        site = queue.settings.public_url.rstrip("/") or address
+        log.info("make the first superuser, once, within a day: %s/_/setup#token=%s", site, token)
     return True
 
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from treadle.dashboard.asking import Question, ask
 from treadle.dashboard.assets import serve_asset
-from treadle.dashboard.page import NeedsSignIn, Page, base_of
+from treadle.dashboard.page import NeedsSignIn, Page, base_of, read_only_error
 from treadle.dashboard.pages import (
     bulk,
     enqueue,
@@ -26,6 +26,7 @@ from treadle.dashboard.pages import (
     jobs,
     live,
     overview,
+    run_again,
     schedule_edit,
     schedules,
     sign_in,
@@ -77,6 +78,8 @@ class Dashboard:
                 Route("/jobs/new", self._changing(enqueue.enqueue), methods=["POST"]),
                 Route("/jobs/{id}", self._shown(job.job)),
                 Route("/jobs/{id}/step", self._shown(steps.step)),
+                Route("/jobs/{id}/run-again", self._shown(run_again.form)),
+                Route("/jobs/{id}/run-again", self._changing(run_again.run), methods=["POST"]),
                 Route("/jobs/{id}/answer", self._changing(steps.answer), methods=["POST"]),
                 Route("/jobs/{id}/{action}", self._shown(job_actions.ask)),
                 Route("/jobs/{id}/{action}", self._changing(job_actions.act), methods=["POST"]),
@@ -111,7 +114,7 @@ class Dashboard:
                 Route("/workers/drain", self._shown(workers.ask_drain)),
                 Route("/workers/drain", self._changing(workers.drain), methods=["POST"]),
                 Route("/system", self._shown(system.system)),
-                Route("/system/retention", self._changing(system.save_retention), methods=["POST"]),
+                Route("/system/retention", self._shown(system.save_retention), methods=["POST"]),
                 Route("/system/access", self._shown(system.save_access), methods=["POST"]),
                 Route("/system/keys/new", self._shown(system.ask_key)),
                 Route("/system/keys/new", self._changing(system.make_key), methods=["POST"]),
@@ -165,9 +168,7 @@ class Dashboard:
         async def endpoint(request: Request) -> Response:
             page = await self._page(request)
             if page.read_only:
-                raise ApiError(
-                    403, "read_only", "This dashboard is read-only: it shows everything and changes nothing."
-                )
+                raise read_only_error()
             return await handler(page)
 
         return endpoint

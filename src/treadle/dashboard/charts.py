@@ -9,6 +9,8 @@ from dataclasses import dataclass
 # The upper lane shows completed jobs. All others have a lane below, on a scale that shows single jobs.
 TOP, BASE, LOWER, BOTTOM = 8, 112, 120, 152
 SPARK_HEIGHT = 22
+ROOM_FOR_TEXT = 60
+"""How wide a gap is that can say what it is, in percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,16 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """The time before anything had ended: not zero jobs, but no data."""
+
+    width: str
+    middle: str
+    text: str
+    """Empty where it has no room."""
+
+
+@dataclass(frozen=True, slots=True)
 class Throughput:
     bars: list[Bar]
     ticks: list[tuple[float, str]]
@@ -65,13 +77,15 @@ class Throughput:
     retrying: int
     failed: int
     other: int
+    gap: Gap | None = None
 
     @property
     def any(self) -> bool:
         return bool(self.completed or self.retrying or self.failed or self.other)
 
 
-def throughput(buckets: Sequence[Bucket]) -> Throughput:
+def throughput(buckets: Sequence[Bucket], *, begins: bool = False) -> Throughput:
+    """`begins`: nothing had ended before the first of these spans."""
     most = _nice(max((one.completed for one in buckets), default=0))
     worst = _nice(max((one.wrong for one in buckets), default=0))
     width = 100 / max(len(buckets), 1)
@@ -84,7 +98,16 @@ def throughput(buckets: Sequence[Bucket]) -> Throughput:
         sum(one.retrying for one in buckets),
         sum(one.failed for one in buckets),
         sum(one.other for one in buckets),
+        _gap(buckets, width) if begins else None,
     )
+
+
+def _gap(buckets: Sequence[Bucket], width: float) -> Gap | None:
+    first = next((i for i, one in enumerate(buckets) if one.completed or one.wrong), 0)
+    if not first:
+        return None
+    text = f"nothing had ended before {buckets[first].label}" if first * width > ROOM_FOR_TEXT else ""
+    return Gap(f"{first * width:.3f}%", f"{first * width / 2:.3f}%", text)
 
 
 def _bar(bucket: Bucket, x: float, width: float, most: int, worst: int) -> Bar:

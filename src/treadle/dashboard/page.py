@@ -229,6 +229,10 @@ class Page:
             return None
 
 
+def read_only_error() -> ApiError:
+    return ApiError(403, "read_only", "This dashboard is read-only: it shows everything and changes nothing.")
+
+
 def base_of(request: Request) -> str:
     """The mount point of the dashboard without a trailing slash: `/_`, or `/queue/_` in another application."""
     return str(request.scope.get("root_path", ""))

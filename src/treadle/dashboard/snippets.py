@@ -23,17 +23,23 @@ def snippets(job: Job, address: str) -> list[tuple[str, str]]:
         f'  method: "POST",\n  headers: {{ Authorization: `Bearer ${{token}}`, "Content-Type": "application/json" }},\n'
         f"  body: {as_json(as_json({'topic': job.topic, 'payload': job.payload}))},\n}});"
     )
-    again = [("curl", curl), ("Python", python), ("JavaScript", script), ("JSON", pretty_json(job.payload))]
-    return [*again, *_answers(job, root)]
+    return [("curl", curl), ("Python", python), ("JavaScript", script), ("JSON", pretty_json(job.payload))]
 
 
-def _answers(job: Job, root: str) -> list[tuple[str, str]]:
+def answer_snippets(job: Job, address: str) -> list[tuple[str, str]]:
     """Answers to the step that a waiting job waits for; `true` stands for the answer."""
     if job.status is not Status.WAITING or not job.step:
         return []
+    root = address.rstrip("/").removesuffix("/_")
     curl = (
         f"curl -X POST {shlex.quote(f'{root}/api/jobs/{job.id}/signal')} \\\n"
         f'  -H "Authorization: Bearer $TREADLE_TOKEN" -H "Content-Type: application/json" \\\n'
         f"  -d {shlex.quote(as_json({'step': job.step, 'result': True}))}"
     )
-    return [("Answer by curl", curl), ("Answer in Python", f"await queue.signal({job.id!r}, {job.step!r}, True)")]
+    script = (
+        f"await fetch({as_json(f'{root}/api/jobs/{job.id}/signal')}, {{\n"
+        f'  method: "POST",\n  headers: {{ Authorization: `Bearer ${{token}}`, "Content-Type": "application/json" }},\n'
+        f"  body: {as_json(as_json({'step': job.step, 'result': True}))},\n}});"
+    )
+    python = f"await queue.signal({job.id!r}, {job.step!r}, True)"
+    return [("curl", curl), ("Python", python), ("JavaScript", script)]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from treadle.dashboard.checkup import Checkup
+from treadle.dashboard.failing_schedules import FailingSchedule, failing_schedules
 from treadle.http.server import Server
 from treadle.insights import failures, overview
 from treadle.insights.failures import FailureGroup
@@ -32,6 +33,9 @@ class State:
         self.failures: CachedAnswer[list[FailureGroup]] | OneAnswer[list[FailureGroup]] = CachedAnswer(
             5.0, lambda: failures.failure_groups(store)
         )
+        self.schedules: CachedAnswer[Sequence[FailingSchedule]] | OneAnswer[Sequence[FailingSchedule]] = CachedAnswer(
+            5.0, lambda: failing_schedules(queue)
+        )
         self.checkup = Checkup(store.examine)
         self.database = _database_words(queue.url)
 
@@ -44,7 +48,7 @@ class State:
 
     def forget(self) -> None:
         """Drop cached answers after a change, so that the next page shows it."""
-        for kept in (self.now, self.counts, self.stats, self.failures):
+        for kept in (self.now, self.counts, self.stats, self.failures, self.schedules):
             kept.forget()
 
     async def failing_groups(self, within: timedelta = timedelta(hours=1)) -> Sequence[FailureGroup]:

@@ -140,8 +140,25 @@ _APART = frozenset("version createdAt updatedAt current topic payloadSchema resu
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Between two versions of a template."""
     common = _step_ids(before) & _step_ids(after)
-    old, new = _leaves(before, common), _leaves(after, common)
+    return _different(_leaves(before, common), _leaves(after, common))
+
+
+def value_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Between two JSON objects."""
+    return _different(value_leaves(before), value_leaves(after))
+
+
+def value_leaves(value: Any, path: str = "") -> dict[str, str]:
+    """Every value of a JSON object by its path, as JSON text; a list is one value."""
+    if isinstance(value, dict) and (value or not path):
+        inner = ((f"{path}.{name}" if path else str(name), one) for name, one in value.items())
+        return {where: text for name, one in inner for where, text in value_leaves(one, name).items()}
+    return {path: words.as_json(value)}
+
+
+def _different(old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
     found = []
     for where in [*new, *(one for one in old if one not in new)]:
         if old.get(where) != new.get(where):

@@ -16,7 +16,8 @@ from treadle.insights import overview
 from treadle.insights.overview import HOUR_MS, Now
 from treadle.insights.times import Distribution, distribution
 from treadle.model.job import from_ms
-from treadle.model.status import Status
+from treadle.model.status import ENDED, Status
+from treadle.policy.saved_template import SavedTemplate
 from treadle.store.views import FOREVER, EndedCount, Topic
 
 HOURS = 24
@@ -34,6 +35,7 @@ class TopicRow:
     state_icon: str
     state_css: str
     paused: bool
+    enabled: bool
     due: int
     oldest: str
     oldest_ms: int
@@ -56,7 +58,10 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
         overview.history(store, at - timedelta(hours=HOURS - 1, minutes=at.minute), 60),
         overview.history(store, at - range_.length, range_.step_minutes),
     )
-    rows = [_row(topic, now, distribution(ran, "run", topic.topic), hours.ended, ended, range_) for topic in now.topics]
+    minutes = _covered(ended, now, range_)
+    rows = [
+        _row(topic, now, distribution(ran, "run", topic.topic), hours.ended, ended, minutes) for topic in now.topics
+    ]
     return sorted(rows, key=lambda row: (-row.oldest_ms, row.name))
 
 
@@ -66,32 +71,34 @@ def _row(
     runs: Distribution,
     hours: Sequence[EndedCount],
     ended: Sequence[EndedCount],
-    range_: Range,
+    minutes: float,
 ) -> TopicRow:
     name = topic.topic
     first = now.oldest_due(name)
     waits = max(now.at - first, 0) if first is not None else -1
     counts: dict[str, int] = defaultdict(int)
     for one in ended:
-        if one.topic == name:
+        if one.topic == name and one.status in ENDED:
             counts[one.status] += one.jobs
     tried = counts[Status.COMPLETED] + counts[Status.FAILED] + counts[Status.EXPIRED]
-    state, note, icon, css = _state(topic, now)
     saved = now.templates.get(name)
+    enabled = saved is None or saved.enabled
+    state, note, icon, css = _state(topic, now, enabled)
     return TopicRow(
         name,
-        f"version {saved.version}" if saved else "no template",
+        _version(saved),
         state,
         note,
         icon,
         css,
         topic.paused_until is not None,
+        enabled,
         now.due(name),
         words.duration(waits) if waits >= 0 else words.DASH,
         waits,
         waits > LATE_MS and state != "paused",
         topic.processing,
-        _rate(sum(counts.values()), range_),
+        _rate(sum(counts.values()), minutes),
         counts[Status.COMPLETED] / tried if tried else None,
         runs.percentile(0.5),
         runs.percentile(0.95),
@@ -100,16 +107,31 @@ def _row(
     )
 
 
-def _rate(count: int, range_: Range) -> str:
-    rate = count / (range_.length / timedelta(minutes=1))
+def _version(saved: SavedTemplate | None) -> str:
+    if saved is None:
+        return "no template"
+    steps = len(saved.definition.get("steps") or ())
+    return f"version {saved.version}" + (f", {words.plural(steps, 'step')}" if steps else "")
+
+
+def _covered(ended: Sequence[EndedCount], now: Now, range_: Range) -> float:
+    """The minutes that the rates are about: of a queue younger than the range, those since its first ending."""
+    first = min((one.at for one in ended), default=now.at)
+    return max(1.0, min(range_.length / timedelta(minutes=1), (now.at - first) / 60_000))
+
+
+def _rate(count: int, minutes: float) -> str:
+    rate = count / minutes
     return "0" if not count else f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}" if rate >= 0.05 else "< 0.1"
 
 
-def _state(topic: Topic, now: Now) -> tuple[str, str, str, str]:
+def _state(topic: Topic, now: Now, enabled: bool) -> tuple[str, str, str, str]:
     """The word, its explanation, its icon and its colour."""
     if topic.paused_until is not None:
         until = from_ms(topic.paused_until) if topic.paused_until < FOREVER else None
         return "paused", f"until {until:%H:%M} UTC" if until else "until it is resumed", "pause", "cancelling"
+    if not enabled and not topic.processing:
+        return "disabled", "template switched off", "st_cancelled", "cancelled"
     unserved = [one for one in now.unserved() if one.topic == topic.topic]
     if unserved:
         needs = unserved[0].capability
@@ -132,6 +154,8 @@ def _spark(hours: Sequence[EndedCount], at: int) -> Spark:
     last = at - at % HOUR_MS
     counts = [[0, 0] for _ in range(HOURS)]
     for one in hours:
+        if one.status not in ENDED:
+            continue
         place = HOURS - 1 - (last - one.at) // HOUR_MS
         if 0 <= place < HOURS:
             counts[place][0] += one.jobs

@@ -21,7 +21,7 @@ def duration(ms: float | None) -> str:
         return DASH
     ms = max(ms, 0)
     seconds = ms / 1000
-    if ms < 0.5:
+    if ms < 1:
         return "< 1 ms"
     if ms < 999.5:
         return f"{ms:.0f} ms"

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from treadle.http import openapi
 from treadle.http.errors import MOST_FIELDS, NOT_FOUND, ApiError, from_treadle, wrong_method
 from treadle.http.fast_routes import FastRoutes, path_here
+from treadle.http.public_path import PublicPath
 from treadle.http.routes import (
     accounts,
     jobs,
@@ -99,6 +100,7 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         middleware=[
+            Middleware(PublicPath, public_url=queue.settings.public_url),
             Middleware(Observed, metrics=metrics),
             Middleware(SecurityHeaders),
             Middleware(

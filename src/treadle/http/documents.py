@@ -300,6 +300,8 @@ class WorkerDocument(Document):
     running: int
     lockedUntil: Time
     draining: bool
+    host: str
+    version: str
 
 
 class WorkerList(Document):

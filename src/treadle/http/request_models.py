@@ -161,7 +161,7 @@ CronText = Annotated[
     WithJsonSchema({"type": "string", "description": "five or six fields, or @daily", "examples": ["0 9 * * *"]}),
 ]
 ZoneText = Annotated[str, WithJsonSchema({"type": "string", "examples": ["UTC", "Asia/Taipei"]})]
-Jitter = Annotated[int, Field(ge=0, le=86_400, description="jobs are delayed by up to so many seconds")]
+Jitter = Annotated[float, Field(ge=0, le=86_400, description="jobs are delayed by up to so many seconds")]
 ScheduleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
 
 

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from treadle.insights.stats import QueueStats, summarise
 from treadle.insights.templates import saved_templates
+from treadle.insights.workers import live_workers
 from treadle.model.job import Job, to_ms
 from treadle.model.status import Status
 from treadle.policy.saved_template import SavedTemplate
@@ -19,8 +20,6 @@ from treadle.store.views import FOREVER, Backlog, History, Leadership, LiveWorke
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-# Percentiles come from this many of the newest jobs until the roll-ups include run and wait times.
-SAMPLE = 500
 QUICK_S = 0.05
 KEPT_FOR = 10
 # Longer than any span, so that its endings come as one sum per topic and status.
@@ -139,7 +138,7 @@ class Now:
 
 async def now(store: Store) -> Now:
     at, topics, workers, templates, leaders = await asyncio.gather(
-        store.now(), store.topics(backlog=True), store.workers(), saved_templates(store), store.leaders()
+        store.now(), store.topics(backlog=True), live_workers(store), saved_templates(store), store.leaders()
     )
     return Now(at, topics, workers, templates, leaders)
 
@@ -152,6 +151,7 @@ async def ended_since(store: Store, since: datetime) -> QueueStats:
     """Counts of the jobs that have ended since then; the numbers of live jobs are left at 0."""
     counts, ran = dict.fromkeys((status.value for status in Status), 0), 0
     for one in (await history(store, since, WHOLE_SPAN_MINUTES)).ended:
-        counts[one.status] += one.jobs
+        if one.status in counts:
+            counts[one.status] += one.jobs
         ran += one.run_ms if one.status == Status.COMPLETED else 0
     return summarise(Stats(counts, ran, {}))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 ENQUEUED = "job:enqueued"
 STARTED = "job:started"
 COMPLETED = "job:completed"
+RETRYING = "job:retrying"
 PROGRESS = "job:progress"
 STEP_COMPLETED = "job:step:completed"
 WAITING = "job:waiting"

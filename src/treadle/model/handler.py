@@ -189,10 +189,15 @@ def result_type(function: Callable[..., Any]) -> ResultType:
     try:
         known = _result_types.get(function)
     except TypeError:  # it can't be referenced weakly
-        return ResultType(_signature(function).return_annotation, _name(function))
+        return ResultType(_return_annotation(function), _name(function))
     if known is None:
-        known = _result_types[function] = ResultType(_signature(function).return_annotation, _name(function))
+        known = _result_types[function] = ResultType(_return_annotation(function), _name(function))
     return known
+
+
+def _return_annotation(function: Callable[..., Any]) -> Any:
+    """Functions of C modules, such as `time.sleep`, may have no signature."""
+    return None if inspect.isbuiltin(function) else _signature(function).return_annotation
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -79,7 +79,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """It waits for answers; nobody holds it meanwhile."""
+    """It waits for answers, and no worker holds it."""
 
     waits: str
     """The steps it waits for, for people; when a wait ends is on its step."""

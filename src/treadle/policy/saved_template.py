@@ -92,7 +92,7 @@ class SavedTemplate:
         return replace(self, version=number, definition=definition, rolled_back=number != newest, updated_ms=now_ms)
 
     def with_switch(self, enabled: bool, now_ms: int) -> SavedTemplate:
-        """The switch stands until an operator moves it again, whatever later releases say."""
+        """The switch stands until an operator moves it again, even if later releases say otherwise."""
         return replace(self, switched=enabled, updated_ms=now_ms)
 
     def as_json(self) -> dict[str, Any]:

@@ -14,7 +14,15 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.errors import InvalidInput, ScheduleNotFound
 from treadle.policy.schedule import Schedule, checked_id, rendered_payload, slot
-from treadle.queue.schedule_options import STATE, CodeSchedule, planned, schedule_fields, schedule_payload, stopped
+from treadle.queue.schedule_options import (
+    STATE,
+    CodeSchedule,
+    planned,
+    replanned,
+    schedule_fields,
+    schedule_payload,
+    stopped,
+)
 from treadle.queue.schedule_records import KIND, change_schedule, schedule_from, write_of
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite
@@ -97,7 +105,7 @@ async def _save_one(store: Store, saved: Schedule | None, topic: str, options: C
 
     async def as_in_code(old: Schedule, now: int) -> Schedule:
         kept = {name: getattr(old, name) for name in STATE}
-        return planned(replace(fresh, **kept, version=old.version + 1, updated_ms=now), now)
+        return replanned(old, replace(fresh, **kept, version=old.version + 1, updated_ms=now), now)
 
     if saved is not None:
         await change_schedule(store, saved.id, as_in_code)

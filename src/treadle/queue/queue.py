@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from treadle.insights.feed import Feed
     from treadle.queue.sync import SyncQueue
 
-BATCH = 1000
-
 
 class RequeuePlan(NamedTuple):
     """What a requeue would do."""

@@ -97,11 +97,21 @@ def edit(schedule: Schedule, changes: Mapping[str, Any], now: int) -> Schedule:
         return schedule
     if edited.end_ms != schedule.end_ms:
         check_end(edited, now)
-    return planned(replace(edited, version=schedule.version + 1, updated_ms=now, problem=None), now)
+    return replanned(schedule, replace(edited, version=schedule.version + 1, updated_ms=now, problem=None), now)
+
+
+_TIMING = ("cron", "every_ms", "timezone", "start_ms", "end_ms", "enabled")
+
+
+def replanned(old: Schedule, new: Schedule, now: int) -> Schedule:
+    """A change of anything but the times keeps the next run, or an edit in the due second would lose it."""
+    if all(getattr(old, name) == getattr(new, name) for name in _TIMING):
+        return replace(new, next_ms=old.next_ms, held=old.held)
+    return planned(new, now)
 
 
 def planned(schedule: Schedule, now: int) -> Schedule:
-    """With its next run after now, so a change makes no catch-up run."""
+    """With its next run after now, so that there is no catch-up run."""
     return replace(schedule, next_ms=schedule.next_after(now) if schedule.enabled else None, held=False)
 
 

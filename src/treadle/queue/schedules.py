@@ -127,7 +127,7 @@ class Schedules:
     async def update(
         self, schedule_id: str, *, version: int | None = None, **changes: Unpack[ScheduleChanges]
     ) -> Schedule:
-        """Change a schedule. This makes no catch-up run: the next run is the first after now.
+        """Change a schedule. A change of its times makes no catch-up run: the next run is the first after now.
 
         `version` is the version that was read; VersionConflict if the schedule was changed since. A secret in the
         payload that is given as `***` keeps its value.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from treadle.model.errors import InvalidInput, UnknownStep
+from treadle.model.errors import InvalidInput, StepEnded, UnknownStep
 from treadle.model.job import Job, short_text
 from treadle.model.payload import dumps
-from treadle.model.steps import StepSpec, checked_key, checked_name, find, is_sleep
+from treadle.model.steps import STEP_ENDED, StepSpec, checked_key, checked_name, find, is_sleep
 from treadle.queue.flows import FlowHandler
 from treadle.store.values import Answer
 
@@ -47,13 +47,19 @@ async def _declared(queue: Queue, job: Job, name: str) -> tuple[StepSpec | None,
     template, handler = await queue.template(job.topic), queue.handlers.get(job.topic)
     spec = find(template.steps, name)
     if spec is not None and not spec.external:
-        raise UnknownStep(f"step {name} of job {job.id} takes no answer: it runs code", step=name)
+        raise _no_answer(job, name, "it runs code")
     if spec is None and is_sleep(name):
-        raise UnknownStep(f"step {name} of job {job.id} takes no answer: it sleeps", step=name)
+        raise _no_answer(job, name, "it sleeps")
     if not template.steps:
         return None, not job.ended and (handler is None or handler.wants_context)
     outer = name.partition("/")[0]
     return spec, spec is not None or (outer != name and find(template.steps, outer) is not None)
+
+
+def _no_answer(job: Job, name: str, why: str) -> UnknownStep | StepEnded:
+    if any(step["id"] == name and step["status"] in STEP_ENDED for step in job.steps):
+        return StepEnded(f"step {name} of job {job.id} is over", step=name)
+    return UnknownStep(f"step {name} of job {job.id} takes no answer: {why}", step=name)
 
 
 async def _checked(queue: Queue, job: Job, spec: StepSpec | None, name: str, key: str, value: Any) -> str:

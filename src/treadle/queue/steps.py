@@ -190,9 +190,10 @@ class Run:
         deadline = began + self._timeout_ms / 1000
         outer, self._ctx._deadline = self._ctx._deadline, (deadline, self._too_long)
         try:
-            value = self._function(*self._args)
-            if asyncio.iscoroutine(value):
-                value = asyncio.run(value)
+            with self._ctx._services.time_limit(self._timeout_ms / 1000, self._too_long):
+                value = self._function(*self._args)
+                if asyncio.iscoroutine(value):
+                    value = asyncio.run(value)
             if time.monotonic() > deadline:
                 raise self._too_long()
         except BaseException as error:

@@ -112,7 +112,7 @@ class Store(Protocol):
 
     # -- running jobs --------------------------------------------------------------------------
     async def open_lease(self, worker: str, lease_ms: int, serves: Mapping[str, Any] | None = None) -> int:
-        """A new lease; `serves` says what the worker can do ({topics, capabilities, slots})."""
+        """A new lease; `serves` says what the worker can do ({topics, capabilities, slots, host, version})."""
 
     async def renew(self, lease: int, lease_ms: int | None = None) -> Renewed | None:
         """Prolong a lease, even an expired one, by default for as long as the last time. None: it was taken back or
@@ -137,8 +137,8 @@ class Store(Protocol):
         """Write start and progress of running jobs; returns (n, token) of lost ones."""
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        """Write what the steps of running jobs have done, with their events; returns (n, token) of those that are
-        lost, for which nothing was written."""
+        """Write what the steps of running jobs have done, with their events; returns (n, token) of lost jobs, for which
+        nothing was written."""
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         """What the steps of claimed jobs have done before, in one read."""

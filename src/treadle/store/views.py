@@ -98,6 +98,10 @@ class LiveWorker:
     renewed_at: int
     """Its last heartbeat."""
     draining: bool = False
+    host: str = ""
+    """The machine; empty for an external worker."""
+    version: str = ""
+    """Of Treadle, on that machine."""
 
 
 class LimitReached(NamedTuple):
@@ -140,7 +144,10 @@ class Stats:
 
 
 class EndedCount(NamedTuple):
-    """How many jobs of a topic ended in one way within one span of time."""
+    """How many jobs of a topic ended in one way within one span of time.
+
+    The status `retrying` counts attempts that failed and are tried again; they ended no job.
+    """
 
     at: int
     """Where the span begins."""

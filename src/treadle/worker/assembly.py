@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from treadle.maintenance import Maintenance
@@ -241,6 +243,8 @@ class Assembly:
             "topics": self._topics(),
             "capabilities": list(self.options.capabilities),
             "slots": self.options.slots,
+            "host": socket.gethostname(),
+            "version": version("treadle"),
         }
         asked = time.monotonic()
         number = await self.queue.store.open_lease(self.name, self.options.lease_ms, serves)

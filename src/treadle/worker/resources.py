@@ -68,7 +68,7 @@ class Resources:
             self.abandon()
 
     def abandon(self) -> None:
-        """Drop everything without waiting; nobody is told."""
+        """Drop everything without waiting or reporting."""
         http, self._http = self._http, None
         pool, self._pool = self._pool, None
         if http is not None:

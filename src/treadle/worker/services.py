@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import InvalidInput, StoreUnavailable
@@ -27,11 +28,17 @@ if TYPE_CHECKING:
 BEAT_AT_MOST_EVERY_S = 1.0
 
 
+def no_time_limit(seconds: float, error: Callable[[], BaseException]) -> AbstractContextManager[None]:
+    """A thread can't be interrupted. It sees the limit of its step at its next checkpoint."""
+    return nullcontext()
+
+
 class LoopServices:
     """For coroutines: every result is awaited."""
 
     blocking = False
     describe = staticmethod(describe)
+    time_limit = staticmethod(no_time_limit)
 
     def __init__(
         self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, steps: StepServices, connections: int
@@ -81,6 +88,7 @@ class ThreadServices:
 
     blocking = True
     describe = staticmethod(describe)
+    time_limit = staticmethod(no_time_limit)
 
     def __init__(self, services: LoopServices) -> None:
         self._services = services

@@ -1,8 +1,11 @@
 """The clock changes of every time zone, and what a schedule does around them by brute force."""
 
+import functools
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
+
+from tests.fault.scale import ASKED
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -35,6 +38,24 @@ def clock_changes(zone: ZoneInfo, first_year: int = 2020, last_year: int = 2035)
             before = offset(at, zone)
         day += 24 * HOUR
     return found
+
+
+@functools.cache
+def every_clock_change() -> list[ClockChange]:
+    """Of every zone; in the short form, of one zone for each history of changes, and few of each."""
+    seen: dict[tuple[object, ...], list[ClockChange]] = {}
+    for name in sorted(available_timezones()):
+        changes = clock_changes(ZoneInfo(name))
+        history: tuple[object, ...] = tuple(change[1:] for change in changes)
+        seen.setdefault(history if ASKED == "short" else (name, history), changes)
+    step = 5 if ASKED == "short" else 1
+    return [change for changes in seen.values() for change in changes[::step]]
+
+
+def walls(change: ClockChange, minute: int) -> list[datetime]:
+    """This minute of each day on the wall, for three days before and after."""
+    middle = (change.at + change.before).replace(tzinfo=None, hour=0, minute=0, second=0)
+    return [middle + timedelta(days=day, minutes=minute) for day in range(-3, 4)]
 
 
 def fixed_slots(walls: list[datetime], change: ClockChange) -> list[datetime]:

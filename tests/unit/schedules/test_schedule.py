@@ -1,11 +1,11 @@
 """What a due schedule does: missed slots, overlapping jobs, jitter, payloads, and its description."""
 
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from tests.counting import counted
 from treadle.model.errors import InvalidInput, InvalidPayload
 from treadle.model.job import from_ms, to_ms
 from treadle.policy.schedule import MISSED_AFTER_MS, Firing, Schedule, fire, rendered_payload, slot
@@ -60,12 +60,12 @@ def test_at_most_a_hundred_slots_are_caught_up_and_they_are_the_newest():
 
 @pytest.mark.parametrize("timing", [{"cron": "* * * * * *"}, {"every_ms": 1000}])
 @pytest.mark.parametrize("missed", ["one", "all"])
-def test_years_of_missed_seconds_cost_milliseconds(timing, missed):
+def test_years_of_missed_seconds_are_not_gone_through_one_by_one(timing, missed):
     schedule = Schedule(id="tick", topic="tick", missed=missed, next_ms=NINE, start_ms=NINE, **timing)
     now = NINE + 3 * 365 * DAY_MS
-    began = time.process_time()
-    firing = fire(schedule, now)
-    assert time.process_time() - began < 0.5
+    with counted() as work:
+        firing = fire(schedule, now)
+    assert 0 < work.steps < 1_000_000
     count = 100 if missed == "all" else 1
     assert slots(firing) == [now - 1000 * i for i in reversed(range(count))]
     assert firing.skipped == 1000 - count

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.faulty import FaultyQueue
 from treadle import Fail, Queue, Worker
 from treadle.http.exposition import CONTENT_TYPE, exposition
 from treadle.http.prometheus import render
@@ -180,21 +181,13 @@ async def _work_off(queue: Queue, worker: Worker, ids: list[str]) -> Samples:
         await running
 
 
-async def test_the_store_is_asked_once_a_second_at_most(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Queue(sqlite_url) as queue:
-        asked = 0
-        original = queue.store.stats
-
-        async def counting(*arguments: Any) -> Stats:
-            nonlocal asked
-            asked += 1
-            return await original(*arguments)
-
-        monkeypatch.setattr(queue.store, "stats", counting)
+async def test_the_store_is_asked_once_a_second_at_most(sqlite_url: str) -> None:
+    queue = FaultyQueue(sqlite_url)
+    async with queue:
         first = await exposition(queue)
         await queue.enqueue("mail")
         assert await exposition(queue) == first
-        assert asked == 1
+        assert queue.faults.calls["stats"] == 1
 
 
 async def test_a_database_that_can_not_be_opened_is_no_error(tmp_path: Path) -> None:

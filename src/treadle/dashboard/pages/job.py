@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from treadle.dashboard import words
 from treadle.dashboard.answer_form import AnswerForm, Ask, asks, fresh_form
+from treadle.dashboard.job_facts import Fact, facts, origin
 from treadle.dashboard.job_history import AttemptRow, TimelineItem, attempt_rows, timeline_items
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import actions
-from treadle.dashboard.snippets import snippets
+from treadle.dashboard.snippets import answer_snippets, snippets
 from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
 from treadle.insights.error_text import ErrorText, read_error
 from treadle.insights.failures import FailureGroup
-from treadle.model.durations import PRIORITIES
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.model.status import Status
@@ -27,15 +27,6 @@ from treadle.model.steps import LARGE_RESULT_BYTES, StepState
 
 # For more of them only the counts are shown.
 MOST_STEPS_WITH_RUNS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    name: str
-    value: str
-    mono: bool = False
-    muted: bool = False
-    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,9 @@ class JobView:
     timeline: Sequence[TimelineItem]
     total: str
     facts: Sequence[Fact]
+    origin: Sequence[Fact]
     snippets: Sequence[tuple[str, str]]
+    answer_snippets: Sequence[tuple[str, str]]
     flow: Waterfall | None = None
     strip: Sequence[tuple[str, str, str]] = ()
     """Name, value and a remark, of a job with steps that goes on."""
@@ -79,6 +72,7 @@ async def job_view(page: Page, id: str) -> JobView:
     why = await queue.why(id) if found.status is Status.PENDING else []
     error = read_error(found.last_error, found.error_type) if found.status is not Status.COMPLETED else None
     attempts = list(attempt_rows(found, events))
+    settings = await page.state.server.site.settings()
     view = JobView(
         found,
         actions(found),
@@ -94,8 +88,10 @@ async def job_view(page: Page, id: str) -> JobView:
         found.result_value is not None,
         list(timeline_items(events)),
         words.span(found.created_at, found.ended_at) + " in all" if found.ended else "",
-        list(_facts(found, (await page.state.server.site.settings()).delete_after_ms, queue.settings.stale_after_ms)),
-        snippets(found, str(page.request.base_url)),
+        list(facts(found, settings.delete_after_ms, settings.stale_after_ms)),
+        await origin(found, page.state.server.accounts),
+        snippets(found, address := str(page.request.base_url)),
+        answer_snippets(found, address),
     )
     return await _with_steps(page, view, events) if found.steps else view
 
@@ -200,40 +196,3 @@ def _left(job: Job, now: datetime) -> str:
         return ""
     ran = (now - job.started_at) / timedelta(milliseconds=1)
     return words.duration(ran * (100 - job.progress) / job.progress)
-
-
-def _facts(job: Job, delete_after_ms: int, stale_after_ms: int) -> Any:
-    names = {value: name for name, value in PRIORITIES.items()}
-    yield Fact("Topic", job.topic, url=f"/jobs?topic={job.topic}")
-    yield Fact("Status", job.status.value)
-    yield Fact("Created", words.date_time(job.created_at))
-    yield Fact("Run at", words.date_time(job.run_at))
-    yield Fact("Retries", f"{job.retries} / {job.max_attempts}")
-    if job.locked_until:
-        yield Fact("Locked until", f"{words.date_time(job.locked_until)} by {job.locked_by}")
-    else:
-        yield Fact("Locked until", "not locked", muted=True)
-    yield Fact("Priority", f"{names[job.priority]} ({job.priority})" if job.priority in names else str(job.priority))
-    optional = (
-        ("Capability", job.capability, True),
-        ("Expires", words.date_time(job.expires_at) if job.expires_at else None, False),
-        ("Template", f"version {job.template_version}" if job.template_version else None, False),
-        ("Key", job.idempotency_key, True),
-        ("Scope", " ".join(filter(None, (job.scope, job.scope_id))) or None, True),
-        ("Created by", job.created_by, True),
-        ("Cancel asked", words.date_time(job.cancel_requested_at) if job.cancel_requested_at else None, False),
-        ("Reason", job.cancel_reason, False),
-        ("Last worker", None if job.locked_by else job.last_worker, False),
-        ("Heartbeat", words.date_time(job.last_heartbeat_at) if job.last_heartbeat_at else None, False),
-    )
-    for name, value, mono in optional:
-        if value:
-            yield Fact(name, value, mono=mono)
-    if job.parent_id:
-        yield Fact("Parent", job.parent_id, mono=True, url=f"/jobs/{job.parent_id}")
-    if job.stale_at:
-        yield Fact("Stale since", words.date_time(job.stale_at))
-    end = job.ended_at
-    if end:
-        gone = end + timedelta(milliseconds=stale_after_ms + delete_after_ms)
-        yield Fact("Deleted", f"{gone:%Y-%m-%d}, unless requeued")

@@ -16,10 +16,12 @@ from treadle.dashboard.rows import job_row
 from treadle.insights.search import STALE, FoundJobs, JobSearch, find_jobs
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import Status
+from treadle.policy import rules
 from treadle.policy.rules import InvalidRule
 
 PER_PAGE = 50
 SORTS = [("", "Newest first"), ("createdAt", "Oldest first"), ("runAt", "Run at"), ("-priority", "Priority")]
+MOST_TYPES = 20
 MAX_PAGE = 2**31 // PER_PAGE
 
 
@@ -56,7 +58,11 @@ def search_query(search: JobSearch, **more: Any) -> dict[str, Any]:
 
 
 async def jobs(page: Page) -> Response:
+    texts = page.request.query_params.getlist("q")
     search, number = search_of(page.request.query_params), _page_number(page.query("page"))
+    if len(texts) > 1:  # the chips and the box: one text has one address
+        search = replace(search, q=" ".join(text.strip() for text in texts).strip()[:500])
+        return page.redirect(page.url("/jobs", **search_query(search, cols=as_query(columns_of(page)))))
     problem, found = "", FoundJobs((), {})
     try:
         found = await find_jobs(page.state.queue.store, search, PER_PAGE, (number - 1) * PER_PAGE)
@@ -64,8 +70,11 @@ async def jobs(page: Page) -> Response:
         problem = error.message
     now = await page.state.now.get()
     columns = columns_of(page)
+    chips, rest = ([], search.q) if problem else _chips(page, search)
     context = {
         **_list(page, search, number, found),
+        "chips": chips,
+        "rest": rest,
         "rows": [job_row(job, now, page.now, columns) for job in found.jobs],
         "columns": columns,
         "all_columns": [(column, column in columns) for column in COLUMNS],
@@ -74,6 +83,7 @@ async def jobs(page: Page) -> Response:
         "never_used": not search.words and found.counts.get("") == 0 and not now.topics,
         "problem": problem,
         "topics": [topic.topic for topic in now.topics],
+        "error_types": await _error_types(page),
         "worker_count": len(now.workers),
         "database_url": page.state.queue.url.rpartition("@")[2]
         if "@" in page.state.queue.url
@@ -83,6 +93,12 @@ async def jobs(page: Page) -> Response:
     return await page.render(
         "jobs", 400 if problem else 200, section="Jobs", title="Jobs", live_url=live_url, **context
     )
+
+
+async def _error_types(page: Page) -> list[str]:
+    """To complete `error:` with, the most frequent of the newest failures first."""
+    groups = sorted(await page.state.failures.get(), key=lambda one: -len(one.times))
+    return list(dict.fromkeys(one.type for one in groups if one.type.isidentifier()))[:MOST_TYPES]
 
 
 def columns_of(page: Page) -> Sequence[Column]:
@@ -117,6 +133,29 @@ def _list(page: Page, search: JobSearch, number: int, found: FoundJobs) -> dict[
         "filter_words": search.filter if len(search.filter) <= 60 else search.filter[:59] + "…",
         "without_filter": page.url("/jobs", **{**query, "filter": ""}),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A qualifier of the search, and the address of the list without it."""
+
+    key: str
+    value: str
+    text: str
+    url: str
+
+
+def _chips(page: Page, search: JobSearch) -> tuple[list[Chip], str]:
+    """The qualifiers, and the words that are left for the box."""
+    terms = rules.search_terms(search.q)
+    chips = []
+    for term in terms:
+        if term.key:
+            others = replace(search, q=" ".join(one.text for one in terms if one is not term))
+            url = page.url("/jobs", **search_query(others, cols=as_query(columns_of(page))))
+            key, _, value = term.text.partition(":")
+            chips.append(Chip(key, value, term.text, url))
+    return chips, " ".join(term.text for term in terms if not term.key)
 
 
 @dataclass(frozen=True, slots=True)

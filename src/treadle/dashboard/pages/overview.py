@@ -12,6 +12,7 @@ from starlette.responses import Response
 from treadle.dashboard import words
 from treadle.dashboard.audit_rows import AuditRow, audit_rows
 from treadle.dashboard.charts import Bucket, Latency, Throughput, latency, throughput
+from treadle.dashboard.failing_schedules import FailingSchedule
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages.errors import error_rows
 from treadle.dashboard.ranges import RANGES, Range, range_of, segments
@@ -21,12 +22,13 @@ from treadle.insights.overview import Now
 from treadle.insights.stats import QueueStats
 from treadle.insights.times import Distribution, by_span, distribution
 from treadle.model.job import from_ms, rfc3339, to_ms
-from treadle.model.status import Status
+from treadle.model.status import ENDED, Status
 from treadle.store.views import EndedCount, Finding
 
 TOPICS, ERRORS, ACTIONS, PROBLEMS = 6, 5, 5, 8
 # A due job that waits longer than this is a problem, if a worker could run it.
 LONG_WAIT_MS = 5 * 60_000
+START = "treadle worker app:queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Problem:
     line: str
     more: str = ""
     actions: Sequence[tuple[str, str]] = ()
+    name: str = ""
+    """What the line is about; it stands in the line as {}."""
+    url: str = ""
+    command: str = ""
+    """A command that helps, to copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +125,9 @@ async def _view(page: Page, range_: Range) -> OverviewView:
     )
     runs, waits = distribution(spans, "run"), distribution(spans, "wait")
     await state.checkup.look()
-    problems = _problems(page, now, state.checkup.findings or ())
+    problems = _problems(page, now, await state.schedules.get(), state.checkup.findings or ())
     buckets = _buckets(page, ended, start, range_)
+    begins = _ended(before) == _ended(stats)
     points = _points(buckets, by_span(spans, "run"), start, range_)
     failing = error_rows(groups, at, range_, page.url("/"))
     return OverviewView(
@@ -131,9 +139,9 @@ async def _view(page: Page, range_: Range) -> OverviewView:
         f"{words.plural(len(problems), 'thing needs', 'things need')} attention"
         if problems
         else "Nothing needs attention",
-        _checked(now, problems),
+        _checked(page, now, problems),
         _tiles(page, now, stats, before.failed - stats.failed, runs, waits),
-        chart := throughput(buckets),
+        chart := throughput(buckets, begins=begins),
         f"Jobs ended per {range_.per}: {chart.completed:,} completed, {chart.failed:,} failed",
         range_.per,
         latency(points),
@@ -151,8 +159,8 @@ async def _view(page: Page, range_: Range) -> OverviewView:
 # -- what is wrong ---------------------------------------------------------------------------------
 
 
-def _problems(page: Page, now: Now, findings: Sequence[Finding]) -> list[Problem]:
-    found = [*_unserved(page, now), *_silent(page, now), *_waiting(page, now)]
+def _problems(page: Page, now: Now, failing: Sequence[FailingSchedule], findings: Sequence[Finding]) -> list[Problem]:
+    found = [*_unserved(page, now), *_silent(page, now), *_waiting(page, now), *_failing(page, now, failing)]
     doctor = [("Open the doctor", page.url("/system") + "#doctor")]
     wrong = [Problem(one.level, one.message, one.advice, doctor) for one in findings if one.level != "ok"]
     return [*found, *wrong]
@@ -164,15 +172,15 @@ def _unserved(page: Page, now: Now) -> list[Problem]:
         if now.paused_until(one.topic) is not None:
             continue
         waits = words.duration(now.at - one.first)
-        line = (
-            f"No worker takes {one.topic}: {words.plural(one.jobs, 'job is', 'jobs are')} due, the oldest for {waits}."
-        )
+        line = f"No worker takes {{}}: {words.plural(one.jobs, 'job is', 'jobs are')} due, the oldest for {waits}."
         more = (
             f"They need the capability {one.capability}."
             if one.capability
             else "No running worker has a handler for it."
         )
-        found.append(Problem("fail", line, more, [("Show jobs", page.url("/jobs", status="pending", topic=one.topic))]))
+        jobs = page.url("/jobs", status="pending", topic=one.topic)
+        command = f"treadle worker app:queue --capabilities {one.capability}" if one.capability else START
+        found.append(Problem("fail", line, more, [("Show jobs", jobs)], one.topic, jobs, command))
     return found
 
 
@@ -182,9 +190,10 @@ def _silent(page: Page, now: Now) -> list[Problem]:
         lease, quiet = worker.locked_until - worker.renewed_at, now.at - worker.renewed_at
         if quiet > lease / 2:
             held = f" and holds {words.plural(worker.running, 'job')}" if worker.running else ""
-            line = f"Worker {worker.name} has been silent for {words.duration(quiet)}{held}."
+            line = f"Worker {{}} has been silent for {words.duration(quiet)}{held}."
             more = f"If it stays silent, others take its jobs over in {words.duration(worker.locked_until - now.at)}."
-            found.append(Problem("warn", line, more, [("Open worker", page.url("/workers"))]))
+            url = page.url("/workers")
+            found.append(Problem("warn", line, more, [("Open worker", url)], worker.name, url))
     return found
 
 
@@ -198,18 +207,31 @@ def _waiting(page: Page, now: Now) -> list[Problem]:
             continue
         if any(one.topic == topic.topic for one in now.unserved()):
             continue
-        line = f"{topic.topic} is behind: its oldest job has been due for {words.duration(now.at - first)}."
+        line = f"{{}} is behind: its oldest job has been due for {words.duration(now.at - first)}."
         due = words.plural(now.due(topic.topic), "job")
         more = f"{due} due, {topic.processing:,} running. More slots or workers would help."
-        found.append(
-            Problem("warn", line, more, [("Show jobs", page.url("/jobs", status="pending", topic=topic.topic))])
-        )
+        jobs = page.url("/jobs", status="pending", topic=topic.topic)
+        found.append(Problem("warn", line, more, [("Show jobs", jobs)], topic.topic, jobs))
     return found
 
 
-def _checked(now: Now, problems: Sequence[Problem]) -> str:
+def _failing(page: Page, now: Now, schedules: Sequence[FailingSchedule]) -> list[Problem]:
+    found = []
+    for one in schedules:
+        times_ = "failed the last time" if one.failures == 1 else f"has failed {one.failures} times in a row"
+        next_ = f"Next run in {words.duration(one.next_ms - now.at)}." if one.next_ms else "It does not run again."
+        more = " ".join(filter(None, (one.error, next_)))
+        actions = [("Open last failure", page.url(f"/jobs/{one.job_id}"))]
+        url = page.url("/schedules", open=one.id)
+        found.append(Problem("warn", f"Schedule {{}} {times_}.", more, actions, one.id, url))
+    return found
+
+
+def _checked(page: Page, now: Now, problems: Sequence[Problem]) -> str:
+    checkup = page.state.checkup
+    fine = checkup.findings is not None and all(one.level == "ok" for one in checkup.findings)
     if problems:
-        return ""
+        return "The database and retention are fine." if fine else ""
     return f"Every due job has a worker; {words.plural(len(now.workers), 'worker')} connected, the database is fine."
 
 
@@ -284,6 +306,10 @@ def _split(name: str, text: str, note: str, url: str) -> Tile:
     value, _, unit = text.partition(" ")
     plain = unit in ("s", "ms", "%")
     return Tile(name, value if plain else text, unit if plain else "", note, url)
+
+
+def _ended(stats: QueueStats) -> int:
+    return sum(getattr(stats, status.value) for status in ENDED)
 
 
 def _start(at: datetime, range_: Range) -> datetime:

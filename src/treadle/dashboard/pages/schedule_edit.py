@@ -91,14 +91,20 @@ async def _posted(page: Page) -> dict[str, str]:
 
 
 async def _show(
-    page: Page, schedule: Schedule | None, given: dict[str, str], outlook: Outlook, *, refused: str = ""
+    page: Page,
+    schedule: Schedule | None,
+    given: dict[str, str],
+    outlook: Outlook,
+    *,
+    refused: str = "",
+    status: int = 400,
 ) -> Response:
     now = await page.state.queue.schedules.now()
     jobs = await page.state.queue.schedules.recent_jobs([schedule] if schedule else [], LAST)
     here = page.url(f"/schedules/{schedule.id}") if schedule else page.url("/new-schedule")
     return await page.render(
         "schedule",
-        400 if refused else 200,
+        status if refused else 200,
         section="Schedules",
         title=schedule.id if schedule else "New schedule",
         schedule=schedule,
@@ -145,7 +151,8 @@ async def save(page: Page) -> Response:
             version = count_of(given["version"], "version")
             made = await queue.schedules.update(schedule.id, version=version, topic=topic, **options)
     except VersionConflict as error:
-        return await _show(page, schedule, given, await _outlook(page, given), refused=error.message)
+        assert schedule is not None
+        return await _conflict(page, schedule.id, given, error)
     except TreadleError as error:
         problems = problem_of(error) if isinstance(error, InvalidInput) else {}
         outlook = await _outlook(page, given)
@@ -154,6 +161,16 @@ async def save(page: Page) -> Response:
     await page.state.audit.add(page.actor, "edit_schedule" if schedule else "create_schedule", made.id)
     page.state.forget()
     return page.redirect(page.url("/schedules", open=made.id), f"{made.id} is saved: {made.description}.")
+
+
+async def _conflict(page: Page, id_: str, given: dict[str, str], error: VersionConflict) -> Response:
+    """Someone else saved first: show what differs and keep the input. Saving again overwrites it."""
+    saved = await page.state.queue.schedules.get(id_)
+    now = _given(saved)
+    differs = [f"{name} {now[name] or 'empty'}" for name in FIELDS[1:-1] if now[name] != given[name]]
+    text = f"{error.message}. Saved now: {', '.join(differs) or 'the same as here'}. Saving again overwrites it."
+    kept = given | {"version": now["version"]}
+    return await _show(page, saved, kept, await _outlook(page, kept), refused=text, status=409)
 
 
 def _fields(outlook: Outlook) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -15,17 +16,22 @@ from treadle.dashboard.asking import Field, Question
 from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.audit_rows import audit_rows
 from treadle.dashboard.forms import problem_of, time_of
-from treadle.dashboard.page import Page
+from treadle.dashboard.page import Page, read_only_error
+from treadle.dashboard.settings_forms import SeenSettings, seen_by, seen_now
 from treadle.http.access import PUBLIC, parsed
-from treadle.http.errors import ApiError
+from treadle.insights.lists import COUNT_CAP
+from treadle.insights.search import JobSearch, count_jobs
 from treadle.model.durations import duration_ms, format_ms
-from treadle.model.errors import InvalidInput, JobNotFound
-from treadle.model.job import checked_topic, from_ms
+from treadle.model.errors import InvalidInput, JobNotFound, VersionConflict
+from treadle.model.job import checked_topic, from_ms, rfc3339
 from treadle.policy import rules
 from treadle.policy.rules import InvalidRule, RequestFacts
 from treadle.store.views import Finding
 
 AUDITED = 100
+CHANGED = (
+    "the settings were changed after you opened this page. Your input is kept; saving again overwrites the change."
+)
 LISTED_USERS = 1000
 
 
@@ -50,6 +56,7 @@ class AccessForm:
     problems: dict[str, str] = field(default_factory=dict)
     verdict: Verdict | None = None
     as_: str = ""
+    seen: SeenSettings | None = None
 
     def shown(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in self.__slots__}, "as": self.as_}
@@ -63,8 +70,9 @@ async def _show(
     page: Page,
     *,
     access: AccessForm | None = None,
-    retention: dict[str, str] | None = None,
+    retention: dict[str, Any] | None = None,
     new_secret: dict[str, str] | None = None,
+    changed: Sequence[str] = (),
     status: int = 200,
 ) -> Response:
     state = page.state
@@ -89,7 +97,10 @@ async def _show(
             "stale_after": format_ms(settings.stale_after_ms),
             "delete_after": format_ms(settings.delete_after_ms),
             "problem": "",
+            "effect": "",
+            "seen": seen_now(settings),
         },
+        changed=changed,
         access=(access or await _saved_access(page)).shown(),
         keys=await accounts.api_keys.list(),
         new_secret=new_secret,
@@ -135,15 +146,46 @@ async def _house(page: Page) -> list[tuple[str, str]]:
 
 
 async def save_retention(page: Page) -> Response:
+    """Save the ages, or count what they would do; a read-only dashboard can still count."""
     given = {name: await page.field(name) for name in ("stale_after", "delete_after")}
+    seen = await seen_by(page)
     try:
         changes = {f"{name}_ms": duration_ms(text, name) if text else None for name, text in given.items()}
+        if await page.field("try"):
+            effect = await _retention_effect(page, changes["stale_after_ms"], changes["delete_after_ms"])
+            return await _show(page, retention={**given, "problem": "", "effect": effect, "seen": seen})
+        if page.read_only:
+            raise read_only_error()
+        await page.state.server.site.change(changes, seen.number)
     except InvalidInput as error:
-        return await _show(page, retention={**given, "problem": error.message}, status=400)
-    await page.state.server.site.change(changes)
+        refused = {**given, "problem": error.message, "effect": "", "seen": seen}
+        return await _show(page, retention=refused, status=400)
+    except VersionConflict:
+        now = await page.state.server.site.settings()
+        kept = {**given, "problem": CHANGED, "effect": "", "seen": seen_now(now)}
+        return await _show(page, retention=kept, changed=seen.changes(now), status=409)
     told = ", ".join(f"{name.replace('_', ' ')} {text or 'as by default'}" for name, text in given.items())
     await page.state.audit.add(page.actor, "settings", "retention", filter=told)
     return page.redirect(page.url("/system") + "#retention", "Retention saved.")
+
+
+async def _retention_effect(page: Page, stale_ms: int | None, delete_ms: int | None) -> str:
+    own = page.state.queue.settings
+    stale_ms = own.stale_after_ms if stale_ms is None else stale_ms
+    delete_ms = own.delete_after_ms if delete_ms is None else delete_ms
+    gone = await _ended_before(page, stale_ms + delete_ms)
+    stale = await _ended_before(page, stale_ms)
+    marked = None if stale is None or gone is None or stale > COUNT_CAP else stale - gone
+    return (
+        f"As it stands, {words.capped(marked)} jobs would be stale and {words.capped(gone)} deleted. Nothing was saved."
+    )
+
+
+async def _ended_before(page: Page, age_ms: int) -> int | None:
+    """How many jobs ended longer ago than that, up to the cap."""
+    when = rfc3339(page.now - timedelta(milliseconds=age_ms))
+    search = JobSearch(filter=f'endedAt <= "{when}"')
+    return (await count_jobs(page.state.queue.store, search, ("",)))[""]
 
 
 # -- access ----------------------------------------------------------------------------------------
@@ -152,7 +194,9 @@ async def save_retention(page: Page) -> Response:
 async def _saved_access(page: Page) -> AccessForm:
     settings = await page.state.server.site.settings()
     topics = " ".join(settings.allowed_topics)
-    return AccessForm(settings.enqueue_rule, settings.manage_rule, settings.http_enabled, topics)
+    form = AccessForm(settings.enqueue_rule, settings.manage_rule, settings.http_enabled, topics)
+    form.seen = seen_now(settings)
+    return form
 
 
 async def save_access(page: Page) -> Response:
@@ -166,7 +210,7 @@ async def save_access(page: Page) -> Response:
         await page.field("on"),
         draft=True,
     )
-    form.as_ = await page.field("as")
+    form.as_, form.seen = await page.field("as"), await seen_by(page)
     form.problems = _rule_problems(form)
     if form.problems:
         form.problem = "a rule or a topic can't be read; nothing was stored."
@@ -175,15 +219,19 @@ async def save_access(page: Page) -> Response:
         form.verdict = await _verdict(page, form)
         return await _show(page, access=form)
     if page.read_only:
-        raise ApiError(403, "read_only", "This dashboard is read-only: it shows everything and changes nothing.")
-    await page.state.server.site.change(
-        {
-            "enqueue_rule": form.enqueue_rule,
-            "manage_rule": form.manage_rule,
-            "http_enabled": form.http_enabled,
-            "allowed_topics": form.allowed_topics.split(),
-        }
-    )
+        raise read_only_error()
+    changes = {
+        "enqueue_rule": form.enqueue_rule,
+        "manage_rule": form.manage_rule,
+        "http_enabled": form.http_enabled,
+        "allowed_topics": form.allowed_topics.split(),
+    }
+    try:
+        await page.state.server.site.change(changes, form.seen.number)
+    except VersionConflict:
+        now, seen = await page.state.server.site.settings(), form.seen
+        form.problem, form.seen = CHANGED, seen_now(now)
+        return await _show(page, access=form, changed=seen.changes(now), status=409)
     told = f"enqueue: {form.enqueue_rule or 'superusers'}; manage: {form.manage_rule or 'superusers'}"
     await page.state.audit.add(page.actor, "settings", "access", filter=told)
     return page.redirect(page.url("/system") + "#access", "Access rules saved.")

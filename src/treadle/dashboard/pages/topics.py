@@ -50,6 +50,8 @@ def _note(rows: Sequence[TopicRow]) -> str:
     told = [words.plural(len(rows), "topic")]
     told += [f"{unserved} without a worker"] if unserved else []
     told += [f"{paused} paused"] if paused else []
+    disabled = sum(not row.enabled for row in rows)
+    told += [f"{disabled} disabled"] if disabled else []
     return " · ".join(told)
 
 

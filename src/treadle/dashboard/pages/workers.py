@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version
 from typing import Any
 
 from starlette.responses import Response
@@ -35,7 +36,11 @@ class RunningJob:
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     name: str
-    note: str
+    leader: bool
+    where: str
+    """Its host and version."""
+    older: bool
+    """Its version is not this server's."""
     state: str
     state_note: str
     state_icon: str
@@ -97,7 +102,9 @@ def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leader
     leads = any(holder == worker.name or holder.startswith(worker.name) for holder in leaders)
     return WorkerRow(
         worker.name,
-        "leader" if leads else "",
+        leads,
+        " · ".join(filter(None, (worker.host, worker.version))) or "over HTTP",
+        bool(worker.version) and worker.version != version("treadle"),
         state,
         note,
         icon,

@@ -42,9 +42,10 @@ async def template_versions(here: ServerDep, allowed: Managed, topic: req.TopicN
     return answer({"items": await here.queue.templates.versions(topic)})
 
 
-async def _patch(request: Request, topic: req.TopicName) -> req.TemplatePatch:
+async def _patch(request: Request, here: ServerDep, topic: req.TopicName) -> req.TemplatePatch:
     """CodeDefined for the fields of a definition."""
     if fixed := sorted((await json_object(request)).keys() & _DEFINED_IN_CODE):
+        await here.queue.templates.get(topic)  # raises if there is none
         message = f"the template of {topic} is defined in code: change {', '.join(fixed)} there"
         raise CodeDefined(message, topic=topic)
     return await read_body(request, req.TemplatePatch)

@@ -36,6 +36,8 @@ async def workers(here: ServerDep) -> Response:
             "running": worker.running,
             "lockedUntil": rfc3339(from_ms(worker.locked_until)),
             "draining": worker.draining,
+            "host": worker.host,
+            "version": worker.version,
         }
         for worker in found
     ]

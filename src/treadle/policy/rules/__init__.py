@@ -28,7 +28,7 @@ from treadle.policy.rules.conditions import (
 )
 from treadle.policy.rules.errors import InvalidRule
 from treadle.policy.rules.rule import Rule, parse_filter, parse_rule
-from treadle.policy.rules.search_text import SortKey, parse_search, parse_sort
+from treadle.policy.rules.search_text import SortKey, parse_search, parse_sort, search_terms
 from treadle.policy.rules.words import status_is
 
 __all__ = [
@@ -61,5 +61,6 @@ __all__ = [
     "parse_rule",
     "parse_search",
     "parse_sort",
+    "search_terms",
     "status_is",
 ]

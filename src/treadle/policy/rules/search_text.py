@@ -48,6 +48,23 @@ def parse_search(text: str) -> Condition:
     return every(conditions)
 
 
+class SearchTerm(NamedTuple):
+    text: str
+    """As it was written."""
+    key: str
+    """Of a qualifier; empty for a word."""
+
+
+def search_terms(text: str) -> list[SearchTerm]:
+    """The words and qualifiers of a text that `parse_search` takes."""
+    found, position = [], len(text) - len(text.lstrip())
+    while position < len(text) and (term := _TERM.match(text, position)):
+        key = term[2] if term[2] and _qualifier(term[2]) else ""
+        found.append(SearchTerm(term[0].strip(), key))
+        position = term.end()
+    return found
+
+
 def _term(term: re.Match[str]) -> Condition:
     minus, key, quoted, word = term.groups()
     value = re.sub(r"\\(.)", r"\1", quoted, flags=re.S) if quoted is not None else word

@@ -260,7 +260,7 @@ RETURNING n, token, attempt, claimed_at, started_at, cancel_at, cancel_reason, p
 
 -- name: settled_by
 -- Endings with these tokens: shows whether a settle happened when its COMMIT got no answer.
-SELECT o.n FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
+SELECT o.n, o.status FROM {rows: n bigint, token bigint} {seek: outcomes o ON o.n = t.n AND o.token = t.token}
 
 -- name: mark_cancel
 -- Ask running jobs to stop.
@@ -395,6 +395,10 @@ RETURNING n, status, ended_at, started_at, topic
 -- Histograms of the time before retention.
 DELETE FROM {tally_hist} WHERE minute < ({now} - (SELECT t.age FROM {rows: age bigint})) / 60000
 
+-- name: drop_old_retries
+-- Failed attempts of the time before retention: nothing takes them back when their job is deleted.
+DELETE FROM {tally} WHERE minute < ({now} - (SELECT t.age FROM {rows: age bigint})) / 60000 AND status = 'retrying'
+
 -- name: drop_empty_tally
 -- Minutes that count no jobs any more, because all were deleted or requeued.
 DELETE FROM {tally} WHERE writer = 0 AND count = 0 AND minute < {now} / 60000 - 2
@@ -517,12 +521,12 @@ SELECT l.topic, x.status, sum(x.count) FROM (
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2
 
 -- name: ended_counts
--- Endings by topic and status, from the tally.
+-- Endings by topic and status, from the tally. Failed attempts that are tried again end no job.
 SELECT y.topic, y.status, sum(y.count), sum(y.run_ms) FROM {tally} y
-WHERE y.minute >= (SELECT t.minute FROM {rows: minute bigint}) GROUP BY 1, 2
+WHERE y.minute >= (SELECT t.minute FROM {rows: minute bigint}) AND y.status <> 'retrying' GROUP BY 1, 2
 
 -- name: tally_history
--- Endings in spans of minutes, from the tally.
+-- Endings, and failed attempts that are tried again, in spans of minutes, from the tally.
 SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.topic, y.status, sum(y.count), sum(y.run_ms)
 FROM {tally} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3 ORDER BY 1
 

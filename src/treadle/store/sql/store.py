@@ -448,6 +448,8 @@ class SqlStore(ABC):
                     running,
                     renewed_at,
                     can.get("draining", False),
+                    can.get("host", ""),
+                    can.get("version", ""),
                 )
             )
         return found

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost
+from treadle.model.status import Status
 from treadle.store.sql.queries import Query
 from treadle.store.sql.scripts.lanes import LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.scripts.moves import completed_row
@@ -225,7 +226,8 @@ def _settle_topic(
     )
     if settled != len(group):
         rows = document([{"n": one.job.n, "token": one.job.token} for one in group])
-        settled_by_me = {row[0] for row in db.execute(queries["settled_by"].sql, (rows,))}
+        ended = db.execute(queries["settled_by"].sql, (rows,))
+        settled_by_me = {n for n, status in ended if status == Status.COMPLETED}
         lost = [one for one in group if one.job.n not in settled_by_me]
         # A job settled by an earlier call, if its answer was lost, is no longer running and is not counted again.
         running = {row[0] for row in db.execute(queries["find_running"].sql, (rows,))}

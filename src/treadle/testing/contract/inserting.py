@@ -19,7 +19,6 @@ from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import ENDED, HOUR, MINUTE, TOPIC, Workbench, new_job
 
-NEARLY_NOW = timedelta(minutes=1)
 AGAIN: list[dict[str, Any]] = [
     {},
     {"delay_ms": HOUR},

@@ -93,13 +93,14 @@ class LeaseContract(ContractPart):
         assert [moved.id for moved in await bench.reap()] == [id]
 
     async def test_a_workers_lease_tells_what_it_serves(self, bench: Workbench) -> None:
-        serves = {"topics": ["a", "b"], "capabilities": ["media"], "slots": 7}
+        serves = {"topics": ["a", "b"], "capabilities": ["media"], "slots": 7, "host": "web-1", "version": "1.4.0"}
         lease = await bench.store.open_lease("w7", HOUR, serves)
         await bench.enqueue(2, topic="a")
         await bench.claim(2, topics=["a"], lease=lease)
         (worker,) = await bench.store.workers()
         assert (worker.name, worker.topics, worker.capabilities) == ("w7", ["a", "b"], ["media"])
         assert (worker.slots, worker.running) == (7, 2)
+        assert (worker.host, worker.version) == ("web-1", "1.4.0")
         assert abs(worker.locked_until - await bench.store.now() - HOUR) < MINUTE
 
     async def test_only_live_workers_are_shown(self, bench: Workbench) -> None:

@@ -470,6 +470,21 @@ class OverviewContract(ContractPart):
         assert all(one.at % (30 * MINUTE) == 0 and one.at <= now for one in found)
         assert await bench.store.history(now + HOUR, 30) == ([], [])
 
+    async def test_attempts_that_are_tried_again_are_counted_and_end_no_job(self, bench: Workbench) -> None:
+        for _ in range(2):
+            await bench.make("retrying", topic="mail")
+        now = await bench.store.now()
+        found, _ = await bench.store.history(now - HOUR, 60)
+        assert {(one.topic, one.status, one.jobs) for one in found} == {("mail", "retrying", 2)}
+        counts = (await bench.store.stats()).counts
+        assert (counts["pending"], sum(counts.values())) == (2, 2)
+        await bench.pass_time(HOUR)
+        await bench.store.tidy()
+        await bench.store.prune(2 * HOUR, 100)
+        assert sum(one.jobs for one in (await bench.store.history(now - 3 * HOUR, 60)).ended) == 2
+        await bench.store.prune(MINUTE, 100)
+        assert (await bench.store.history(now - 3 * HOUR, 60)).ended == []
+
     async def test_the_backlog_knows_what_is_due_and_what_comes_later(self, bench: Workbench) -> None:
         before = await bench.store.now()
         await bench.enqueue(3, topic="mail")

@@ -296,6 +296,21 @@ class GuardContract(ContractPart):
         assert (await bench.job(id)).result_value == "first"
         assert (await bench.store.stats()).counts["completed"] == 1
 
+    @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
+    @pytest.mark.parametrize("fails", [True, False])
+    async def test_another_ending_of_the_same_claim_is_refused(
+        self, bench: Workbench, options: dict[str, Any], fails: bool
+    ) -> None:
+        (id,) = await bench.enqueue(1, **options)
+        job = await bench.claim_one()
+        endings: list[Outcome] = [Failed("too late", "Error"), Completed('"done"')]
+        first, second = endings if fails else reversed(endings)
+        assert await bench.settle(job, first)
+        assert not await bench.settle(job, second)
+        assert await bench.settle(job, first)
+        ended = await bench.job(id)
+        assert (ended.status, ended.result_value) == (("failed", None) if fails else ("completed", "done"))
+
     async def test_even_after_the_lease_was_given_up(self, bench: Workbench) -> None:
         await bench.enqueue(1)
         job = await bench.claim_one()

@@ -37,6 +37,7 @@ from treadle.worker.call import Function, perform, result_of
 from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.child import wire
 from treadle.worker.child.resources import CONNECTIONS, ChildResources
+from treadle.worker.child.time_limit import time_limit
 from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
 
@@ -212,6 +213,7 @@ class ChildServices:
 
     blocking = True
     describe = staticmethod(describe)
+    time_limit = staticmethod(time_limit)
 
     def __init__(self, call: ChildCall) -> None:
         self._call = call

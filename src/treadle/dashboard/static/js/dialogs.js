@@ -1,6 +1,7 @@
 // What asks first: the same page that a browser without JavaScript shows, in a dialog.
 import { make, on, one } from "./dom.js";
 import { take } from "./page.js";
+import { isSignIn, signIn } from "./session.js";
 import { say } from "./toasts.js";
 
 const HEADERS = { "X-Dialog": "1" };
@@ -18,7 +19,7 @@ export async function open(url) {
     return;
   }
   if (!response.headers.has("X-Dialog")) {
-    location.assign(url);
+    location.assign(isSignIn(response.url) ? signIn() : url);
     return;
   }
   const dialog = make("dialog", { class: "dialog", "aria-labelledby": "dialog-title" });

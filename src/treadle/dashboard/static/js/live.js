@@ -4,6 +4,7 @@
 // a few tabs have one at a time; the others ask every 15 s, and so does a tab whose stream has been down for 30 s.
 import { all, on, one, recall, remember } from "./dom.js";
 import { inUse, morph, parse } from "./morph.js";
+import { sayEnded } from "./session.js";
 
 const STREAMS = 3;
 const BEAT_MS = 3000;
@@ -17,6 +18,7 @@ let source = null;
 let poll = null;
 let beat = null;
 let downSince = null;
+let ended = false;
 
 const on_ = () => recall("live") !== "off";
 const visible = () => document.visibilityState === "visible";
@@ -55,7 +57,7 @@ const leavePlace = () => remember("streams", JSON.stringify(others()));
 
 export function start() {
   stop();
-  if (!possible()) return;
+  if (ended || !possible()) return;
   if (!on_()) {
     show("Paused", false);
     return;
@@ -78,9 +80,21 @@ export function start() {
   source.addEventListener("open", alive);
   source.addEventListener("error", () => {
     downSince ??= Date.now();
-    // A browser does not try again after a refusal; we do.
-    if (source?.readyState === EventSource.CLOSED) setTimeout(() => source?.readyState === EventSource.CLOSED && reopen(), DOWN_MS);
+    // A browser does not try again after a refusal, and does not say which one it was. We ask, and try again.
+    if (source?.readyState === EventSource.CLOSED) refused();
   });
+}
+
+async function refused() {
+  await ask();
+  if (!ended) setTimeout(() => source?.readyState === EventSource.CLOSED && reopen(), DOWN_MS);
+}
+
+function end() {
+  ended = true;
+  stop();
+  show("Signed out", false, "live-lost");
+  sayEnded();
 }
 
 function reopen() {
@@ -117,21 +131,26 @@ export function stop() {
 function startPolling() {
   stop();
   show("Every 15 s", true, "live-lost");
-  poll = setInterval(ask, POLL_MS);
+  poll = setInterval(askAndReturn, POLL_MS);
 }
 
 async function ask() {
-  if (!visible() || !on_()) return;
+  if (!visible() || !on_()) return false;
   try {
     const url = address();
     url.searchParams.set("once", "1");
     const response = await fetch(url);
-    if (!response.ok) return;
+    if (response.status === 401) end();
+    if (!response.ok) return false;
     apply(await response.json());
   } catch {
-    return; // the next time
+    return false; // the next time
   }
-  if (Object.keys(others()).length < STREAMS) start();
+  return true;
+}
+
+async function askAndReturn() {
+  if ((await ask()) && Object.keys(others()).length < STREAMS) start();
 }
 
 // -- patches ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ function items(row) {
   for (const [act, text, name, key] of ITEMS) {
     if (acts.includes(act)) menu.push(link(text, name, `${path}/${act}`, key, { "data-dialog": true }));
   }
-  menu.push(link("Run again, edited…", "edit", `${base()}/jobs/new?from=${row.dataset.job}`));
+  menu.push(link("Run again, edited…", "edit", `${path}/run-again`));
   const id = make("button", { type: "button", role: "menuitem", "data-copy-id": row.dataset.job }, icon("copy"), "Copy id", make("kbd", {}, "Y"));
   menu.push(id);
   if (acts.includes("delete")) {

@@ -1,5 +1,6 @@
 // Shows another page, or this one anew, without losing the scroll position and the stream.
 import { all, one } from "./dom.js";
+import { isSignIn, signIn } from "./session.js";
 import { collect } from "./toasts.js";
 
 export async function refresh() {
@@ -11,7 +12,7 @@ export async function take(response, { keep = false } = {}) {
   const html = await response.text();
   const next = new DOMParser().parseFromString(html, "text/html");
   if (!next.querySelector("#main.main")) {
-    location.assign(address);
+    location.assign(isSignIn(address) ? signIn() : address);
     return;
   }
   for (const id of ["main", "nav"]) {

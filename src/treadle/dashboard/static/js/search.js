@@ -54,16 +54,37 @@ function word(input) {
   return head.slice(head.lastIndexOf(" ") + 1);
 }
 
+// The payloads of the rows on this page: their keys, and the plain values of each.
+function payloads() {
+  const found = new Map();
+  for (const value of all(".jobs .payload b")) {
+    const key = value.previousSibling?.data.trim().slice(0, -1);
+    if (!/^[\w-]+$/.test(key)) continue;
+    if (!found.has(key)) found.set(key, new Set());
+    if (/^[\w.@/-]+$/.test(value.textContent)) found.get(key).add(value.textContent);
+  }
+  return found;
+}
+
+function keys(start) {
+  if (!start.startsWith("payload.")) return KEYS;
+  return [...payloads().keys()].map((key) => `payload.${key}:`);
+}
+
+function values(input, key) {
+  if (key.startsWith("payload.")) return [...(payloads().get(key.slice(8)) ?? [])];
+  const known = { status: STATUSES, topic: input.dataset.topics.split(" "), error: input.dataset.errors.split(" ") };
+  return (known[key] ?? []).filter(Boolean);
+}
+
 function complete(input) {
   const text = word(input);
   const minus = text.startsWith("-") ? "-" : "";
   const [key, value] = text.slice(minus.length).split(/:(.*)/s);
-  const values = value === undefined ? null : { status: STATUSES, topic: input.dataset.topics.split(" ").filter(Boolean) }[key];
-  const found = values
-    ? values.filter((one_) => one_.startsWith(value)).map((one_) => `${minus}${key}:${one_}`)
-    : value === undefined
-      ? KEYS.filter((one_) => one_.startsWith(key)).map((one_) => minus + one_)
-      : [];
+  const found =
+    value === undefined
+      ? keys(key).filter((one_) => one_.startsWith(key)).map((one_) => minus + one_)
+      : values(input, key).filter((one_) => one_.startsWith(value)).map((one_) => `${minus}${key}:${one_}`);
   const options = found.filter((one_) => one_ !== text).map((one_) => ({ text: one_, take: () => insert(input, text, one_) }));
   show(input, input.closest(".query"), options);
 }
@@ -76,6 +97,15 @@ function insert(input, old, text) {
 }
 
 on("input", "[data-search]", (_, input) => complete(input));
+// The last chip becomes text again.
+on("keydown", "[data-search]", (event, input) => {
+  const chip = all("[data-chip]", input.form).at(-1);
+  if (event.key !== "Backspace" || !chip || input.selectionEnd > 0) return;
+  event.preventDefault();
+  input.value = [one("input", chip).value, input.value].join(" ").trim();
+  input.setSelectionRange(one("input", chip).value.length, one("input", chip).value.length);
+  chip.remove();
+});
 on("focusin", "[data-search]", (_, input) => complete(input));
 
 // -- in the header ---------------------------------------------------------------------------------

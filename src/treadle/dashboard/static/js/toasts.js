@@ -19,7 +19,7 @@ export function say(text, kind = "good") {
       "div",
       { class: "toast", role: bad ? "alert" : "status", "data-toast": kind },
       icon(bad ? "st_failed" : "st_completed", kind),
-      make("div", {}, text),
+      make("div", {}, ...[text].flat()),
       make("button", { class: "btn btn-icon btn-s", type: "button", "aria-label": "Close", "data-close-toast": true }, icon("x", "icon-s")),
     ),
   ]);

@@ -25,6 +25,8 @@ from treadle.store.sql.scripts.limits import leave_ready, leave_running
 from treadle.store.sql.scripts.steps import interrupt, park
 from treadle.store.values import Moved
 
+# What the tally calls an attempt that failed and is tried again.
+RETRYING = "retrying"
 # Of an error, in the history.
 MOST_OF_A_STACK = 8192
 
@@ -35,7 +37,9 @@ def relocate(moves: Sequence[Move], now: int) -> Script[None]:
     pending = [move for move in moves if move.transition.to is Status.PENDING]
     if ended:
         yield "add_outcomes", [_outcome_row(move, now) for move in ended]
-        yield "add_tally", [_tally_row(move, now) for move in ended]
+    if counted := [*ended, *(move for move in pending if move.transition.event == events.RETRYING)]:
+        yield "add_tally", [_tally_row(move, now) for move in counted]
+    if ended:
         yield from _untie(ended)
     if pending:
         yield from _put_back(pending, now)
@@ -129,7 +133,7 @@ def _tally_row(move: Move, now: int) -> dict[str, Any]:
         "minute": now // 60_000,
         "writer": move.writer,
         "topic": move.facts.topic,
-        "status": move.transition.to,
+        "status": move.transition.to if move.transition.to in ENDED else RETRYING,
         "count": 1,
         "run_ms": max(now - started, 0) if started is not None else 0,
     }

@@ -62,6 +62,7 @@ def prune(age_ms: int, limit: int) -> Script[int]:
             yield from erase([one.n for one in taken])
     if len(old) < limit:
         yield "drop_old_histograms", [{"age": age_ms}]
+        yield "drop_old_retries", [{"age": age_ms}]
         yield "drop_old_workers", [{"age": age_ms}]
     return len(old)
 
