@@ -1,5 +1,6 @@
 """`--processes N`: started together, started again, ended together."""
 
+import asyncio
 import json
 import os
 import signal
@@ -81,7 +82,7 @@ async def test_a_process_that_dies_is_started_again(
     assert (await (await queue.enqueue("echo", {})).result("20s"))["pid"] == second
 
 
-async def test_the_first_signal_drains_and_the_second_kills(
+async def test_the_first_signal_drains_and_the_second_gives_the_jobs_back(
     queue: Queue, url: str, supervise: Callable[..., subprocess.Popen[bytes]], files: dict[str, str]
 ) -> None:
     boss = supervise(1, *a_worker(url, drain="60s"))
@@ -94,10 +95,35 @@ async def test_the_first_signal_drains_and_the_second_kills(
     assert not gone(child)
     boss.send_signal(signal.SIGTERM)
     await until(lambda: boss.poll() is not None)
+    assert gone(child)
+    job = await job.refresh()
+    assert (job.status, job.attempt) == ("pending", 0)
+    assert (await left.refresh()).status == "pending"
+
+
+async def test_the_third_signal_kills_what_hears_none(
+    supervise: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    deaf = "import pathlib, signal, sys, time; signal.signal(15, signal.SIG_IGN); pathlib.Path(sys.argv[1]).touch()"
+    boss = supervise(1, sys.executable, "-c", f"{deaf}; time.sleep(60)", str(tmp_path / "deaf"))
+    await until((tmp_path / "deaf").exists)
+    (child,) = children(boss)
+    for _ in range(3):
+        boss.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)  # two signals at the same instant are one
+    await until(lambda: boss.poll() is not None)
     assert boss.returncode == 1
     assert gone(child)
-    assert (await job.refresh()).status == "processing"
-    assert (await left.refresh()).status == "pending"
+
+
+async def test_a_process_that_is_still_starting_when_it_is_stopped_is_no_failure(
+    supervise: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    boss = supervise(2, sys.executable, "-c", "import time; time.sleep(60)")
+    await until(lambda: len(children(boss)) == 2)
+    boss.send_signal(signal.SIGTERM)
+    await until(lambda: boss.poll() is not None)
+    assert boss.returncode == 0
 
 
 async def test_workers_end_when_their_supervisor_is_killed(

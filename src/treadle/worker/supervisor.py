@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 from treadle.queue.backoff import Backoff
@@ -24,9 +24,7 @@ BAD_USAGE = 2
 REPLACE_ME = 75
 # The exit code of a worker that an operator drained, which is not replaced.
 DRAINED = 76
-CLEAN_ENDS = frozenset({0, REPLACE_ME, DRAINED})
-# Stopped before it could hear signals: it had no jobs yet.
-STOPPED_EARLY = -signal.SIGTERM
+CLEAN = (0, REPLACE_ME, DRAINED)
 
 
 def supervise(argv: Sequence[str], processes: int, *, until_done: bool = False) -> int:
@@ -60,20 +58,20 @@ class Supervisor:
         return self._failed
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """The first signal is forwarded as SIGTERM, the second as SIGKILL."""
+        """Forwarded as SIGTERM: workers drain at the first and give their jobs back at the second. The third kills."""
         self._signals += 1
         for member in self._members:
-            member.send(signal.SIGTERM if self._signals == 1 else signal.SIGKILL)
+            member.send(signal.SIGTERM if self._signals <= 2 else signal.SIGKILL)
         self._wake.set()
 
     def _look(self) -> bool:
         """Start what should run; False when all are gone and none should run."""
         for member in self._members:
-            code = member.ended({STOPPED_EARLY, *CLEAN_ENDS} if self._signals else CLEAN_ENDS)
+            code = member.ended()
             if code == BAD_USAGE and not self._signals:
                 self._failed = BAD_USAGE
                 self._hear(signal.SIGTERM, None)  # the others would fail as well
-            elif code not in (None, STOPPED_EARLY, *CLEAN_ENDS) and self._signals:
+            elif code not in (None, *CLEAN) and self._signals and not member.ended_as_asked(code):
                 self._failed = self._failed or 1
             elif code == DRAINED or (code == 0 and self._until_done):
                 member.done = True
@@ -93,6 +91,9 @@ class Member:
         self._backoff = Backoff(first_s=0.1, most_s=30.0)
         self._started_at = 0.0
         self._start_at = 0.0
+        self._asked_to_stop = False
+        self._missed: signal.Signals | None = None
+        """A signal that arrived while the process was being started."""
         self.done = False
         """Not to be started again."""
 
@@ -109,25 +110,34 @@ class Member:
                 process_group=0,
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - a supervisor has no threads
             )
+            if self._missed is not None:
+                self._process.send_signal(self._missed)
 
-    def ended(self, clean: Collection[int] = CLEAN_ENDS) -> int | None:
-        """The exit code of a process that has ended, reported once; a warning if it is not among the clean ones."""
+    def ended(self) -> int | None:
+        """The exit code of a process that has ended, reported once."""
         code = self._process.poll() if self._process else None
         if code is None:
             return None
         if time.monotonic() - self._started_at > HEALTHY_AFTER_S:
             self._backoff.reset()
         delay = 0.0 if code == REPLACE_ME else self._backoff.delay_s()
-        level = logging.INFO if code in clean else logging.WARNING
+        level = logging.INFO if code in CLEAN or self.ended_as_asked(code) else logging.WARNING
         log.log(level, "worker process %d ended with code %d", self._process.pid if self._process else 0, code)
         self._start_at = time.monotonic() + delay
         self._process = None
         return code
 
+    def ended_as_asked(self, code: int) -> bool:
+        """Whether SIGTERM ended it while it was still starting. Later, a worker handles the signal and ends with 0."""
+        return self._asked_to_stop and code == -signal.SIGTERM
+
     def send(self, number: signal.Signals) -> None:
+        self._asked_to_stop = True
         if self._process:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+        else:
+            self._missed = number
 
 
 def _end_with_parent() -> None:
