@@ -7,7 +7,6 @@ import ctypes
 import logging
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -44,14 +43,12 @@ class Supervisor:
         self._members = [Member(argv) for _ in range(processes)]
         self._signals = 0
         self._failed = 0
-        self._wake = threading.Event()
 
     def run(self) -> int:
         before = {number: signal.signal(number, self._hear) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             while self._look():
-                self._wake.wait(LOOK_EVERY_S)
-                self._wake.clear()
+                time.sleep(LOOK_EVERY_S)  # no event: setting one in a signal handler can lock up the thread that waits
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -62,7 +59,6 @@ class Supervisor:
         self._signals += 1
         for member in self._members:
             member.send(signal.SIGTERM if self._signals <= 2 else signal.SIGKILL)
-        self._wake.set()
 
     def _look(self) -> bool:
         """Start what should run; False when all are gone and none should run."""
