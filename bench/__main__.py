@@ -40,16 +40,17 @@ class Bench:
     together, a ratio is taken within its round, and what is reported is the median over the rounds.
     """
 
-    def __init__(self, store: Any, folder: Path, quick: bool) -> None:
+    def __init__(self, store: Any, folder: Path, quick: bool, rounds: int = ROUNDS) -> None:
         self.store = store
         self.folder = folder
         self.quick = quick
+        self.rounds = 1 if quick else rounds
         self.seconds = 0.5 if quick else 2.0
         self.jobs = 10_000 if quick else 200_000
 
     def run(self, sections: Sequence[str]) -> list[Figures]:
         rounds: list[Figures] = []
-        for number in range(1 if self.quick else ROUNDS):
+        for number in range(self.rounds):
             rounds.append({})
             for name in sections:
                 if number and name in ONCE:
@@ -204,6 +205,7 @@ def main() -> None:
     parser.add_argument("--store", choices=["sqlite", "postgres"], help="only this one")
     parser.add_argument("--only", help=f"only these sections, comma-separated: {', '.join(SECTIONS)}")
     parser.add_argument("--quick", action="store_true", help="small and once")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often to measure (default: %(default)s)")
     parser.add_argument(
         "--output", type=Path, help="where to write the report (default: docs/benchmarks.md if complete)"
     )
@@ -217,7 +219,7 @@ def main() -> None:
         for name in [options.store] if options.store else ["postgres", "sqlite"]:
             store = SqliteBench(folder) if name == "sqlite" else PostgresBench()
             try:
-                results[name] = Bench(store, folder, options.quick).run(wanted)
+                results[name] = Bench(store, folder, options.quick, options.rounds).run(wanted)
             finally:
                 store.close()
     about = (
