@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from treadle.http.documents import EnqueueBody
+from treadle.http.request_models import EnqueueBody
 
 app = FastAPI()
 

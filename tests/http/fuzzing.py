@@ -125,8 +125,10 @@ def _add(event: events.ScenarioFinished, report: Report) -> None:
         if interaction.response is None:
             continue
         report.statuses[interaction.response.status_code] += 1
-        if interaction.response.status_code < 300 and event.label:
-            report.reached.add(event.label)
+        # Other methods are tried on its path, too, and OPTIONS is answered everywhere.
+        label = event.label or ""
+        if interaction.response.status_code < 300 and label.partition(" ")[0] == interaction.request.method:
+            report.reached.add(label)
     for case_id, checks in recorder.checks.items():
         for check in checks:
             if check.status is not Status.SUCCESS and check.failure_info:
