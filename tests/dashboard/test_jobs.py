@@ -55,6 +55,12 @@ async def test_a_tab_filters_by_status(visitor: Visitor, status: str) -> None:
     assert re.search(rf'aria-current="page"[^>]*>{status.capitalize()} <span class="count">1<', page)
 
 
+async def test_the_chosen_topic_stays_chosen_even_if_it_has_no_jobs(visitor: Visitor) -> None:
+    await visitor.queue.enqueue("mail")
+    page = (await visitor.get("/_/jobs?topic=brand.new")).text
+    assert "<option selected>brand.new</option>" in page
+
+
 async def test_qualifiers_topic_and_payload_are_searched(visitor: Visitor) -> None:
     wanted = await visitor.failed_job("mail_digest", "SmtpError: no", max_attempts=1)
     await visitor.failed_job("other", "SmtpError: no", max_attempts=1)

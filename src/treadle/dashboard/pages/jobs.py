@@ -82,7 +82,8 @@ async def jobs(page: Page) -> Response:
         "counts": await counts_line(page, None if search.words or problem else found.counts),
         "never_used": not search.words and found.counts.get("") == 0 and not now.topics,
         "problem": problem,
-        "topics": [topic.topic for topic in now.topics],
+        # The chosen one too: it may be newer than what was read last, and without it the form would drop the filter.
+        "topics": sorted({topic.topic for topic in now.topics} | ({search.topic} if search.topic else set())),
         "error_types": await _error_types(page),
         "worker_count": len(now.workers),
         "database_url": page.state.queue.url.rpartition("@")[2]
