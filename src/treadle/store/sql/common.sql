@@ -520,6 +520,11 @@ SELECT l.topic, x.status, sum(x.count) FROM (
         FROM {running} r JOIN {jobs} j ON j.n = r.n GROUP BY 1, 2) x
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2
 
+-- name: running_counts
+-- Running jobs by topic, without those that were asked to stop.
+SELECT l.topic, count(*) FROM {running} r JOIN {jobs} j ON j.n = r.n JOIN {lanes} l ON l.lane = j.lane
+WHERE r.cancel_at IS NULL GROUP BY 1
+
 -- name: ended_counts
 -- Endings by topic and status, from the tally. Failed attempts that are tried again end no job.
 SELECT y.topic, y.status, sum(y.count), sum(y.run_ms) FROM {tally} y

@@ -524,18 +524,18 @@ class SqlStore(ABC):
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
-        counts = await self._live_counts()
         waiting: dict[str, list[Backlog]] = {}
-        for topic, capability, due, n, first in await self._ask("backlog") if backlog else ():
-            waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first)))
+        if backlog:  # pending jobs are counted once: there may be hundreds of thousands
+            for topic, capability, due, n, first in await self._ask("backlog"):
+                waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first)))
+            pending = {topic: sum(one.jobs for one in parts) for topic, parts in waiting.items()}
+            running = {topic: int(n) for topic, n in await self._ask("running_counts")}
+        else:
+            counts = await self._live_counts()
+            pending = {topic: found[Status.PENDING] for topic, found in counts.items()}
+            running = {topic: found[Status.PROCESSING] for topic, found in counts.items()}
         return [
-            Topic(
-                name,
-                paused,
-                counts.get(name, {}).get(Status.PENDING, 0),
-                counts.get(name, {}).get(Status.PROCESSING, 0),
-                waiting.get(name, ()),
-            )
+            Topic(name, paused, pending.get(name, 0), running.get(name, 0), waiting.get(name, ()))
             for name, paused in await self._ask("list_topics")
         ]
 
