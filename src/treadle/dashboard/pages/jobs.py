@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,18 +58,21 @@ def search_query(search: JobSearch, **more: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in ("", None)}
 
 
+async def _found(page: Page, search: JobSearch, number: int) -> tuple[FoundJobs, str]:
+    """One page of the list, or what is wrong with the search."""
+    try:
+        return await find_jobs(page.state.queue.store, search, PER_PAGE, (number - 1) * PER_PAGE), ""
+    except (InvalidInput, InvalidRule, QueryTooSlow) as error:
+        return FoundJobs((), {}), error.message
+
+
 async def jobs(page: Page) -> Response:
     texts = page.request.query_params.getlist("q")
     search, number = search_of(page.request.query_params), _page_number(page.query("page"))
     if len(texts) > 1:  # the chips and the box: one text has one address
         search = replace(search, q=" ".join(text.strip() for text in texts).strip()[:500])
         return page.redirect(page.url("/jobs", **search_query(search, cols=as_query(columns_of(page)))))
-    problem, found = "", FoundJobs((), {})
-    try:
-        found = await find_jobs(page.state.queue.store, search, PER_PAGE, (number - 1) * PER_PAGE)
-    except (InvalidInput, InvalidRule, QueryTooSlow) as error:
-        problem = error.message
-    now = await page.state.now.get()
+    (found, problem), now = await asyncio.gather(_found(page, search, number), page.state.now.get())
     columns = columns_of(page)
     chips, rest = ([], search.q) if problem else _chips(page, search)
     context = {
