@@ -55,10 +55,14 @@ class Supervisor:
         return self._failed
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Forwarded as SIGTERM: workers drain at the first and give their jobs back at the second. The third kills."""
+        """Workers drain at the first signal and give their jobs back at the second. The third kills.
+
+        The second one is forwarded as SIGINT: of two equal signals at the same moment a process hears only one.
+        """
         self._signals += 1
+        forwarded = {1: signal.SIGTERM, 2: signal.SIGINT}.get(self._signals, signal.SIGKILL)
         for member in self._members:
-            member.send(signal.SIGTERM if self._signals <= 2 else signal.SIGKILL)
+            member.send(forwarded)
 
     def _look(self) -> bool:
         """Start what should run; False when all are gone and none should run."""
