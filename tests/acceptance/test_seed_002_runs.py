@@ -150,7 +150,7 @@ async def test_events_have_the_fields_of_the_seed(api: Api, start: Start) -> Non
 async def test_every_change_can_be_audited(api: Api) -> None:
     job = await api.enqueue("mail")
     await api.hands.fail(await api.hands.claim_one("mail"), "Boom: first", retry_in_ms=0)
-    await api.queue.store.advance()
+    await until(api.hands.promoted)
     await api.hands.fail(await api.hands.claim_one("mail"), "Boom: second")
     await api.post(f"/api/jobs/{job['id']}/requeue")
     await api.post(f"/api/jobs/{job['id']}/cancel", {"reason": "not needed"})

@@ -276,7 +276,7 @@ async def test_the_events_of_a_job_that_is_retried_fails_is_cancelled_and_delete
     job = await queue.enqueue("mail")
     await hands.fail(await hands.claim_one("mail"), retry_in_ms=0)
     await hear(3)
-    await queue.store.advance()
+    await until(hands.promoted)
     await hands.fail(await hands.claim_one("mail"))
     await hear(2)
     await queue.requeue(job.id)
