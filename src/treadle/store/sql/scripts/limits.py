@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from treadle.policy.admission import room
 from treadle.store.sql.scripts.common import Script, numbers
 
 
@@ -55,11 +56,12 @@ def wake(running: Mapping[str, int]) -> Script[bool]:
     lanes = (yield "held_lanes", key_rows(running)) if running else []
     if not lanes:
         return False
-    room = {(key, lane): max(most - running[key], 1) for key, lane, most in lanes}
+    places = {(key, lane): room(most, running[key]) for key, lane, most in lanes}
     rows = [
-        {"key": key, "lane": lane, "running": running[key], "room": left} for (key, lane), left in sorted(room.items())
+        {"key": key, "lane": lane, "running": running[key], "room": most}
+        for (key, lane), most in sorted(places.items())
     ]
-    first = _first((yield "next_held", rows), room)
+    first = _first((yield "next_held", rows), places)
     taken = (yield "take_held", numbers(first)) if first else []
     if taken:
         yield "place_ready", [{"n": n, "attempt": attempt} for n, attempt in sorted(taken)]
@@ -70,9 +72,9 @@ def wake(running: Mapping[str, int]) -> Script[bool]:
     return bool(stuck)
 
 
-def _first(held: Sequence[Any], room: Mapping[tuple[str, int], int]) -> dict[int, str]:
+def _first(held: Sequence[Any], places: Mapping[tuple[str, int], int]) -> dict[int, str]:
     """Of the rows (key, lane, n) as many as each lane has room for: n and its key."""
-    left = dict(room)
+    left = dict(places)
     first: dict[int, str] = {}
     for key, lane, n in held:
         if left[key, lane] > 0:
