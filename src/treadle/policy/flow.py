@@ -259,10 +259,15 @@ def not_answered(name: str) -> str:
     return f"nobody answered step {name} in time"
 
 
+def wait_error(error: str, error_type: str | None) -> WaitTimeout | AnswerError:
+    """What a handler hears of a wait that failed."""
+    return WaitTimeout(error) if error_type == WaitTimeout.__name__ else AnswerError(error)
+
+
 def failed_wait(error: str, error_type: str) -> Raised:
     """A wait that failed, as the failure of a call: the job's policy decides."""
-    kind = WaitTimeout if error_type == WaitTimeout.__name__ else AnswerError
-    return Raised("error", f"{error_type}: {error}", error_type, families=families_of(kind(error)))
+    families = families_of(wait_error(error, error_type))
+    return Raised("error", f"{error_type}: {error}", error_type, families=families)
 
 
 # -- answers ---------------------------------------------------------------------------------------

@@ -418,6 +418,28 @@ class StatsContract(ContractPart):
         everything = await bench.store.stats(since=now - 3 * HOUR)
         assert (everything.counts["completed"], everything.run_ms) == (2, 10)
 
+    async def test_of_some_jobs_only(self, bench: Workbench) -> None:
+        """Counted by topic and status up to a cap, among the jobs that an access rule lets through."""
+        among = Listing(condition=rules.parse_filter("priority >= 70"))
+        await bench.make("completed", topic="a", priority=70)
+        await bench.pass_time(2 * HOUR)
+        await bench.make("completed", topic="a", priority=70)
+        await bench.make("completed", topic="a")
+        await bench.make("failed", topic="b", priority=80)
+        await bench.enqueue(3, topic="b", priority=70)
+        await bench.enqueue(2, topic="c")
+        stats = await bench.store.stats(among=among)
+        assert {topic: {k: n for k, n in counts.items() if n} for topic, counts in stats.topics.items()} == {
+            "a": {"completed": 2},
+            "b": {"pending": 3, "failed": 1},
+        }
+        assert (stats.counts["pending"], stats.counts["completed"], stats.counts["waiting"]) == (3, 2, 0)
+        assert (await bench.store.stats(among=among, cap=2)).counts["pending"] == 2
+        of_b = await bench.store.stats("b", among=among)
+        assert (set(of_b.topics), of_b.counts["completed"]) == ({"b"}, 0)
+        recent = await bench.store.stats(since=await bench.store.now() - HOUR, among=among)
+        assert (recent.counts["completed"], recent.counts["pending"]) == (1, 3)
+
     async def test_before_and_after_a_requeue(self, bench: Workbench) -> None:
         id = await bench.make("completed")
         before = await bench.store.stats()

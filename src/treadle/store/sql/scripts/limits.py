@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.policy.admission import room
 from treadle.store.sql.scripts.common import Script, numbers
+
+T = TypeVar("T")
 
 
 def leave_running(keys: Iterable[str]) -> Script[None]:
@@ -32,6 +34,13 @@ def leave_running(keys: Iterable[str]) -> Script[None]:
 def leave_ready(keys: Iterable[str]) -> Script[None]:
     if rows := key_rows(keys):
         yield "add_wakes", rows
+
+
+def then_wake(script: Script[T]) -> Script[T]:
+    """In the same transaction, let in jobs that waited behind the ones the script took out of the queue."""
+    answer = yield from script
+    yield from take_wakes()
+    return answer
 
 
 def take_wakes() -> Script[bool]:
