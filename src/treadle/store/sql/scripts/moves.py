@@ -98,7 +98,7 @@ def _untie(ended: Sequence[Move]) -> Script[None]:
 
 
 def _outcome_row(move: Move, now: int) -> dict[str, Any]:
-    """An attempt that somebody else than its owner ended has no token."""
+    """The token is kept only if the owner ended its attempt."""
     token = move.attempt.token if move.attempt else None
     kept = ending(move.transition, move.attempt, now)._asdict()
     return kept | {"n": move.facts.n, "token": token, "topic": move.facts.topic, "worker": _worker(move)}
