@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.waiting import until
+from tests.waiting import give_way, until
 from treadle import Queue, WrongState
 from treadle.store.postgres import pools
 from treadle.store.postgres.pools import Pool
@@ -131,9 +131,9 @@ async def test_closing_waits_for_what_is_under_way(postgres_url: str) -> None:
 async def test_who_comes_or_waits_while_it_closes_is_told(pool: Pool) -> None:
     held = [await pool.take(), await pool.take()]
     waiting = asyncio.create_task(pool.take())
-    await asyncio.sleep(0)
+    await give_way()
     closing = asyncio.create_task(pool.close())
-    await asyncio.sleep(0)
+    await give_way()
     for connection in held:
         pool.give_back(connection)
     await closing
@@ -150,7 +150,7 @@ async def test_a_connection_that_comes_too_late_is_closed(postgres_url: str) -> 
     made: list[Any] = []
     pool = Pool(connect, 1)
     taking = asyncio.create_task(pool.take())
-    await asyncio.sleep(0)
+    await give_way()
     await pool.close()
     with pytest.raises(ConnectionAbortedError):
         await taking

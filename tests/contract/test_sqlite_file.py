@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.contract.relational import RelationalDatabase
+from tests.waiting import give_way
 from treadle.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed
@@ -116,7 +117,7 @@ class TestBusy(SqlitePart):
         await bench.open()
         go, busy = await self.blocked(bench)
         calls = [asyncio.create_task(bench.store.insert([new_job()])) for _ in range(40)]
-        await asyncio.sleep(0)
+        await give_way()
         with closing(sqlite3.connect(self.path(bench), isolation_level=None, timeout=5)) as other:
             go.set()
             await busy
@@ -139,7 +140,7 @@ class TestGroupCommit(SqlitePart):
         jobs = [new_job() for _ in range(20)]
         calls = [asyncio.create_task(bench.store.insert([job])) for job in jobs]
         calls.insert(10, asyncio.create_task(bench.store.insert([new_job(id=taken, payload='{"other": 1}')])))
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         answers = await asyncio.gather(*calls, return_exceptions=True)
         await busy
@@ -154,7 +155,7 @@ class TestGroupCommit(SqlitePart):
             asyncio.create_task(bench.store.insert([job])),
             asyncio.create_task(bench.store.insert([new_job(id=taken, payload='{"other": 1}')])),
         ]
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         await asyncio.gather(*calls, return_exceptions=True)
         await busy
@@ -167,7 +168,7 @@ class TestGroupCommit(SqlitePart):
         await bench.enqueue(1)
         go, busy = await self.blocked(bench)
         calls = [asyncio.create_task(bench.store.insert([new_job()])) for _ in range(100)]
-        await asyncio.sleep(0)
+        await give_way()
         commits: list[int] = []
         with closing(sqlite3.connect(self.path(bench), isolation_level=None)) as watcher:
             before = watcher.execute("SELECT count(*) FROM treadle_jobs").fetchone()[0]
@@ -175,7 +176,7 @@ class TestGroupCommit(SqlitePart):
             await busy
             while not all(call.done() for call in calls):
                 commits.append(watcher.execute("SELECT count(*) FROM treadle_jobs").fetchone()[0])
-                await asyncio.sleep(0)
+                await give_way()
         assert set(commits) <= {before, before + 100}, "a group was seen by halves"
         await asyncio.gather(*calls)
 
@@ -276,7 +277,7 @@ class TestTurns(SqlitePart):
         await bench.open()
         with self.taken(bench):
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0)
+            await give_way()
             async with asyncio.timeout(10):
                 await bench.close()
             with pytest.raises(StoreUnavailable):
@@ -421,9 +422,9 @@ class TestErrors(SqlitePart):
         go, busy = await self.blocked(bench)
         job = new_job()
         asked = asyncio.create_task(bench.store.insert([job]))
-        await asyncio.sleep(0)
+        await give_way()
         closing = asyncio.create_task(bench.store.close())
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         await asyncio.gather(asked, closing, busy)
         with pytest.raises(StoreUnavailable, match="not open"):
@@ -552,7 +553,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         lease = await bench.lease()
         for _ in range(50):
             inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
-            await asyncio.sleep(0)
+            await give_way()
             claim = await bench.store.claim(lease, Wants(["mail"], [], 10, 10))
             assert [one.id for one in claim.jobs] == [job.id]
             await inserting
@@ -563,7 +564,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         go, busy = await self.blocked(bench)
         inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
         claiming = asyncio.create_task(bench.store.claim(gone, Wants(["mail"], [], 10, 10)))
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         with pytest.raises(LeaseLost):
             await claiming

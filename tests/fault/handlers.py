@@ -13,6 +13,7 @@ from typing import Any
 from tests.fault.crash import die
 from tests.fault.flows import add_flows
 from tests.fault.journal import Pen
+from tests.waiting import until_blocking
 from treadle import Concurrency, Context, Queue, Retry, Snooze
 from treadle.model.errors import LeaseLost
 from treadle.policy.lifecycle import Completed, decide
@@ -187,19 +188,15 @@ def _unlucky(ctx: Context) -> bool:
 
 
 def _until_there(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.002)
+    until_blocking(path.exists, 600, every=0.002)
 
 
 def _until_told(ctx: Context, pen: Pen) -> None:
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        try:
-            ctx.check_cancelled()
-        except LeaseLost:
-            pen.write("told", ctx)
-            raise
-        time.sleep(0.002)
+    try:
+        until_blocking(ctx.check_cancelled, 30, every=0.002)
+    except LeaseLost:
+        pen.write("told", ctx)
+        raise
 
 
 def in_own_process(ctx: Context, payload: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.queue.hands import Hands, eventually
+from tests.waiting import give_way
 from treadle import Queue, StoreUnavailable
 from treadle.insights import feed
 from treadle.insights.feed import Feed, FeedStopped, Listener, Ring
@@ -169,7 +170,7 @@ async def test_it_reads_only_while_somebody_listens(
 async def test_a_stop_ends_all_who_listen(queue: Queue, events: Feed) -> None:
     listeners = [await events.listener() for _ in range(3)]
     waiting = [asyncio.create_task(listener.next()) for listener in listeners]
-    await asyncio.sleep(0)
+    await give_way()
     await events.stop()
     for task in waiting:
         with pytest.raises(FeedStopped):

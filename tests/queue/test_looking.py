@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from tests.faulty import Around, faulty
 from tests.queue.hands import HOUR_MS, Hands, eventually
+from tests.waiting import give_way
 from treadle import InvalidInput, JobFailed, JobNotFound, Queue, ResultTimeout, Status
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import from_ms, rfc3339
@@ -493,7 +494,7 @@ async def test_a_result_is_what_the_handler_returned(queue: Queue, hands: Hands,
 async def test_a_result_is_waited_for(queue: Queue, hands: Hands) -> None:
     job = await queue.enqueue("mail")
     waiting = asyncio.create_task(job.result(timeout="20s"))
-    await asyncio.sleep(0)
+    await give_way()
     await hands.do(job, {"sent": 1})
     assert await waiting == {"sent": 1}
 
@@ -534,7 +535,7 @@ async def test_the_result_of_a_failed_job_is_an_error_that_says_why(queue: Queue
 async def test_the_result_of_a_cancelled_job_is_an_error(queue: Queue) -> None:
     job = await queue.enqueue("mail")
     waiting = asyncio.create_task(job.result(timeout="20s"))
-    await asyncio.sleep(0)
+    await give_way()
     await job.cancel()
     with pytest.raises(JobFailed, match="is cancelled"):
         await waiting
@@ -557,7 +558,7 @@ async def test_a_result_has_the_type_that_the_handler_returns(queue: Queue, hand
 async def test_a_deleted_job_has_no_result(queue: Queue) -> None:
     job = await queue.enqueue("mail")
     waiting = asyncio.create_task(job.result(timeout="20s"))
-    await asyncio.sleep(0)
+    await give_way()
     await queue.delete(job.id)
     with pytest.raises(JobNotFound):
         await waiting

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import give_way
 from treadle import Queue, Worker
 
 
@@ -40,7 +41,7 @@ async def start() -> AsyncIterator[Start]:
         worker = StartedWorker(queue, **{"drain": "5s", **options})
         worker.done = asyncio.create_task(worker.run())
         running.append(worker)
-        await asyncio.sleep(0)
+        await give_way()
         return worker
 
     yield start

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tests.waiting import for_ever, give_way
 from treadle import Context, Fail, InvalidInput, JobCancelled, Queue, RetryAfter, Snooze
 from treadle.telemetry import running_job
 
@@ -46,7 +47,7 @@ def limited(payload: dict[str, Any]) -> int:
 
 
 async def limited_async(payload: dict[str, Any]) -> int:
-    await asyncio.sleep(0)
+    await give_way()
     return limited(payload)
 
 
@@ -151,7 +152,7 @@ def stops_when_told(ctx: Context, payload: dict[str, Any]) -> None:
 async def waits(payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
     try:
-        await asyncio.sleep(60)
+        await for_ever()
     finally:
         Path(payload["cleaned"]).touch()
 

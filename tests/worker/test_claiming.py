@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, event_types, give_way, in_status, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, Job, Queue, StoreUnavailable
 from treadle.store.values import Wants
 from treadle.worker import claim_budget
@@ -79,7 +79,7 @@ async def test_a_job_on_its_last_attempt_is_never_claimed_ahead(queue: Queue, st
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0)
+        await give_way()
         running -= 1
 
     await last_chance.enqueue_many([{}] * 300)
@@ -247,7 +247,7 @@ async def test_two_workers_share_the_jobs_and_run_each_once(queue: Queue, start:
     @queue.job
     async def quick(payload: dict[str, Any]) -> None:
         ran.append(payload["i"])
-        await asyncio.sleep(0)
+        await give_way()
 
     workers = [await start(queue), await start(queue)]
     await quick.enqueue_many([{"i": i} for i in range(3000)])

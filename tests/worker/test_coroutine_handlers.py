@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, event_types, for_ever, give_way, in_status, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import CancelPolicy, Context, Fail, Job, Queue, Retry, RetryAfter, Snooze, Worker
 from treadle.worker import shutdown
 
@@ -232,7 +232,7 @@ async def test_a_handler_that_raises_generator_exit_fails_and_the_slot_goes_on(
     @queue.job(max_attempts=1)
     async def leaves() -> None:
         if waits:
-            await asyncio.sleep(0)
+            await give_way()
         raise GeneratorExit
 
     @queue.job
@@ -248,7 +248,7 @@ async def test_a_handler_that_raises_generator_exit_fails_and_the_slot_goes_on(
 async def test_a_cancelled_task_of_the_handlers_own_is_a_failure(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     async def waits_for_a_cancelled_task() -> None:
-        task = asyncio.create_task(asyncio.sleep(60))
+        task = asyncio.create_task(for_ever())
         asyncio.get_running_loop().call_later(0.01, task.cancel)
         await task
 
@@ -374,7 +374,7 @@ async def test_a_handler_over_its_limit_fails_with_a_timeout_error(queue: Queue,
     @queue.job(timeout="100ms", max_attempts=1)
     async def slow() -> None:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         finally:
             stopped.set()
 
@@ -389,7 +389,7 @@ async def test_a_timeout_is_tried_again_like_any_failure(queue: Queue, start: St
     @queue.job(timeout="100ms", retry=AT_ONCE)
     async def slow_at_first(ctx: Context) -> int:
         if not ctx.is_retry:
-            await asyncio.sleep(60)
+            await for_ever()
         return ctx.attempt
 
     await start(queue)
@@ -399,13 +399,13 @@ async def test_a_timeout_is_tried_again_like_any_failure(queue: Queue, start: St
 async def test_a_slots_next_job_can_use_timeouts_after_one_was_interrupted(queue: Queue, start: Start) -> None:
     @queue.job(timeout="50ms", max_attempts=1)
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     @queue.job
     async def careful() -> str:
         try:
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(60)
+                await for_ever()
         except TimeoutError:
             task = asyncio.current_task()
             assert task

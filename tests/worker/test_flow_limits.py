@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import ended, for_ever, until
 from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.step_handlers import noted
-from tests.worker.waiting import ended, until
 from treadle import Context, Job, JobFailed, Queue, Retry, Status
 
 Payload = dict[str, Any]
@@ -42,7 +42,7 @@ async def test_a_new_attempt_has_all_the_time(queue: Queue, start: Start, requeu
     async def perhaps_slow(ctx: Context, payload: Payload) -> str:
         if slow:
             slow.clear()
-            await asyncio.sleep(60)
+            await for_ever()
         await asyncio.sleep(0.2)
         return "done"
 
@@ -76,7 +76,7 @@ async def test_a_step_that_timed_out_is_failed_until_it_is_tried_again(queue: Qu
 
     @flow.step(timeout="50ms")
     async def slow(ctx: Context, payload: Payload) -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     job = await flow.enqueue({})
     await start(queue)

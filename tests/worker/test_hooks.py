@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, for_ever, give_way, until
 from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Fail, InvalidInput, Queue, RemoteError, Retry, Worker
 from treadle.queue import steering
 
@@ -120,7 +120,7 @@ async def test_a_timeout_and_a_refused_payload_are_failures_too(url: str, queue:
 
     @queue.job(timeout="50ms", max_attempts=1)
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     @queue.job
     async def strict(sum: Sum) -> None: ...
@@ -401,7 +401,7 @@ async def test_middleware_wraps_coroutines_in_the_order_of_registration(queue: Q
     @queue.middleware
     async def inner(ctx: Context, call: Callable[[], Any]) -> Any:
         order.append("inner")
-        await asyncio.sleep(0)
+        await give_way()
         return await call()
 
     @queue.job

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, event_types, for_ever, in_status, until
 from tests.worker.conftest import Program, Start, StartProgram
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, Job, LeaseLost, Queue, StoreUnavailable, Worker
 from treadle.queue import steering
 from treadle.testing.workbench import LEASES_ONLY
@@ -174,7 +174,7 @@ async def test_a_lost_lease_is_told_to_every_handler_and_nothing_is_settled(
         if ctx.is_retry:
             return "again"
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         except asyncio.CancelledError:
             with pytest.raises(LeaseLost):
                 await ctx.heartbeat()
@@ -356,7 +356,7 @@ async def test_a_job_that_an_operator_released_is_taken_from_its_handler(queue: 
     async def long(ctx: Context) -> int:
         if ctx.attempt == 1 and not told.is_set():
             try:
-                await asyncio.sleep(60)
+                await for_ever()
             except asyncio.CancelledError:
                 told.set()
                 raise
@@ -426,7 +426,7 @@ async def test_a_lease_that_was_taken_back_while_the_keeper_could_not_renew_it_i
     async def long(ctx: Context) -> int:
         if not ctx.is_retry:
             try:
-                await asyncio.sleep(60)
+                await for_ever()
             finally:
                 told.set()
         return ctx.attempt

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, give_way, in_status, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Queue
 from treadle.maintenance import Leader, Maintenance, Reaper, Retention, Scheduler
 from treadle.maintenance.scheduler import LEAST_PAUSE_S
@@ -213,8 +213,7 @@ async def test_a_scheduler_that_hears_of_a_change_as_it_is_stopped_stops(queue: 
         await waits.wait()
         await asyncio.sleep(2 * LEAST_PAUSE_S)
         heard[-1](LATER)
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await give_way(turns)
         if not step.done():
             step.cancel()
             await asyncio.gather(step, return_exceptions=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import ended, give_way
 from tests.worker import resource_handlers as handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended
 from treadle import Context, Queue
 from treadle.store.connect import user_connection
 
@@ -147,7 +147,7 @@ async def test_a_transaction_left_open_is_rolled_back_with_a_warning(
         kept.append(ctx.db)
 
     async def forget_async(ctx: Context) -> None:
-        await asyncio.sleep(0)
+        await give_way()
         forget(ctx)
 
     async with Queue(sqlite_url) as queue:

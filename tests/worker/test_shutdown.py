@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, event_types, for_ever, give_way, in_status, until
 from tests.worker.conftest import Start, StartProgram
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, InvalidInput, Queue, Worker
 from treadle.queue import steering
 from treadle.store.values import Wants
@@ -72,7 +72,7 @@ async def test_what_does_not_finish_in_time_is_cancelled_and_given_back(queue: Q
     @queue.job
     async def endless() -> None:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         finally:
             cleaned_up.set()
 
@@ -132,7 +132,7 @@ async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
 
     async def in_coroutine() -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await for_ever()
 
     def in_thread() -> None:
         begun.set()
@@ -145,7 +145,7 @@ async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
     await until(begun.is_set)
     worker.stop()
     assert "draining 1 job, Ctrl-C again to quit" in caplog.messages
-    await asyncio.sleep(0)
+    await give_way()
     worker.stop()
     await asyncio.wait_for(worker.done, 5)
     let_go.set()
@@ -159,7 +159,7 @@ async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_leas
 ) -> None:
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue, drain="60s", lease="500ms")
     job = await endless.enqueue()
@@ -190,7 +190,7 @@ async def test_a_worker_that_leaves_claims_nothing_more(queue: FaultyQueue, star
 
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue, slots=2, drain="60s")
     job = await endless.enqueue()
@@ -232,7 +232,7 @@ async def test_a_claim_on_its_way_brings_back_no_job_of_a_worker_that_leaves(
 
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue, slots=1, drain="1s" if stops == 1 else "60s")
     await quick.enqueue_many([{}] * 500)
@@ -384,7 +384,7 @@ async def test_a_store_that_does_not_answer_keeps_no_worker_from_leaving_while_i
 async def test_cancelling_run_gives_everything_back(queue: Queue, start: Start) -> None:
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue)
     job = await endless.enqueue()
@@ -437,11 +437,11 @@ async def test_stop_before_run_makes_it_a_short_one(queue: Queue) -> None:
 async def test_a_worker_that_is_cancelled_and_hurried_while_it_starts_just_ends(url: str) -> None:
     worker = Worker(Queue(url))
     running = asyncio.create_task(worker.run())
-    await asyncio.sleep(0)
+    await give_way()
     worker.stop()
     worker.stop()
     running.cancel()
-    await asyncio.sleep(0)
+    await give_way()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
