@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from tests.waiting import give_way
+from tests.waiting import give_way, stays
 from treadle.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed
@@ -74,8 +74,7 @@ class TestBusy(SqlitePart):
     async def test_a_writer_waits_for_the_lock(self, bench: Workbench) -> None:
         with self.write_lock(bench) as other:
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0.05)  # how long the lock is held
-            assert not writing.done()
+            await stays(lambda: not writing.done(), 0.05)
             other.execute("COMMIT")
             (id,) = await writing
         assert await bench.status(id) is Status.PENDING
@@ -243,8 +242,7 @@ class TestTurns(SqlitePart):
     async def test_a_lock_that_is_kept_for_less_than_the_limit_is_only_waited_for(self, bench: Workbench) -> None:
         with self.taken(bench):
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0.1)  # how long the lock is held
-            assert not writing.done()
+            await stays(lambda: not writing.done(), 0.1)
         await writing
 
     async def test_a_group_that_is_taken_apart_is_told_together(
@@ -353,7 +351,7 @@ asyncio.run(main())
 
 class TestClosing(SqlitePart):
     async def test_a_closed_database_is_one_file(self, tmp_path: Path) -> None:
-        """So that it can be copied. Which connection closes last is left to the threads, hence several rounds."""
+        """So that it can be copied."""
         for _ in range(10):
             store = SqliteStore(tmp_path / "jobs.db", stale_after_ms=1)
             await store.open()
@@ -363,6 +361,19 @@ class TestClosing(SqlitePart):
             await store.topics()
             await store.close()
             assert {path.name for path in tmp_path.iterdir()} == {"jobs.db", "jobs.db.lock"}
+
+    async def test_the_writer_closes_last(self, bench: Workbench) -> None:
+        """Of two connections that close at the same moment, each can leave the log for the other to delete."""
+        engine, go = self.store(bench).engine, threading.Event()
+        reading = asyncio.create_task(engine.read_snapshot(lambda _: go.wait(60)))
+        await eventually(lambda: engine._read_connections)
+        writer = engine._writer
+        assert writer
+        closing = asyncio.create_task(bench.store.close())
+        await stays(writer.is_alive, 0.1)
+        go.set()
+        await asyncio.gather(reading, closing)
+        assert not writer.is_alive()
 
 
 class TestModes(SqlitePart):
@@ -484,22 +495,26 @@ class TestErrors(SqlitePart):
         shaky = Shaky(engine._connection, failures=3)
         monkeypatch.setattr(engine, "_connection", shaky)
         bench.store.subscribe(lambda _: heard.set())
-        while shaky.failures:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not shaky.failures)
         assert not heard.is_set()
         self.commit_elsewhere(bench)
         await asyncio.wait_for(heard.wait(), 10)
 
-    async def test_the_watch_leaves_our_own_commits_out(self, bench: Workbench) -> None:
+    async def test_the_watch_leaves_our_own_commits_out(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Whoever they concern here was told by the verb that made them."""
+        engine = self.store(bench).engine
+        watched = Shaky(engine._connection, failures=0)
+        monkeypatch.setattr(engine, "_connection", watched)
         heard: list[str] = []
         bench.store.subscribe(heard.append)
-        await asyncio.sleep(0.05)
-        write = self.store(bench).engine.write
-        await write(lambda db: db.execute("CREATE TABLE mine (a)"))
-        for _ in range(20):
-            await write(lambda db: db.execute("INSERT INTO mine VALUES (1)"))
-            await asyncio.sleep(0.005)
+        await eventually(lambda: watched.looks)
+        await engine.write(lambda db: db.execute("CREATE TABLE mine (a)"))
+        for _ in range(5):
+            watched.looks = 0
+            await engine.write(lambda db: db.execute("INSERT INTO mine VALUES (1)"))
+            await eventually(lambda: watched.looks)
         assert heard == []
         self.commit_elsewhere(bench)
         await eventually(lambda: "ready" in heard)
@@ -544,8 +559,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         go.set()
         await asyncio.gather(busy, inserting)
         assert [one.id for one in (await claiming).jobs] == [job.id]
-        await asyncio.sleep(0.05)  # time in which a second hint would come
-        assert heard == ["ready"], "it was told twice"
+        await stays(lambda: heard == ["ready"], 0.05)  # it is not told twice
         assert transactions == [], "the insert and its claim joined the transaction that was under way"
 
     async def test_no_look_is_taken_past_what_is_to_be_written(self, bench: Workbench) -> None:
@@ -576,8 +590,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         bench.store.subscribe(heard.append)
         go, busy = await self.blocked(bench)
         inserting = asyncio.create_task(bench.store.insert([new_job()]))
-        await asyncio.sleep(0.02)
-        assert heard == []
+        await stays(lambda: not heard, 0.05)
         go.set()
         await asyncio.gather(busy, inserting)
         await eventually(lambda: "ready" in heard)
@@ -589,13 +602,13 @@ class Shaky:
     def __init__(self, connection: sqlite3.Connection, failures: int) -> None:
         self.connection = connection
         self.failures = failures
-        self._looked = False
+        self.looks = 0
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        if self._looked and self.failures:
+        if self.looks and self.failures:
             self.failures -= 1
             raise sqlite3.OperationalError("disk I/O error")
-        self._looked = True
+        self.looks += 1
         return self.connection.execute(sql, values)
 
 
