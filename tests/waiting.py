@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from treadle import Job, Queue
+from treadle import Context, Job, Queue
 from treadle.model.errors import StoreUnavailable
 from treadle.model.job import from_ms
 from treadle.testing.workbench import eventually as until
@@ -16,6 +17,7 @@ from treadle.testing.workbench import eventually as until
 __all__ = [
     "after_failures",
     "certainly",
+    "deaf_until",
     "ended",
     "event_types",
     "for_ever",
@@ -27,6 +29,7 @@ __all__ = [
     "stays",
     "until",
     "until_blocking",
+    "work_until_told",
 ]
 
 T = TypeVar("T")
@@ -61,6 +64,20 @@ async def give_way(turns: int = 1) -> None:
 async def for_ever() -> None:
     """The work of a handler that ends only if it is stopped."""
     await asyncio.Event().wait()
+
+
+def work_until_told(ctx: Context) -> NoReturn:
+    """The work of a thread or a process that asks at every turn whether to stop."""
+    while True:
+        ctx.check_cancelled()
+        time.sleep(0.005)
+
+
+async def deaf_until(let_go: asyncio.Event) -> None:
+    """The work of a handler that swallows every cancel."""
+    while not let_go.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await let_go.wait()
 
 
 async def certainly(call: Callable[..., Awaitable[T]], *values: Any, **options: Any) -> T:

@@ -243,13 +243,15 @@ async def test_heartbeat_keeps_a_long_job_from_being_taken_for_stale(
         attempts.append(ctx.attempt)
         before = (await queue.get(ctx.job_id)).locked_until
         assert before is not None
-        while True:
+
+        async def kept() -> bool:
             await ctx.heartbeat()
             now = (await queue.get(ctx.job_id)).locked_until
             assert now is not None
-            if now - before > timedelta(seconds=1.2):
-                return "done"
-            await asyncio.sleep(0.01)
+            return now - before > timedelta(seconds=1.2)
+
+        await until(kept)
+        return "done"
 
     await start(queue, lease="1s")
     job = await long.enqueue()

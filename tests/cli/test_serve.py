@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from tests.cli.command import SECONDS, Command
-from tests.cli.test_worker import until
 from tests.servers import PostgresServer, find_postgres, needed
+from tests.waiting import until_blocking
 
 PASSWORD = "correct horse"
 
@@ -61,7 +61,7 @@ def test_it_serves_the_api_and_runs_the_jobs(app: Command) -> None:
             found = server.call("GET", f"/api/jobs/{job['id']}", headers=headers).json()
             return bool(found["status"] == "completed" and found["result"] == "Hello, Ada!")
 
-        until(done)
+        until_blocking(done)
         assert server.stop() == 0
 
 
@@ -166,7 +166,7 @@ def test_a_database_that_goes_away_right_after_the_start_does_not_end_it(alone: 
             assert server.process.poll() is None
             database.start()
             headers = {"Authorization": token(treadle, server)}
-            until(lambda: server.call("GET", "/api/jobs", headers=headers).status_code == 200)
+            until_blocking(lambda: server.call("GET", "/api/jobs", headers=headers).status_code == 200)
             assert server.stop() == 0
 
 
@@ -189,7 +189,9 @@ def test_a_running_job_is_given_time_and_then_given_back(app: Command) -> None:
     with serving(app, "app:queue", "--drain", "100ms") as server:
         headers = {"Authorization": token(app, server)}
         job = server.call("POST", "/api/jobs/enqueue", json={"topic": "sleep"}, headers=headers).json()
-        until(lambda: server.call("GET", f"/api/jobs/{job['id']}", headers=headers).json()["status"] == "processing")
+        until_blocking(
+            lambda: server.call("GET", f"/api/jobs/{job['id']}", headers=headers).json()["status"] == "processing"
+        )
         assert server.stop() == 0
     found = app("jobs", "show", job["id"], "--json").done().json
     assert (found["status"], found["attempt"]) == ("pending", 0)

@@ -9,6 +9,7 @@ import pytest
 from uuid_utils import uuid7
 
 from tests.contract.relational import RelationalDatabase
+from tests.waiting import stays
 from treadle.model.errors import StoreBusy, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
@@ -68,7 +69,7 @@ class TestOpenTransactions(ContractPart):
     async def test_it_gets_the_key_when_the_other_is_rolled_back(self, bench: Workbench, user: Any) -> None:
         await bench.store.insert([new_job(idempotency_key="k")], connection=user)
         waiting = asyncio.create_task(Intake(bench.store).add(mine := new_job(idempotency_key="k")))
-        await asyncio.sleep(0.1)  # how long the key stays locked
+        await stays(lambda: not waiting.done(), 0.1)
         await user.execute("ROLLBACK")
         assert (await waiting).existing_id is None
         assert await bench.claimable() == [mine.id]

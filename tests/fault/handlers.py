@@ -13,7 +13,7 @@ from typing import Any
 from tests.fault.crash import die
 from tests.fault.flows import add_flows
 from tests.fault.journal import Pen
-from tests.waiting import until_blocking
+from tests.waiting import until_blocking, work_until_told
 from treadle import Concurrency, Context, Queue, Retry, Snooze
 from treadle.model.errors import LeaseLost
 from treadle.policy.lifecycle import Completed, decide
@@ -193,7 +193,7 @@ def _until_there(path: Path) -> None:
 
 def _until_told(ctx: Context, pen: Pen) -> None:
     try:
-        until_blocking(ctx.check_cancelled, 30, every=0.002)
+        work_until_told(ctx)
     except LeaseLost:
         pen.write("told", ctx)
         raise

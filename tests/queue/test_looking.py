@@ -259,7 +259,6 @@ async def test_the_plain_path_is_read_from_the_jobs_own_timestamps(queue: Queue,
 async def test_everything_else_is_stored(queue: Queue, hands: Hands) -> None:
     job = await queue.enqueue("mail")
     await hands.fail(await hands.claim_one("mail"), "Traceback …\nBoom: first", retry_in_ms=1)
-    await queue.store.advance()
     await queue.cancel(job.id, "enough")
     await queue.requeue(job.id)
     assert await history(queue, job.id) == ["enqueued", "started", "retrying", "cancelled", "requeued"]

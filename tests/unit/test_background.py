@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from tests.waiting import for_ever, give_way
+from tests.waiting import deaf_until, for_ever, give_way
 from treadle.queue.background import end, forever
 from treadle.telemetry.outages import OutageLog
 
@@ -43,9 +43,7 @@ async def test_a_task_that_will_not_end_is_waited_for_only_so_long() -> None:
     let_go = asyncio.Event()
 
     async def stubborn() -> None:
-        while not let_go.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await let_go.wait()
+        await deaf_until(let_go)
 
     task = asyncio.create_task(stubborn())
     await give_way()

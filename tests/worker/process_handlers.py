@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tests.waiting import for_ever, give_way
+from tests.waiting import for_ever, give_way, until_blocking, work_until_told
 from treadle import Context, Fail, InvalidInput, JobCancelled, Queue, RetryAfter, Snooze
 from treadle.telemetry import running_job
 
@@ -141,9 +141,7 @@ def dies(payload: dict[str, Any]) -> None:
 def stops_when_told(ctx: Context, payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
     try:
-        while True:
-            ctx.check_cancelled()
-            time.sleep(0.005)
+        work_until_told(ctx)
     except JobCancelled:
         Path(payload["cleaned"]).touch()
         raise
@@ -191,10 +189,7 @@ def forks_and_dies(payload: dict[str, Any]) -> None:
 
 
 def wait_for(path: str) -> None:
-    deadline = time.monotonic() + 15
-    while not Path(path).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until_blocking(Path(path).exists)
 
 
 def chain(ctx: Context, payload: dict[str, Any]) -> str:

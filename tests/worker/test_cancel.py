@@ -2,13 +2,12 @@
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from tests.faulty import FaultyQueue
-from tests.waiting import ended, event_types, for_ever, in_status, until
+from tests.waiting import deaf_until, ended, event_types, for_ever, in_status, until, work_until_told
 from tests.worker.conftest import Start
 from treadle import CancelPolicy, Context, JobCancelled, Queue
 from treadle.queue import steering
@@ -150,11 +149,7 @@ async def test_a_handler_that_ignores_its_cancel_is_ended_by_the_reaper_and_its_
 
     @queue.job(cancel=CancelPolicy(grace="200ms"))
     async def deaf() -> str:
-        while not let_go.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
+        await deaf_until(let_go)
         return "too late"
 
     worker = await start(queue, reap_interval="50ms")
@@ -182,9 +177,7 @@ async def test_a_cancel_in_the_moment_of_the_start_is_told_after_the_start(
 
     def in_thread(ctx: Context) -> None:
         begun.set()
-        while True:
-            ctx.check_cancelled()
-            time.sleep(0.005)
+        work_until_told(ctx)
 
     queue.register("brief", on_loop if kind == "async" else in_thread)
     expected = ["job:enqueued", "job:started", "job:cancelling", "job:cancelled"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Fail, Job, Queue
 
 

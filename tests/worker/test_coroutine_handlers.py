@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
-from tests.waiting import ended, event_types, for_ever, give_way, in_status, until
+from tests.waiting import deaf_until, ended, event_types, for_ever, give_way, in_status, until
 from tests.worker.conftest import Start
 from treadle import CancelPolicy, Context, Fail, Job, Queue, Retry, RetryAfter, Snooze, Worker
 from treadle.worker import shutdown
@@ -424,11 +424,7 @@ async def test_a_handler_that_swallows_its_cancel_is_shown_as_stuck_and_keeps_it
 
     @queue.job(timeout="50ms", max_attempts=1, cancel=CancelPolicy(grace="100ms"))
     async def stubborn() -> None:
-        while not let_go.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
+        await deaf_until(let_go)
 
     @queue.job
     async def other() -> str:

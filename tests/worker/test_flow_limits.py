@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import ended, for_ever, until
+from tests.waiting import ended, for_ever, give_way, until
 from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.step_handlers import noted
@@ -15,8 +15,7 @@ from treadle import Context, Job, JobFailed, Queue, Retry, Status
 Payload = dict[str, Any]
 
 
-async def quick(ctx: Context, payload: Payload) -> None:
-    await asyncio.sleep(0.2)
+async def quick(ctx: Context, payload: Payload) -> None: ...
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -43,7 +42,7 @@ async def test_a_new_attempt_has_all_the_time(queue: Queue, start: Start, requeu
         if slow:
             slow.clear()
             await for_ever()
-        await asyncio.sleep(0.2)
+        await give_way()
         return "done"
 
     job = await flow.enqueue({})
@@ -61,7 +60,7 @@ async def test_tries_of_a_step_use_the_time_of_their_flow(queue: Queue, start: S
     @flow.step(retry=Retry(20, backoff="fixed", delay="1ms"))
     async def flaky(ctx: Context, payload: Payload) -> None:
         tries.append(1)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # so that 20 tries would take far longer
         raise ValueError("again")
 
     job = await flow.enqueue({})

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.faulty import Around, FaultyQueue
-from tests.waiting import ended, event_types, for_ever, in_status, until
+from tests.waiting import ended, event_types, for_ever, in_status, until, until_blocking, work_until_told
 from tests.worker.conftest import Program, Start, StartProgram
 from treadle import Context, Job, LeaseLost, Queue, StoreUnavailable, Worker
 from treadle.queue import steering
@@ -187,13 +187,11 @@ async def test_a_lost_lease_is_told_to_every_handler_and_nothing_is_settled(
         running.append("thread")
         if ctx.is_retry:
             return "again"
-        while True:
-            try:
-                ctx.check_cancelled()
-            except LeaseLost:
-                told.append("thread")
-                raise
-            time.sleep(0.005)
+        try:
+            work_until_told(ctx)
+        except LeaseLost:
+            told.append("thread")
+            raise
 
     worker = await start(queue, lease="900ms", reap_interval="50ms")
     jobs = [await on_loop.enqueue(), await in_thread.enqueue()]
@@ -490,10 +488,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_told_of(
 ) -> None:
     @queue.job
     async def block() -> bool:
-        deadline = time.monotonic() + 15
-        while not any("blocked the event loop" in record.message for record in caplog.records):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until_blocking(lambda: any("blocked the event loop" in record.message for record in caplog.records))
         return True
 
     await start(queue, lease="150ms", maintenance=False)

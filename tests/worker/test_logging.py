@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from tests.waiting import until
 from tests.worker.conftest import Start
-from tests.worker.waiting import until
 from treadle import Fail, Queue, Retry, Snooze
 
 

@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, event_types, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, event_types, until
 from treadle import Queue, Rate
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Queue, Retry, StoreUnavailable
 
 VERBS = ("claim", "settle", "touch", "advance", "renew", "release_unknown", "reap", "elect")

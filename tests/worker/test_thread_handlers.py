@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import ended, in_status, until, work_until_told
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Context, JobCancelled, Queue, Worker
 
 SECONDS = 15
@@ -133,9 +133,7 @@ async def test_a_thread_is_cancelled_at_its_checkpoint(queue: Queue, start: Star
     @queue.job
     def careful(ctx: Context) -> None:
         try:
-            while True:
-                ctx.check_cancelled()
-                time.sleep(0.005)
+            work_until_told(ctx)
         except JobCancelled:
             assert ctx.cancelled
             cleaned_up.set()
@@ -169,9 +167,7 @@ async def test_a_thread_that_finishes_after_a_cancel_is_completed(queue: Queue, 
 async def test_a_thread_over_its_limit_is_told_at_its_checkpoint(queue: Queue, start: Start) -> None:
     @queue.job(timeout="100ms", max_attempts=1)
     def slow(ctx: Context) -> None:
-        while True:
-            ctx.check_cancelled()
-            time.sleep(0.005)
+        work_until_told(ctx)
 
     await start(queue)
     job = await ended(queue, await slow.enqueue())

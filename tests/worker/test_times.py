@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
+from tests.waiting import until
 from tests.worker.conftest import Start
-from tests.worker.waiting import until
 from treadle import Fail, Queue
 
 

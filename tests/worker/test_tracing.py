@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from tests.waiting import ended, until
 from tests.worker import process_handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Job, Queue, Retry
 from treadle.store.values import Claimed, Wants
 from treadle.telemetry import running_job, tracing

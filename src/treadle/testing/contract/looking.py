@@ -610,11 +610,10 @@ class HintsContract(ContractPart):
     async def test_what_is_told_here_at_once_is_not_told_again(self, bench: Workbench) -> None:
         heard: list[str] = []
         stop = bench.store.subscribe(heard.append)
-        await asyncio.sleep(0.2)  # PostgreSQL's listener sends one hint when it starts
-        heard.clear()
-        await bench.store.insert([new_job()])
-        await asyncio.sleep(0.2)
-        assert heard == ["ready"]
+        for _ in range(5):
+            await bench.store.insert([new_job()])
+        await asyncio.sleep(0.2)  # time in which they would be told again
+        assert heard.count("ready") in (5, 6), "PostgreSQL's listener sends one hint when it starts"
         stop()
 
     async def test_another_store_is_told_too(self, bench: Workbench) -> None:
