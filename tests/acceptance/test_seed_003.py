@@ -450,14 +450,14 @@ async def test_worker_an_id_is_made_unless_one_is_given(queue: Queue, start: Sta
 
 
 async def test_worker_runs_at_most_so_many_jobs_at_once(queue: Queue, start: Start) -> None:
-    running, most = 0, 0
+    running, most, all_slots = 0, 0, asyncio.Barrier(4)
 
     @queue.job
     async def mail() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        await all_slots.wait()
         running -= 1
 
     jobs = await queue.enqueue_many("mail", [{}] * 20)

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.acceptance.test_seed_002_templates import SEED
 from tests.cli.command import SECONDS, Command
 from tests.dashboard.visitor import words
 from tests.waiting import until_blocking
@@ -103,19 +104,7 @@ def test_it_has_the_templates_of_the_requirements(tmp_path: Path) -> None:
     with playing(tmp_path, "--port", "0") as demo, demo.signed_in() as client:
         found = {one["topic"]: one for one in client.get("/api/templates").json()["items"]}
         assert found.keys() >= {"demo_long_task", "scheduled_report", "multi_step_pipeline"}
-        seed = {
-            "version": 1,
-            "name": "示範長任務",
-            "description": "展示 job template、進度、取消、重跑與排程能力",
-            "enabled": True,
-            "repeatable": True,
-            "concurrencyPolicy": "reject_same_scope",
-            "dedupeKeys": ["scope_id", "target"],
-            "timeoutSeconds": 600,
-            "cancelPolicy": {"supported": True, "mode": "cooperative", "graceSeconds": 30},
-            "retryPolicy": {"maxAttempts": 2, "backoffSeconds": [30, 120]},
-        }
-        assert seed.items() <= found["demo_long_task"].items()
+        assert SEED.items() <= found["demo_long_task"].items()
         schedule = client.get("/api/schedules/scheduled_report").json()
         assert (schedule["cron"], schedule["timezone"]) == ("0 9 * * *", "Asia/Taipei")
 

@@ -334,13 +334,13 @@ async def main():
 
     def write(_):
         loop.call_soon_threadsafe(writing.set)
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
 
     waiting = store.engine.write(write)
     await writing.wait()
     child = os.fork()
     if child == 0:
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
         os._exit(0)
     print(child, flush=True)
     await waiting

@@ -59,14 +59,14 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
     @queue.job(retry=AGAIN_SOON)
     def threaded(ctx: Context, payload: dict[str, Any]) -> None:
         pen.write("start", ctx)
-        time.sleep(payload.get("ms", 2) / 1000)
+        time.sleep(payload.get("ms", 2) / 1000)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
     async def slow(ctx: Context, payload: dict[str, Any]) -> None:
         pen.write("start", ctx)
         ctx.progress(10, "begun")
-        await asyncio.sleep(payload.get("ms", 30) / 1000)
+        await asyncio.sleep(payload.get("ms", 30) / 1000)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -79,7 +79,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
     @queue.job(retry=AGAIN_SOON, concurrency=Concurrency("queue_same_scope", keys=("input.key",), limit=2))
     async def gated(ctx: Context) -> None:
         pen.write("start", ctx)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -121,7 +121,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
     async def blocking(ctx: Context, payload: dict[str, Any]) -> None:
         """What no coroutine should do."""
         pen.write("start", ctx)
-        time.sleep(payload["ms"] / 1000)
+        time.sleep(payload["ms"] / 1000)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -130,7 +130,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
         until = time.monotonic() + payload["ms"] / 1000
         while time.monotonic() < until:
             await ctx.heartbeat()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -207,5 +207,5 @@ def in_own_process(ctx: Context, payload: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while ctx.attempt == 1 and payload.get("linger"):
         pen.write("alive", ctx)
-        time.sleep(0.02)
+        time.sleep(0.02)  # its work
     pen.write("done", ctx)

@@ -60,9 +60,9 @@ async def produce(queue: Queue, url: str, chance: random.Random) -> list[str]:
                 if chance.random() < 0.5:
                     await connection.execute("SELECT pg_current_xact_id()")  # as any write of the user's would
                 for _ in range(chance.randint(1, 3)):
-                    await asyncio.sleep(chance.uniform(0, 0.02))
+                    await asyncio.sleep(chance.uniform(0, 0.02))  # what users do in a transaction
                     jobs.append(await queue.enqueue("mail", connection=connection))
-                await asyncio.sleep(chance.uniform(0, 0.02))
+                await asyncio.sleep(chance.uniform(0, 0.02))  # and before its end
                 if chance.random() < 0.2:
                     raise Undo
             made += [job.id for job in jobs]

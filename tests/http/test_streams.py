@@ -322,7 +322,7 @@ async def test_a_snapshot_and_its_events_add_up(client: httpx.AsyncClient, queue
         return any(job["topic"] == "end" and job["status"] == "cancelled" for job in jobs)
 
     async def follow(pause: float) -> dict[str, str]:
-        await asyncio.sleep(pause)
+        await asyncio.sleep(pause)  # each comes at another moment
         async with reading(client, f"{STREAM}?snapshot=true") as reader:
             (snapshot,) = await reader.take(1)
             known = {one["id"]: one["status"] for one in snapshot.data["jobs"]}

@@ -1,6 +1,5 @@
 """Handlers for the tests of processes, which have to find them by name."""
 
-import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -64,7 +63,7 @@ def fails_until(ctx: Context, payload: dict[str, Any]) -> str:
 async def coroutine(ctx: Context) -> int:
     await ctx.progress(10, "begun")
     await ctx.heartbeat()
-    await asyncio.sleep(0.01)
+    await give_way()
     return os.getpid()
 
 
@@ -135,7 +134,7 @@ def dies(payload: dict[str, Any]) -> None:
             os._exit(7)
         case name:
             os.kill(os.getpid(), signal.Signals[name])
-            time.sleep(60)
+            time.sleep(60)  # until it is killed
 
 
 def stops_when_told(ctx: Context, payload: dict[str, Any]) -> None:
@@ -159,7 +158,7 @@ def sleeps(payload: dict[str, Any]) -> None:
     """Does not look, but is stopped by SIGTERM and cleans up."""
     Path(payload["started"]).write_text(str(os.getpid()))
     try:
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
     finally:
         Path(payload["cleaned"]).touch()
 
@@ -170,14 +169,14 @@ def deaf(payload: dict[str, Any]) -> None:
     Path(payload["started"]).write_text(str(os.getpid()))
     while True:
         with contextlib.suppress(BaseException):
-            time.sleep(60)
+            time.sleep(60)  # until it is killed
 
 
 def with_family(payload: dict[str, Any]) -> None:
     """Has a process of its own, and never looks."""
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     Path(payload["started"]).write_text(f"{os.getpid()} {grandchild.pid}")
-    time.sleep(60)
+    time.sleep(60)  # until it is killed
 
 
 def forks_and_dies(payload: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ async def echo(payload: dict[str, Any]) -> dict[str, Any]:
 @queue.job
 async def block(payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
-    time.sleep(payload["seconds"])
+    time.sleep(payload["seconds"])  # its work, on the event loop
 
 
 @queue.job
@@ -57,7 +57,7 @@ def wait_in_thread(ctx: Context, payload: dict[str, Any]) -> str:
 @queue.job
 def deaf(payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
-    time.sleep(60)
+    time.sleep(60)  # it hears nothing
 
 
 @queue.job(max_attempts=2)

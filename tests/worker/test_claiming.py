@@ -253,6 +253,7 @@ async def test_two_workers_share_the_jobs_and_run_each_once(queue: Queue, start:
         await give_way()
 
     workers = [await start(queue), await start(queue)]
+    await until(lambda: all(worker.metrics.slots for worker in workers))
     await quick.enqueue_many([{"i": i} for i in range(3000)])
     await until(lambda: sum(worker.metrics.completed for worker in workers) == 3000)
     assert sorted(ran) == list(range(3000))
@@ -265,11 +266,11 @@ async def test_an_idle_worker_asks_the_store_at_most_twice_a_second(queue: Fault
 
     await start(queue)
     await (await quick.enqueue()).result("15s")
-    await asyncio.sleep(1)
+    await asyncio.sleep(1)  # until it has nothing more to tidy up
     for store in queue.stores:
         store.calls.clear()
     seconds = 10.0
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # idle
     calls = sum((store.calls for store in queue.stores), Counter[str]())
     assert calls.total() <= 2 * seconds, calls
 

@@ -107,7 +107,7 @@ async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(queue: F
     @queue.job
     async def anxious(ctx: Context) -> str:
         before = (await queue.get(ctx.job_id)).locked_until
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # so that a renewed lease ends later
         for _ in range(50):
             await ctx.heartbeat()
         after = (await queue.get(ctx.job_id)).locked_until

@@ -167,13 +167,19 @@ async def test_an_error_type_decides_about_its_retry(queue: Queue, start: Start)
     assert (job.status, job.attempt) == ("failed", 1)
 
 
-async def test_a_payload_that_its_type_refuses_fails_without_a_retry(url: str, queue: Queue, start: Start) -> None:
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_payload_that_its_type_refuses_fails_without_a_retry(
+    url: str, queue: Queue, start: Start, kind: str
+) -> None:
     called = []
 
-    @queue.job
-    async def strict(order: Order) -> None:
+    async def on_loop(order: Order) -> None:
         called.append(order)
 
+    def in_thread(order: Order) -> None:
+        called.append(order)
+
+    queue.register("strict", on_loop if kind == "coroutine" else in_thread)
     async with Queue(url) as stranger:
         job = await stranger.enqueue("strict", {"number": "many"})
     await start(queue)
@@ -360,7 +366,7 @@ async def test_context_variables_do_not_leak_into_the_next_job(queue: Queue, sta
     async def tracing(payload: dict[str, Any]) -> list[str]:
         before = request.get()
         request.set(payload["name"])
-        await asyncio.sleep(0.001)
+        await give_way()
         return [before, request.get()]
 
     await start(queue, slots=1)
@@ -439,23 +445,6 @@ async def test_a_handler_that_swallows_its_cancel_is_shown_as_stuck_and_keeps_it
     assert (await ended(queue, job)).error_type == "TimeoutError"
     assert worker.metrics.stuck == 1
     assert sum("is stuck" in record.message for record in caplog.records) == 1
-
-
-async def test_as_many_jobs_run_at_once_as_there_are_slots(queue: Queue, start: Start) -> None:
-    running, most = 0, 0
-
-    @queue.job
-    async def busy() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
-
-    worker = await start(queue, slots=3)
-    await busy.enqueue_many([{}] * 30)
-    await until(lambda: worker.metrics.completed == 30)
-    assert most == 3
 
 
 async def test_jobs_start_by_priority_and_then_by_age(queue: Queue, start: Start) -> None:

@@ -29,7 +29,7 @@ async def reap(queue: Queue) -> None:
     """Sweep all the time, as the sharpest leader would."""
     while True:
         await queue.store.reap(LEASES_ONLY)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # between two sweeps
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
 async def test_a_long_job_is_never_reclaimed(queue: Queue, start: Start) -> None:
     @queue.job
     async def long() -> None:
-        await asyncio.sleep(2)
+        await asyncio.sleep(2)  # longer than several leases
 
     await start(queue, lease="300ms", maintenance=False)
     job = await ended(queue, await long.enqueue())
@@ -79,7 +79,7 @@ async def test_a_clock_that_is_an_hour_off_does_not_matter(
 ) -> None:
     @queue.job
     async def long() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # longer than several leases
 
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)

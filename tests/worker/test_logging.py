@@ -1,12 +1,11 @@
 """What a worker logs about jobs: starts, endings and failures, with the job's facts for machines."""
 
-import asyncio
 import logging
 import re
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import give_way, until
 from tests.worker.conftest import Start
 from treadle import Fail, Queue, Retry, Snooze
 
@@ -73,7 +72,7 @@ async def test_start_and_end_of_a_job_with_its_duration(
     @queue.job(retry=Retry(2, backoff=[0.001]))
     async def second_time_lucky() -> None:
         tries.append(1)
-        await asyncio.sleep(0.01)
+        await give_way()
         if len(tries) == 1:
             raise ValueError("not yet")
 

@@ -211,7 +211,7 @@ async def test_a_scheduler_that_hears_of_a_change_as_it_is_stopped_stops(queue: 
         waits.clear()
         step = asyncio.create_task(scheduler.step())
         await waits.wait()
-        await asyncio.sleep(2 * LEAST_PAUSE_S)
+        await asyncio.sleep(2 * LEAST_PAUSE_S)  # an earlier wake-up would be put off
         heard[-1](LATER)
         await give_way(turns)
         if not step.done():

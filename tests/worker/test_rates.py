@@ -20,7 +20,7 @@ async def test_a_job_that_cannot_start_in_time_is_given_back(queue: FaultyQueue,
         answer = await claim(*arguments)
         if answer.jobs and not held_up:
             held_up = True
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # past its window
         return answer
 
     queue.faults.around("claim", slow)

@@ -34,7 +34,7 @@ def hear(number, frame):
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, hear)
 open(sys.argv[1], "a").close()
-time.sleep(60)
+time.sleep(60)  # until it is killed
 """
 
 

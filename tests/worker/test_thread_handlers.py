@@ -55,21 +55,6 @@ async def test_a_failure_in_a_thread_has_its_traceback(queue: Queue, start: Star
     assert "threads.py" not in (job.last_error or "")
 
 
-async def test_a_payload_that_its_type_refuses_fails_without_a_retry(url: str, queue: Queue, start: Start) -> None:
-    called = []
-
-    @queue.job
-    def strict(order: Order) -> None:
-        called.append(order)
-
-    async with Queue(url) as stranger:
-        job = await stranger.enqueue("strict", {"number": "many"})
-    await start(queue)
-    job = await ended(queue, job)
-    assert (job.status, job.error_type, job.attempt) == ("failed", "InvalidPayload", 1)
-    assert not called
-
-
 async def test_an_exit_in_a_thread_fails_the_job_only(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     def leave() -> None:
@@ -208,13 +193,13 @@ async def test_threads_and_coroutines_share_the_slots(queue: Queue, start: Start
     @queue.job
     def in_thread() -> None:
         enter(1)
-        time.sleep(0.01)
+        time.sleep(0.01)  # its work
         enter(-1)
 
     @queue.job
     async def on_loop() -> None:
         enter(1)
-        time.sleep(0.001)
+        time.sleep(0.001)  # its work
         enter(-1)
 
     worker = await start(queue, slots=2)

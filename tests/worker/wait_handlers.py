@@ -122,7 +122,7 @@ def sleeps_in_a_step(ctx: Context, payload: Payload) -> str:
 def slow_once(path: str) -> None:
     note(path, "slow")
     if noted(path).count("slow") == 1:
-        time.sleep(60)
+        time.sleep(60)  # far too long
 
 
 # -- values --------------------------------------------------------------------------------------------
