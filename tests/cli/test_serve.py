@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.cli.command import SECONDS, Command
-from tests.servers import PostgresServer, find_postgres, needed
+from tests.servers import PostgresServer, find_postgres, free_port, needed
 from tests.waiting import until_blocking
 
 PASSWORD = "correct horse"
@@ -122,9 +122,7 @@ def test_a_port_that_is_taken_is_one_line(treadle: Command) -> None:
 
 def test_settings_come_from_the_environment(treadle: Command) -> None:
     assert treadle.database
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {"TREADLE_PORT": str(port), "TREADLE_HOST": "localhost", "TREADLE_DB": treadle.database}
     with treadle.started("serve", **environment) as process:
         assert process.stderr

@@ -185,7 +185,7 @@ class TestFullDisk(SqlitePart):
         engine = self.store(bench).engine
         (id,) = await bench.enqueue(1)
         job = await bench.claim_one()
-        used = (await bench.store.read("PRAGMA page_count", []))[0][0]  # type: ignore[attr-defined]
+        used = (await self.store(bench).read("PRAGMA page_count", []))[0][0]
         await engine.write(lambda db: db.execute(f"PRAGMA max_page_count = {used + 4}").fetchall())
         stored = 0
         with pytest.raises(StoreUnavailable, match="full"):
@@ -199,7 +199,7 @@ class TestFullDisk(SqlitePart):
         await engine.write(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchall())
         assert await bench.settle(job, Completed('"%s"' % ("x" * 100_000)))
         await bench.enqueue(50)
-        integrity = await bench.store.read("PRAGMA integrity_check", [])  # type: ignore[attr-defined]
+        integrity = await self.store(bench).read("PRAGMA integrity_check", [])
         assert integrity == [("ok",)]
 
 
@@ -440,7 +440,7 @@ class TestErrors(SqlitePart):
         await asyncio.gather(asked, closing, busy)
         with pytest.raises(StoreUnavailable, match="not open"):
             await bench.store.insert([new_job()])
-        assert len(await bench.database.execute("SELECT 1 FROM {jobs}")) == 1  # type: ignore[attr-defined]
+        assert len(await database.execute("SELECT 1 FROM {jobs}")) == 1
 
     async def test_a_look_that_fails_leaves_it_to_the_transaction(self, bench: Workbench) -> None:
         def look(_: sqlite3.Connection) -> None:

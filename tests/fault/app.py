@@ -69,8 +69,7 @@ async def work(arguments: argparse.Namespace) -> None:
     queue = handlers.make_queue(arguments.url, Pen(arguments.journal, arguments.name))
     queue.register("in_own_process", handlers.in_own_process, process=True, retry=handlers.AGAIN_SOON)
     await queue.open()
-    queue.store_of_worker = queue.store  # type: ignore[attr-defined]
-    queue.loop_of_worker = asyncio.get_running_loop()  # type: ignore[attr-defined]
+    handlers.here.append(handlers.Here(queue.store, asyncio.get_running_loop()))
     worker = Worker(
         queue,
         name=arguments.name,

@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.fault.crash import die
 from tests.fault.flows import add_flows
@@ -17,9 +17,20 @@ from tests.waiting import until_blocking, work_until_told
 from treadle import Concurrency, Context, Queue, Retry, Snooze
 from treadle.model.errors import LeaseLost
 from treadle.policy.lifecycle import Completed, decide
+from treadle.store.protocol import Store
 from treadle.store.values import Settlement, Touch
 
 AGAIN_SOON = Retry(50, backoff="fixed", delay="50ms")
+
+
+class Here(NamedTuple):
+    """The process of a worker."""
+
+    store: Store
+    loop: asyncio.AbstractEventLoop
+
+
+here: list[Here] = []
 
 TOPICS = "quick threaded slow shaky gated parent child snoozer".split()
 """Those that end by themselves, whatever happens to their workers."""
@@ -167,7 +178,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
         pen.write("done", ctx)
 
     def _write_as_if_still_owner(ctx: Context, pen: Pen) -> None:
-        job, store = ctx._call.job, queue.store_of_worker  # type: ignore[attr-defined]
+        job, store = ctx._call.job, here[0].store
         ending = Settlement(job, decide(job, Completed('"stale"')), 1)
         if ask(store.settle([ending])) == [ending]:
             pen.write("refused_ending", ctx)
@@ -177,7 +188,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
             pen.write("refused_renewal", ctx)
 
     def ask(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, queue.loop_of_worker).result(30)  # type: ignore[attr-defined]
+        return asyncio.run_coroutine_threadsafe(work, here[0].loop).result(30)
 
     return queue
 

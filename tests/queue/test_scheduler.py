@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.faulty import FaultyQueue
+from tests.faulty import Around, FaultyQueue, faulty
 from tests.queue.hands import Hands, eventually
 from tests.queue.scheduling import DAY_MS, HOUR_MS, fire, jobs_of, make_due
 from treadle import Concurrency, Job, NotSchedulable, Queue, Schedule, TemplateDisabled
@@ -114,10 +114,10 @@ async def test_a_weekly_schedule_fires_though_everything_restarts_daily(url: str
 
 
 def _set_clock(queue: Queue, ms: int) -> None:
-    async def now() -> int:
+    async def now(_: Around) -> int:
         return ms
 
-    queue.store.now = now  # type: ignore[method-assign]
+    faulty(queue).around("now", now)
 
 
 def _slots(jobs: list[Job]) -> list[int]:

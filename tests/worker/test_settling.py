@@ -183,5 +183,5 @@ async def test_an_ending_with_a_locked_follow_up_is_tried_again_and_holds_up_no_
     assert [(await queue.get(job.id)).status for job in blocked] == ["processing"] * 3
     locked = False
     assert [await job.result("15s") for job in blocked] == ["blocked"] * 3
-    assert worker.metrics.completed == 13
+    await until(lambda: worker.metrics.completed == 13)
     assert worker.metrics.lease_losses == 0
