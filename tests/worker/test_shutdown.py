@@ -147,7 +147,7 @@ async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
     assert "draining 1 job, Ctrl-C again to quit" in caplog.messages
     await give_way()
     worker.stop()
-    await asyncio.wait_for(worker.done, 5)
+    await asyncio.wait_for(worker.done, 30)
     let_go.set()
     job = await job.refresh()
     assert (job.status, job.attempt) == ("pending", 0)
@@ -168,7 +168,7 @@ async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_leas
     queue.faults.fail("close_lease")
     worker.stop()
     worker.stop()
-    await asyncio.wait_for(worker.done, 5)
+    await asyncio.wait_for(worker.done, 30)
     assert (await job.refresh()).status == "processing"
 
     async def reclaimed() -> bool:
