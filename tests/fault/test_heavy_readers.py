@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ async def attack(server: Served, token: str) -> tuple[Visitor, Visitor]:
         job = (await other.call("enqueue", "POST", "/api/jobs/enqueue", json={"topic": "elsewhere"})).json()
         filters = [PATHS] * 3 + [TOO_MANY] + [PATTERN] * 2
         await asyncio.gather(
-            *(heavy.again(lambda text=text: search(heavy, text)) for text in filters),  # type: ignore[misc]
+            *(heavy.again(partial(search, heavy, text)) for text in filters),
             other.again(lambda: ordinary(other, job["id"])),
         )
     return heavy, other

@@ -13,6 +13,7 @@ from tests.fault.scale import scaled
 from tests.waiting import until
 from treadle import Queue
 from treadle.insights import feed
+from treadle.insights.feed import Listener
 
 # Few, so that the newest transaction is often still open when an older one ends.
 PRODUCERS = scaled(3, 6)
@@ -42,8 +43,8 @@ class Heard:
             await asyncio.gather(task, return_exceptions=True)
             await listener.close()
 
-    async def _listen(self, listener: object) -> None:
-        while told := await listener.next():  # type: ignore[attr-defined]
+    async def _listen(self, listener: Listener) -> None:
+        while told := await listener.next():
             self.resyncs += told.event == "resync"
             if told.event == "job:enqueued":
                 self.enqueued[told.payload["job"]["id"]] += 1

@@ -146,7 +146,9 @@ async def test_only_the_leader_serves(queue: FaultyQueue) -> None:
     parts = [Maintenance(queue, name, 20) for name in "abc"]
 
     def note(*arguments: Any) -> None:
-        sweeps.append(asyncio.current_task().get_name())  # type: ignore[union-attr]
+        task = asyncio.current_task()
+        assert task
+        sweeps.append(task.get_name())
 
     queue.faults.before("reap", note)
     tasks = [

@@ -48,11 +48,17 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
 
 
 def trace_id(span: ReadableSpan) -> int:
-    return span.get_span_context().trace_id  # type: ignore[union-attr]
+    return _context(span).trace_id
 
 
 def span_id(span: ReadableSpan) -> int:
-    return span.get_span_context().span_id  # type: ignore[union-attr]
+    return _context(span).span_id
+
+
+def _context(span: ReadableSpan) -> trace.SpanContext:
+    context = span.get_span_context()
+    assert context
+    return context
 
 
 def joined(run: ReadableSpan, enqueue: ReadableSpan) -> bool:

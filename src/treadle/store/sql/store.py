@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
@@ -213,7 +214,7 @@ class SqlStore(ABC):
         lost: list[Settlement] = []
         sure = [one for one in settlements if not batches.may_be_refused(one)]
         for _, mine in batches.by_lease(sure):
-            lost += await self.transact(lambda mine=mine: scripts.settle(mine), batches.hints(mine))  # type: ignore[misc]
+            lost += await self.transact(partial(scripts.settle, mine), batches.hints(mine))
         left: list[Settlement] = []
         tried = 0
         for one in settlements:
