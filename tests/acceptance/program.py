@@ -35,7 +35,7 @@ def make_queue(url: str, folder: Path) -> Queue:
     async def wait_for_gate(ctx: Context) -> dict[str, Any]:
         """Runs until somebody opens the gate."""
         note_run(folder, ctx)
-        await until((folder / GATE).exists)
+        await until((folder / GATE).exists, 600)
         return {"pid": os.getpid(), "attempt": ctx.attempt}
 
     @queue.job
@@ -62,7 +62,7 @@ def add_pipeline(queue: Queue, folder: Path) -> None:
     @flow.step
     async def process(ctx: Context, payload: dict[str, Any]) -> str:
         note_step("process")
-        await until((folder / GATE).exists)
+        await until((folder / GATE).exists, 600)
         return f"{ctx.results['download']}, process"
 
     @flow.step

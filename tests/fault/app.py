@@ -210,7 +210,7 @@ async def hold(arguments: argparse.Namespace) -> None:
 
     def write(_: object) -> None:
         pen.note("holding", "-")
-        until_blocking(go_on.exists)
+        until_blocking(go_on.exists, 600)
 
     async with Queue(arguments.url) as queue:
         store: Any = queue.store

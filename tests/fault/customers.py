@@ -82,7 +82,7 @@ async def stay_open(arguments: argparse.Namespace) -> None:
         with contextlib.closing(connect(arguments.url)) as connection, _transaction(connection):
             job = await queue.enqueue("quick", {}, idempotency_key=go_on.name, connection=connection)
             pen.note("open", job.id)
-            await until(go_on.exists)
+            await until(go_on.exists, 600)
             connection.execute("COMMIT")
 
 

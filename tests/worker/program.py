@@ -32,7 +32,7 @@ async def wait(ctx: Context, payload: dict[str, Any]) -> str:
     """Waits for a file; says that it was told to stop."""
     Path(payload["started"]).write_text(str(ctx.attempt))
     try:
-        await until(Path(payload["gate"]).exists)
+        await until(Path(payload["gate"]).exists, 600)
     except asyncio.CancelledError:
         Path(payload["told"]).touch()
         raise
@@ -47,7 +47,7 @@ def wait_in_thread(ctx: Context, payload: dict[str, Any]) -> str:
 
     Path(payload["started"]).write_text(str(ctx.attempt))
     try:
-        until_blocking(opened)
+        until_blocking(opened, 600)
     except LeaseLost:
         Path(payload["told"]).touch()
         raise
