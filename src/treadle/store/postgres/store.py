@@ -13,11 +13,12 @@ import asyncpg
 from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
-from treadle.store import wakeups
+from treadle.store import batches, wakeups
 from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
+from treadle.store.postgres.step_statements import checkpoint_values, is_alike
 from treadle.store.postgres.vacuum import Vacuum
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
@@ -28,6 +29,7 @@ from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
+    Checkpoint,
     Claim,
     Claimed,
     Graces,
@@ -410,6 +412,19 @@ class PostgresStore(SqlStore):
             to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
+
+
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        merged = batches.checkpoint_per_job(checkpoints)
+        if not all(map(is_alike, merged)):
+            return await super().checkpoint(lease, checkpoints)
+        sql, values = self.queries["write_checkpoints"].sql, checkpoint_values(lease, merged)
+        [[done]] = await _until_it_commits(lambda: self.pools.fetch(sql, *values))
+        if len(done) == len(checkpoints):
+            return []
+        mine = set(done)
+        written = {(one.n, one.token) for one in merged if one.n in mine}
+        return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
 
 
 def _groups(settlements: Sequence[Settlement]) -> Iterator[Sequence[Settlement]]:

@@ -320,3 +320,47 @@ DELETE FROM {records} WHERE n = ANY(ARRAY(SELECT r.n FROM {rows: kind text, id t
 -- New payloads of jobs that are requeued. No join, as in settle_completed.
 WITH t AS MATERIALIZED (SELECT jsonb_object_agg(t.n, t.payload) AS payloads FROM {rows: n bigint, payload text})
 UPDATE {jobs} j SET payload = ((SELECT payloads FROM t) ->> j.n::text)::json WHERE j.n {among: n bigint}
+
+-- name: write_checkpoints
+-- What steps of running jobs have done, in one statement. $1 is the lease; by rising number of the job, as text: $2 their
+-- numbers, $3 tokens, $4 how long they have run, $5 progress, $6 how long a cancel has to wait; $7 their messages (null:
+-- none); $8 the steps as JSON; $9 the numbers of the jobs that have steps from now on. No join, as in settle_completed.
+--
+-- A step never begins before its job, though both count back from the clock of this statement.
+WITH live AS MATERIALIZED (
+    SELECT l.id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
+), mine AS (
+    UPDATE {running} r SET
+        started_at = coalesce(r.started_at, live.now - (SELECT $4::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))]),
+        progress = coalesce((SELECT $5::text::int[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.progress),
+        message = coalesce(($7::text[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.message),
+        grace_from = coalesce(live.now + (SELECT $6::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.grace_from)
+    FROM live WHERE r.n = ANY((SELECT $2::text::bigint[])::bigint[]) AND r.lease = live.id
+        AND r.token = (SELECT $3::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))]
+    RETURNING r.n, r.started_at, live.now
+), kept AS MATERIALIZED (
+    SELECT array_agg(n ORDER BY n) AS ns, array_agg(started_at ORDER BY n) AS starts, max(now) AS now FROM mine
+), written AS MATERIALIZED (
+    SELECT t.*, kept.now, greatest(kept.now - t.ago, kept.starts[width_bucket(t.n, kept.ns)]) AS began
+    FROM kept, json_to_recordset($8::json) AS t(n bigint, name text, key text, place integer, state text, attempt integer,
+        progress integer, message text, ago bigint, ended boolean, ran_ms bigint, wait_ms bigint, error text, error_type text,
+        result text, result_size integer, input_hash text, title text, schema text)
+    WHERE t.n = kept.ns[width_bucket(t.n, kept.ns)]
+), put AS (
+    INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until,
+        error, error_type, result, result_size, input_hash, title, schema)
+    SELECT n, name, key, place, state, attempt, progress, message, CASE WHEN ago IS NOT NULL THEN began END,
+        CASE WHEN ended THEN now END, ran_ms, now + wait_ms, error, error_type, CAST(result AS json), result_size,
+        input_hash, title, CAST(schema AS json)
+    FROM written ORDER BY n, name, key
+    {on_step_conflict}
+), told AS (
+    INSERT INTO {events} (n, type, message, metadata, created_at)
+    SELECT n, 'job:step:completed', CASE key WHEN '' THEN name ELSE name || ' (' || key || ')' END,
+        json_strip_nulls(json_build_object('step', name, 'stepAttempt', attempt, 'key', nullif(key, ''), 'durationMs', ago)), now
+    FROM written WHERE state = 'completed'
+), flagged AS (
+    UPDATE {jobs} j SET flags = j.flags | 32 FROM kept
+    WHERE j.n = ANY((SELECT $9::text::bigint[])::bigint[]) AND j.n = kept.ns[width_bucket(j.n, kept.ns)] AND (j.flags & 32) = 0
+)
+SELECT coalesce(array_agg(n), '{}') FROM mine

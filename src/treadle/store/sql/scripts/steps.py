@@ -86,7 +86,15 @@ def _result_row(n: int, step: StepWrite) -> dict[str, Any]:
 
 
 def _is_large(step: StepWrite) -> bool:
-    return step.result is not None and len(step.result.encode()) > LARGE_RESULT_BYTES
+    return _size(step) > LARGE_RESULT_BYTES
+
+
+def _size(step: StepWrite) -> int:
+    """Of its result, in bytes."""
+    text = step.result
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
