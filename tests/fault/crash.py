@@ -1,6 +1,6 @@
 """Dying at a named point: in the child, SQLite's and asyncpg's own connections pull the trigger.
 
-A point is known by the SQL that its transaction contains, a moment by the COMMIT that ends it: right
+A point is known by the SQL that its transaction contains, with its values, a moment by the COMMIT that ends it: right
 before, while it is under way, right after. PostgreSQL's single statements are their own COMMIT.
 """
 
@@ -22,7 +22,7 @@ POINTS = {
     "enqueue": re.compile(r"INSERT INTO treadle[._]jobs"),
     "claim": re.compile(r"INSERT INTO treadle[._]running"),
     "settle": re.compile(r"INSERT INTO treadle[._](outcomes|later)"),
-    "step": re.compile(r"INSERT INTO treadle[._]steps AS x"),
+    "step": re.compile(r"INSERT INTO treadle[._]steps AS x.*['\"]completed['\"]", re.DOTALL),
     "park": re.compile(r"INSERT INTO treadle[._]parked"),
     "answer": re.compile(r"INSERT INTO treadle[._]answers|DELETE FROM treadle[._]parked"),
     "wake": re.compile(r"DELETE FROM treadle[._]parked .*until <=", re.DOTALL),
@@ -63,6 +63,9 @@ class Trap:
         self.pattern = POINTS[crash.point]
         self._commits = itertools.count(1)
 
+    def found(self, sql: str, *values: Any) -> bool:
+        return bool(self.pattern.search(f"{sql} {values}" if self.crash.point == "step" else sql))
+
     def due(self) -> bool:
         return next(self._commits) == self.crash.nth
 
@@ -94,7 +97,7 @@ def _trap_sqlite(trap: Trap) -> None:
         def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
             if sql == "BEGIN IMMEDIATE":
                 self.marked = False
-            elif trap.pattern.search(sql):
+            elif trap.found(sql, *values):
                 self.marked = True
             elif sql == "COMMIT" and self.marked and trap.due():
                 trap.start()
@@ -103,7 +106,7 @@ def _trap_sqlite(trap: Trap) -> None:
             return super().execute(sql, *values)
 
         def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
-            self.marked = self.marked or bool(trap.pattern.search(sql))
+            self.marked = self.marked or trap.found(sql)
             return super().executemany(sql, *values)
 
     sqlite3.connect = functools.partial(sqlite3.connect, factory=Connection)  # type: ignore[assignment]
@@ -117,7 +120,7 @@ def _trap_postgres(trap: Trap) -> None:
     def trapped(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         async def call(self: Any, sql: str, *values: Any, **options: Any) -> Any:
-            mine = bool(trap.pattern.search(sql))
+            mine = trap.found(sql, *values)
             if mine and self.is_in_transaction():
                 marked.add(self)
             commits = sql.startswith("COMMIT") and self in marked

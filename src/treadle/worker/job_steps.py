@@ -66,6 +66,8 @@ class JobSteps:
         """Which try of them is running."""
         self._untold: set[StepKey] = set()
         """Steps with news that nobody has written."""
+        self._unknown: set[StepKey] = set()
+        """Those of them that nobody knows to be under way."""
         self._reports: dict[StepKey, Report] = {}
         self._flagged = loaded is not None
         self._last: list[StepWrite] = []
@@ -135,6 +137,7 @@ class JobSteps:
         self.place(*step)  # places follow the order of beginnings
         self._under_way[step] = attempt
         self._untold.add(step)
+        self._unknown.add(step)
 
     def failed_try(self, write: StepWrite) -> Checkpoint:
         """Write it before the next try begins, which may make the steps in it again."""
@@ -176,6 +179,7 @@ class JobSteps:
         """It is no longer under way."""
         self._under_way.pop(step, None)
         self._untold.discard(step)
+        self._unknown.discard(step)
 
     def report(self, step: StepKey, percent: int, message: str) -> None:
         """How far a step is, from any thread; written with the next news."""
@@ -220,6 +224,10 @@ class JobSteps:
         steps, used = tuple(writes), tuple(consumed)
         return Checkpoint(n, token, ran_ms, steps, used, progress, _storable(message), flagged, grace_ms)
 
+    def has_begun(self, before: float) -> bool:
+        """Whether a step has been under way since before this time and nobody knows."""
+        return any(self._begun[step] <= before for step in self._unknown)
+
     def news(self) -> Checkpoint | None:
         """Steps that have been under way for a while and that nobody knows of yet, and how far they are."""
         # A function that was given up may still report its progress.
@@ -228,6 +236,7 @@ class JobSteps:
     def under_way(self) -> Checkpoint:
         told = [step for step in list(self._untold) if step in self._under_way]
         self._untold.difference_update(told)  # before the reports are read: later ones count as news
+        self._unknown.difference_update(told)
         return self.checkpoint(map(self._progress, told))
 
     def _progress(self, step: StepKey) -> StepWrite:

@@ -17,6 +17,7 @@ from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusa
 
 MOST_OF_AN_ERROR = 8192
 ANSWERED_WITH_AN_ERROR = "AnswerError"
+NO_STARTS: Mapping[int, int | None] = {}
 
 
 # -- by their owner --------------------------------------------------------------------------------
@@ -34,33 +35,37 @@ def add_declared(jobs: Sequence[NewJob], ns: Sequence[int]) -> Script[None]:
 
 def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tuple[int, int]]]:
     """Under one lease, each job once; the lost ones. Nothing is written for a job that its owner has lost."""
-    held = yield "keep_lease", [{"lease": lease}]
-    if not held:
-        return [(one.n, one.token) for one in checkpoints]
-    now: int = held[0][1]
     rows = [
         Touch(one.n, one.token, one.ran_ms, one.progress, one.message, one.grace_ms)._asdict() | {"lease": lease}
         for one in checkpoints
     ]
-    mine = {(n, token) for n, token in (yield "touch_running", rows)}
+    touched = yield "touch_running", rows
+    mine = {(row[0], row[1]) for row in touched}
     kept = [one for one in checkpoints if (one.n, one.token) in mine]
     if new := [one.n for one in kept if not one.flagged]:
         yield "flag_steps", numbers(new)
-    yield from write_steps([(one.n, step) for one in kept for step in one.steps], now)
-    yield from use_answers([(one.n, answer) for one in kept for answer in one.consumed])
+    if touched:
+        starts, now = {row[0]: row[2] for row in touched}, max(row[3] for row in touched)
+        yield from write_steps([(one.n, step) for one in kept for step in one.steps], now, starts)
+        yield from use_answers([(one.n, answer) for one in kept for answer in one.consumed])
     return [(one.n, one.token) for one in checkpoints if (one.n, one.token) not in mine]
 
 
-def write_steps(writes: Iterable[tuple[int, StepWrite]], now: int, to: Status | None = None) -> Script[None]:
-    """The newest of each step, with the results that are kept apart and the events of those that completed."""
+def write_steps(
+    writes: Iterable[tuple[int, StepWrite]], now: int, starts: Mapping[int, int | None] = NO_STARTS
+) -> Script[None]:
+    """The newest of each step, with the results that are kept apart and the events of those that completed.
+
+    `starts`: when the jobs began, which is never later than their steps.
+    """
     newest = {(n, step.name, step.key): step for n, step in writes}
     if not newest:
         return
-    yield "put_steps", [_step_row(n, step, now) for (n, _, _), step in newest.items()]
+    yield "put_steps", [step_row(n, step, now, starts.get(n)) for (n, _, _), step in newest.items()]
     large = [(n, step) for (n, _, _), step in newest.items() if _is_large(step)]
     if large:
         yield "put_step_results", [_result_row(n, step) for n, step in large]
-    if told := [step_event(n, step, now, to) for (n, _, _), step in newest.items() if step.told]:
+    if told := [step_event(n, step, now) for (n, _, _), step in newest.items() if step.told]:
         yield "add_events", told
 
 
@@ -69,12 +74,20 @@ def use_answers(used: Sequence[tuple[int, StepKey]]) -> Script[None]:
         yield "drop_answers", [{"n": n, "name": step.name, "key": step.key} for n, step in used]
 
 
-def step_event(n: int, step: StepWrite, now: int, to: Status | None, answered_by: str | None = None) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"step": step.name, "stepAttempt": step.attempt}
+def step_facts(step: StepWrite) -> dict[str, Any]:
+    """What the event of a step says of it."""
+    facts: dict[str, Any] = {"step": step.name, "stepAttempt": step.attempt}
     if step.key:
-        metadata["key"] = step.key
+        facts["key"] = step.key
     if step.started_ago_ms is not None:
-        metadata["durationMs"] = step.started_ago_ms
+        facts["durationMs"] = step.started_ago_ms
+    return facts
+
+
+def step_event(
+    n: int, step: StepWrite, now: int, to: Status | None = None, answered_by: str | None = None
+) -> dict[str, Any]:
+    metadata = step_facts(step)
     if answered_by is not None:
         metadata["answeredBy"] = answered_by
     source = Status.WAITING if to else None
@@ -97,7 +110,7 @@ def _size(step: StepWrite) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
+def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = None) -> dict[str, Any]:
     error = None if step.error is None else step.error[-MOST_OF_AN_ERROR:]  # its end names the exception
     return {
         "n": n,
@@ -108,14 +121,14 @@ def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
         "attempt": step.attempt,
         "progress": step.progress,
         "message": step.message,
-        "started_at": None if step.started_ago_ms is None else now - step.started_ago_ms,
+        "started_at": None if step.started_ago_ms is None else max(now - step.started_ago_ms, job_started_at or 0),
         "ended_at": now if step.state in STEP_ENDED else None,
         "ran_ms": step.ran_ms,
         "until": None if step.until_ms is None else now + step.until_ms,
         "error": error,
         "error_type": step.error_type,
         "result": None if _is_large(step) else step.result,
-        "result_size": None if step.result is None else len(step.result.encode()),
+        "result_size": None if step.result is None else _size(step),
         "input_hash": step.input_hash,
         "title": step.title,
         "schema": step.schema,
@@ -277,7 +290,7 @@ def _end_wait(
         yield from write_steps([(n, failed)], now)
         return
     done = step._replace(state=StepState.COMPLETED, result="null" if result is None else result)
-    yield "put_steps", [_step_row(n, done, now)]
+    yield "put_steps", [step_row(n, done, now)]
     if _is_large(done):
         yield "put_step_results", [_result_row(n, done)]
     yield "add_events", [step_event(n, done, now, Status.PENDING, answered_by)]
