@@ -111,6 +111,27 @@ async def test_a_step_is_not_left_under_way_when_its_handler_returns_without_it(
     await asyncio.gather(*begun, return_exceptions=True)
 
 
+async def test_gathered_steps_never_run_again(queue: Queue, start: Start) -> None:
+    ran: list[int] = []
+
+    async def page(number: int) -> int:
+        ran.append(number)
+        return number
+
+    @queue.job(retry=AGAIN)
+    async def pages(ctx: Context) -> int:
+        numbers = await asyncio.gather(*(ctx.step("page", page, n, key=n) for n in range(500)))
+        if not ctx.is_retry:
+            raise RuntimeError("as told")
+        return sum(numbers)
+
+    job = await queue.enqueue("pages")
+    await start(queue)
+    assert await job.result("30s") == sum(range(500))
+    assert sorted(ran) == list(range(500))
+    assert (await job.refresh()).steps[0]["items"] == {"total": 500, "done": 500, "failed": 0}
+
+
 @pytest.mark.parametrize("kind", ["flow", "handler"])
 async def test_a_step_is_known_soon_after_it_began_and_is_failed_when_its_worker_is_lost(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str

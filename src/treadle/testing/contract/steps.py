@@ -16,6 +16,7 @@ from treadle.policy.admission import QUEUE, Limit
 from treadle.policy.lifecycle import Completed, Parked, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.values import (
+    HAS_STEPS,
     Answer,
     Checkpoint,
     Claimed,
@@ -109,6 +110,17 @@ class CheckpointContract(ContractPart):
             began = [step["startedAt"] for step in found.as_json()["steps"] if step["startedAt"]]
             assert len(began) == (2 if id == ids[2] else 1)
             assert all(at >= found.as_json()["startedAt"] for at in began)
+
+    async def test_steps_that_end_together_are_known_to_the_next_attempt(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one()
+        job = await bench.claim_one()
+        first, second = (checkpoint(job, write("page", key=key, result=key)) for key in "12")
+        assert not await bench.store.checkpoint(job.lease, [first, second._replace(flagged=True)])
+        assert [step["items"]["done"] for step in (await bench.job(id)).steps] == [2]
+        await bench.store.settle([settlement(job, Released("the worker stopped"))])
+        again = await bench.claim_one()
+        loaded = (await bench.store.claimed_steps([again.n]))[again.n]
+        assert (again.flags & HAS_STEPS, len(loaded.steps)) == (HAS_STEPS, 2)
 
     async def test_a_flow_that_completes_has_its_last_step_and_no_other_under_way(self, bench: Workbench) -> None:
         ids = [await bench.enqueue_one(steps=FLOW) for _ in range(3)]
