@@ -9,8 +9,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from treadle.model.steps import STEP_ENDED
+from treadle.policy.history import end_of
 from treadle.store.sql.queries import Query
-from treadle.store.sql.scripts.steps import MOST_OF_AN_ERROR
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import HAS_STEPS, Checkpoint, Settlement, StepWrite
 
@@ -88,7 +88,7 @@ def step_row(n: int, step: StepWrite) -> dict[str, Any]:
     if step.schema is not None:
         row["schema"] = step.schema
     if error is not None:
-        row["error"] = error[-MOST_OF_AN_ERROR:]
+        row["error"] = end_of(error)
         row["error_type"] = step.error_type
     return row
 

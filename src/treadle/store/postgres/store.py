@@ -360,7 +360,9 @@ class PostgresStore(SqlStore):
             return Claim(jobs, scripts.LOCKED_MS, now)
         return Claim(jobs, 0 if again and jobs else None, now)
 
-    def _mark_arrays(self) -> tuple[list[int], list[int], list[int], list[int]]:
+    def _mark_arrays(self) -> tuple[list[int] | None, ...]:
+        if self._slow_looks < SLOW_LOOKS - 1:
+            return None, None, None, None
         marks = self._marks.values()
         return list(self._marks), [rank for rank, _, _ in marks], [at for _, at, _ in marks], [n for _, _, n in marks]
 
@@ -427,7 +429,7 @@ class PostgresStore(SqlStore):
         return await super().settle_flows(lease, [one for one in settlements if one.job.n not in known])
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        merged = batches.checkpoint_per_job(checkpoints)
+        merged = batches.once_per_job(checkpoints)
         if not all(map(batches.has_small_steps, merged)):
             return await super().checkpoint(lease, checkpoints)
         sql, values = self._write_checkpoints, checkpoint_values(lease, merged)

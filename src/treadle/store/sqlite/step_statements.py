@@ -15,9 +15,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from treadle.model.steps import shown_step
+from treadle.policy.history import step_metadata
 from treadle.store.sql.queries import Query
 from treadle.store.sql.scripts.common import numbers
-from treadle.store.sql.scripts.steps import step_facts, step_row
+from treadle.store.sql.scripts.steps import step_row
 from treadle.store.values import Checkpoint, StepWrite
 
 # Of SQLite's 32,766 parameters a step takes 20.
@@ -56,13 +57,17 @@ def _write(db: sqlite3.Connection, queries: dict[str, Query], steps: Sequence[tu
         row.insert(_STARTED_AT + 1, n)  # whose start is looked up
         values += row
         if step.told:
-            told += (n, shown_step(step.name, step.key), to_json(step_facts(step)).decode(), now)
+            told += (n, shown_step(step.name, step.key), _metadata(step), now)
     db.execute(_repeated(queries["write_steps"].sql, len(steps)), values)
     if told:
         db.execute(_repeated(queries["tell_steps"].sql, len(told) // 4), told)
 
 
 _STARTED_AT = 8
+
+
+def _metadata(step: StepWrite) -> str:
+    return to_json(step_metadata(step.name, step.key, step.attempt, step.started_ago_ms, None)).decode()
 
 
 @cache

@@ -214,7 +214,7 @@ class SqliteStore(SqlStore):
         return lost
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        merged = batches.checkpoint_per_job(checkpoints)
+        merged = batches.once_per_job(checkpoints)
         if not all(map(batches.has_small_steps, merged)):
             return await super().checkpoint(lease, checkpoints)
 
