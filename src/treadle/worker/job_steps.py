@@ -15,6 +15,7 @@ from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
 
 if TYPE_CHECKING:
     from treadle.worker.attempt import Attempt
+    from treadle.worker.call import Call
 
 
 class Report(NamedTuple):
@@ -74,6 +75,8 @@ class JobSteps:
         self._last_consumed: list[StepKey] = []
         self.active: set[StepKey] = set()
         """Steps that a handler made and that have not ended."""
+        self.calls: dict[StepKey, Call] = {}
+        """Their calls."""
         self._paused: dict[StepKey, Blocked] = {}
         self._failed_wait: ClaimedStep | None = None
         self.suspended: Parked | Snoozed | None = None
