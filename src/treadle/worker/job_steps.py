@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -229,7 +230,7 @@ class JobSteps:
 
     def has_begun(self, before: float) -> bool:
         """Whether a step has been under way since before this time and nobody knows."""
-        return any(self._begun[step] <= before for step in self._unknown)
+        return any(self._begun.get(step, math.inf) <= before for step in self._unknown)
 
     def news(self) -> Checkpoint | None:
         """Steps that have been under way for a while and that nobody knows of yet, and how far they are."""
