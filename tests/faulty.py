@@ -110,9 +110,10 @@ class FaultyQueue(Queue):
     """All its stores are faulty ones: the one of its loop, and then those of its workers' lease keepers."""
 
     def __init__(self, url: str, around_all: Around | None = None, **options: Any) -> None:
-        super().__init__(url, **options)
         self._around_all = around_all
         self.stores: list[FaultyStore] = []
+        super().__init__(url, **options)
+        self.stores.clear()  # one was made to check the URL
 
     async def __aenter__(self) -> FaultyQueue:
         await self.open()

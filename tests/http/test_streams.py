@@ -307,6 +307,29 @@ async def test_a_snapshot_comes_first(client: httpx.AsyncClient, queue: Queue) -
         assert (event.name, event.job_id) == ("job:cancelled", jobs[1].id)
 
 
+async def test_a_snapshot_holds_the_newest_jobs_up_to_4_mib(client: httpx.AsyncClient, queue: Queue) -> None:
+    jobs = [await queue.enqueue("mail", {"n": n, "text": "x" * 900_000}) for n in range(6)]
+    async with reading(client, f"{STREAM}?snapshot=true") as reader:
+        (snapshot,) = await reader.take(1)
+        assert snapshot.data["truncated"] is True
+        assert [one["id"] for one in snapshot.data["jobs"]] == [job.id for job in jobs[:-5:-1]]
+        await queue.cancel(jobs[0].id)
+        assert (await reader.take(1))[0].job_id == jobs[0].id
+
+
+async def test_a_snapshot_holds_1000_jobs(client: httpx.AsyncClient, queue: Queue) -> None:
+    jobs = await queue.enqueue_many("mail", [{}] * 1000)
+    async with reading(client, f"{STREAM}?snapshot=true") as reader:
+        (snapshot,) = await reader.take(1)
+        assert (len(snapshot.data["jobs"]), "truncated" in snapshot.data) == (1000, False)
+    newest = await queue.enqueue("mail")
+    async with reading(client, f"{STREAM}?snapshot=true") as reader:
+        (snapshot,) = await reader.take(1)
+        found = {one["id"] for one in snapshot.data["jobs"]}
+        assert (len(found), newest.id in found, snapshot.data["truncated"]) == (1000, True, True)
+        assert jobs[0].id not in found
+
+
 async def test_a_snapshot_and_its_events_add_up(client: httpx.AsyncClient, queue: Queue) -> None:
     """Whenever somebody comes, what he is told leads to how it ends: no gap, no double."""
     hands = Hands(queue)

@@ -16,6 +16,7 @@ from psycopg import sql
 from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
 from tests.servers import PostgresServer
 from treadle.model.status import ENDED, Status
+from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import (
     CancelRequested,
@@ -34,7 +35,7 @@ from treadle.store.postgres.store import PostgresStore, read_on
 from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Gap, Mark, Reader
 from treadle.store.sql.queries import TABLES
-from treadle.store.values import Claimed, Graces, NewJob, Settlement, Wants
+from treadle.store.values import Checkpoint, Claimed, Effects, Graces, NewJob, Settlement, StepWrite, Wants
 from treadle.store.views import Listing
 from treadle.testing.workbench import DAY, new_job, settlement
 
@@ -173,6 +174,22 @@ async def settle_completed(store: PostgresStore, connection: Any, backlog: Backl
     assert await store.settle_completed(LIVE_LEASE, endings) == []
 
 
+DONE_STEP = StepWrite("fetch", "", StepState.COMPLETED, 0, 1, started_ago_ms=1, result="1")
+
+
+async def checkpoint(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
+    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+    news = [Checkpoint(job.n, job.token, 1, (DONE_STEP,)) for job in running_jobs(backlog)]
+    assert await store.checkpoint(LIVE_LEASE, news) == []
+
+
+async def settle_flows(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
+    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+    effects = Effects(steps=(DONE_STEP,))
+    endings = [settlement(job, Completed("1"))._replace(effects=effects) for job in running_jobs(backlog)]
+    assert await store.settle_flows(LIVE_LEASE, endings) == []
+
+
 async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = [new_job() for _ in range(10)]
     shape = (1, "mail", 0, None, 3, None, None, None, None, "", 50, None)
@@ -208,6 +225,8 @@ SCRIPTS: dict[str, Callable[[Backlog], Any]] = {
 WRITES: dict[str, Act] = {
     "claim": claim,
     "settle_completed": settle_completed,
+    "checkpoint": checkpoint,
+    "settle_flows": settle_flows,
     "insert_alike": insert_alike,
     **{name: script(make) for name, make in SCRIPTS.items()},
     "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), DAY)),

@@ -266,6 +266,7 @@ class Checkpoint(NamedTuple):
             consumed=self.consumed + later.consumed,
             progress=self.progress if later.progress is None else later.progress,
             message=self.message if later.message is None else later.message,
+            flagged=self.flagged and later.flagged,
             grace_ms=self.grace_ms if later.grace_ms is None else later.grace_ms,
         )
 

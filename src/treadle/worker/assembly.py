@@ -38,7 +38,7 @@ from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
 from treadle.worker.step_services import StepServices
-from treadle.worker.step_writer import StepWriter
+from treadle.worker.step_writer import WRITES_AT_A_TIME, StepWriter
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -96,9 +96,10 @@ class Assembly:
     def _duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
             ("settling", self.settler.run),
-            ("writing steps", self.step_writer.run),
+            *[("writing steps", self.step_writer.run)] * WRITES_AT_A_TIME,
             ("watching the slots", self.interrupts.watch_time),
             ("writing progress", self.progress.tick),
+            ("telling steps", self.progress.tell_begun_steps),
             ("looking for cancels", self.interrupts.follow_cancels),
             ("following the settings", self._follow_settings),
             *(self.maintenance.duties() if self.maintenance else []),

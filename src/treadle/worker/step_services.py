@@ -47,6 +47,7 @@ class StepServices:
         steps.active.add(step)
         inner = Call(call.attempt, call.function, call.payload, math.inf)
         inner.parent, inner.step, inner.key = call, name, key
+        steps.calls[step] = inner
         call.attempt.open(inner)
         if finish_ms is not None:
             inner.finishes_by = time.monotonic() + finish_ms / 1000
@@ -62,6 +63,7 @@ class StepServices:
         except BaseException:
             steps.active.discard(step)
             steps.abandon(step)
+            steps.calls.pop(step, None)
             call.attempt.close(inner)
             raise
 
@@ -79,7 +81,7 @@ class StepServices:
             await self._writer.write(attempt, steps.failed_try(_write_of(record, steps, step)))
             steps.started(step, record.attempt + 1)
             return
-        inner = next((one for one in attempt.calls if one.parent is call and (one.step, one.key) == step), None)
+        inner = steps.calls.pop(step, None)
         try:
             steps.abandon(step)  # from here on, nobody says that it is under way
             if inner is not None and inner.finishes_by is not None:

@@ -744,6 +744,10 @@ FROM {rows: n bigint, name text, key text, place integer, state text, attempt in
     started_at bigint, ended_at bigint, ran_ms bigint, until bigint, error text, error_type text, result text,
     result_size integer, input_hash text, title text, schema text}
 WHERE true ORDER BY 1, 2, 3
+{on_step_conflict}
+
+-- name: on_step_conflict
+-- A part of other queries.
 ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
     progress = coalesce(excluded.progress, x.progress), message = coalesce(excluded.message, x.message),
     started_at = coalesce(excluded.started_at, x.started_at), ended_at = excluded.ended_at, ran_ms = x.ran_ms + excluded.ran_ms,
