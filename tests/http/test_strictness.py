@@ -84,6 +84,24 @@ async def test_the_right_parameter_is_named(sqlite_api: Api) -> None:
     assert "write topic" in answer.json()["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"topic": "Mail"}, "topic: use lower-case letters, digits, _ and dots"),
+        ({"topic": "mail", "payload": []}, "payload: Input should be an object"),
+    ],
+)
+async def test_a_refused_field_is_explained_in_words(sqlite_api: Api, body: dict[str, Any], message: str) -> None:
+    answer = await sqlite_api.post("/api/jobs/enqueue", body)
+    assert failure(answer) == (400, "invalid_input")
+    assert answer.json()["message"] == message
+
+
+async def test_a_refused_parameter_is_explained_in_words(sqlite_api: Api) -> None:
+    answer = await sqlite_api.get("/api/jobs?topic=Mail")
+    assert answer.json()["message"] == "topic: use lower-case letters, digits, _ and dots"
+
+
 async def test_pocketbase_clients_may_send_more(sqlite_api: Api) -> None:
     body = {"identity": "ann@example.com", "password": "correct horse", "mfaId": "", "identityField": "email"}
     path = "/api/collections/users/auth-with-password?expand=team&fields=token"

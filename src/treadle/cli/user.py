@@ -28,13 +28,13 @@ def create(
     given: Password = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="JSON", help="Fields of their own, as an object; rules see @request.auth.NAME."),
+        typer.Option("--data", metavar="JSON", help="Extra fields as an object; rules see @request.auth.NAME."),
     ] = None,
-    verified: Annotated[bool, typer.Option("--verified", help="The address is known to be theirs.")] = False,
+    verified: Annotated[bool, typer.Option("--verified", help="Mark the e-mail address as verified.")] = False,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a user."""
+    """Create a user."""
     from treadle.accounts import Accounts
 
     fields, chosen = _fields(data), password(given)
@@ -43,7 +43,7 @@ def create(
         async with writable(db) as queue:
             return await Accounts(queue.store).create_user(email, chosen, fields, verified=verified)
 
-    _tell("made", asyncio.run(make()), as_json)
+    _tell("created", asyncio.run(make()), as_json)
 
 
 @app.command()
@@ -55,11 +55,11 @@ def update(
         typer.Option("--password", metavar="PASSWORD", help="A new password; - asks for it, or reads it from stdin."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", metavar="JSON", help="Change these fields of their own; null removes one.")
+        str | None, typer.Option("--data", metavar="JSON", help="Extra fields to change; null removes one.")
     ] = None,
     verified: Annotated[
         bool | None,
-        typer.Option("--verified/--unverified", help="The address is known to be theirs. --unverified: it is not."),
+        typer.Option("--verified/--unverified", help="Mark the e-mail address as verified or not."),
     ] = None,
     db: options.Db = None,
     as_json: options.AsJson = False,

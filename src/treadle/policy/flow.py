@@ -84,14 +84,14 @@ class Plan:
     wait: str | None = None
     """A step that begins to wait; the job is parked."""
     overdue: str | None = None
-    """A wait that nobody answered in time."""
+    """A wait that got no answer in time."""
     failed: str | None = None
     """A wait that failed: so does the job, by its policy."""
     end: Outcome | None = None
 
 
 def plan(steps: Sequence[PlannedStep], facts: FlowFacts) -> Plan:
-    """What to do with a job whose steps come one after the other. `Completed` leaves its result to the caller."""
+    """What to do with a job that has its steps one after the other. `Completed` leaves its result to the caller."""
     if facts.cancelling is not None:
         return Plan(end=CancelAcknowledged(facts.cancelling))
     for step in steps:
@@ -333,9 +333,9 @@ def check_mode(mode: str, step: str | None) -> None:
 
 
 def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
-    """Nobody knows what depends on a handler's step, so everything does that began after its first run or is around it.
+    """What depends on a handler's step is unknown, so everything counts that began after its first run or is around it.
 
-    A loop uses the same names again and again: single runs of them may have been earlier.
+    A loop uses the same names again and again, so single runs of a name may be from before.
     """
     first = min(one.place for one in steps if one.name == step)
     after = [one for one in steps if one.place >= first or step.startswith(f"{one.name}/")]

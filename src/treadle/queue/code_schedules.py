@@ -48,7 +48,9 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     if isinstance(given, str):
         given = {"cron": given}
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"schedule: {type(given).__name__} is neither cron nor options", field="schedule")
+        raise InvalidInput(
+            f"schedule: {type(given).__name__} is neither a cron text nor a dict of options", field="schedule"
+        )
     options: dict[str, Any] = {**({} if timezone is None else {"timezone": timezone}), **given}
     definition = schedule_fields({name: value for name, value in options.items() if name != "id"})
     Schedule(id=checked_id(options.get("id", "code")), topic="code", **definition)  # raises if the options are invalid
@@ -120,7 +122,7 @@ async def _gone(schedule: Schedule, now: int) -> Schedule:
     """The schedule and its history stay; an operator may enable or delete it."""
     if schedule.code is None:
         return schedule
-    return replace(stopped(schedule, now, f"gone from {schedule.source}"), code=None)
+    return replace(stopped(schedule, now, f"no longer in {schedule.source}"), code=None)
 
 
 def _id_lists(wanted: Mapping[str, tuple[str, Any]], sources: Mapping[str, str]) -> dict[str, list[str]]:

@@ -361,7 +361,9 @@ class Queue:
     async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
         """A validated job for a later transaction of the worker, and the job as it will be."""
         if options.pop("connection", None) is not None:
-            raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
+            raise InvalidInput(
+                "connection: a job is stored with the outcome or in that transaction, not both", field="connection"
+            )
         session = await self._session()
         order = await self._known.order(session, topic, options)
         with tracing.sending(topic) as sending:
@@ -553,7 +555,7 @@ class Queue:
         step: str | None = None,
         payload: Any = None,
     ) -> RequeuePlan:
-        """What `requeue` would do, without doing it: the job as it is, and the steps that would run again."""
+        """What `requeue` would do, without doing it: the unchanged job, and the steps that would run again."""
         session = await self._session()
         disabled = await self._known.topics_where(session, _is_disabled)
         again = await self._again(job_id, force, mode, step, payload)

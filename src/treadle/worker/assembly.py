@@ -259,7 +259,7 @@ class Assembly:
         waiting = [*self.slots.inbox.take_aside(), *self.slots.inbox.take_all()]
         running = list(self.slots.running())
         self.metrics.lease_losses += len(waiting)
-        log.warning("the lease is lost, and with it %d jobs", len(waiting) + len(running))
+        log.warning("the lease is lost, and %d jobs with it", len(waiting) + len(running))
         for attempt in running:
             self.job_lost(attempt)
         self._task(self._renew_lease())

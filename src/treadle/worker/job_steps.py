@@ -51,7 +51,7 @@ class JobSteps:
         self._begun: dict[StepKey, float] = {}
         self._under_way: dict[StepKey, StepWrite] = {}
         self._untold: set[StepKey] = set()
-        """Steps with news that nobody has written."""
+        """Steps with unwritten news."""
         self._reports: dict[StepKey, Report] = {}
         self._flagged = loaded is not None
         self._last: list[StepWrite] = []
@@ -61,7 +61,7 @@ class JobSteps:
         self._paused: dict[StepKey, Blocked] = {}
         self._failed_wait: ClaimedStep | None = None
         self.suspended: Parked | Snoozed | None = None
-        """Set when no branch of the handler could go on: how the attempt ends, whatever the handler does now."""
+        """Set when no branch of the handler could go on: how the attempt ends, no matter what it does now."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class JobSteps:
         return {step.name: one.result for step, one in self._known.items() if not step.key and one.state in DONE}
 
     def unread(self) -> list[StepKey]:
-        """Completed steps whose results were too large to come with the claim."""
+        """Completed steps with results too large to come with the claim."""
         return [
             step
             for step, one in self._known.items()
@@ -223,7 +223,7 @@ class JobSteps:
         return written
 
     def news(self) -> Checkpoint | None:
-        """Steps that have been under way for a while and that nobody knows of yet, and how far they are."""
+        """Steps that have run for a while and are not stored yet, and how far they are."""
         # A function that was given up may still report its progress.
         return self.under_way() if any(step in self._under_way for step in list(self._untold)) else None
 

@@ -81,7 +81,7 @@ class StepServices:
             return
         inner = next((one for one in attempt.calls if one.parent is call and (one.step, one.key) == step), None)
         try:
-            steps.abandon(step)  # from here on, nobody says that it is under way
+            steps.abandon(step)  # from here on, it is no longer reported as running
             if inner is not None and inner.finishes_by is not None:
                 inner.finishes_by = 0.0  # a cancel waits only until this write
                 attempt.news = True
@@ -139,7 +139,7 @@ class StepServices:
         return _failed(steps, known)
 
     async def _waits_again(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey) -> Waited:
-        """An answer that came before anybody knew what it has to look like, and that turned out wrong, is dropped."""
+        """An answer that came before its schema was known, and does not fit it, is dropped."""
         shown, job = shown_step(*step), call.job
         log.warning("job %s: the answer to step %s was dropped: %s", job.id, shown, wait.refused, extra=facts_of(job))
         return await self._goes_on(steps, wait, step, None, wait.timeout_ms)

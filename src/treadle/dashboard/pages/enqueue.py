@@ -66,7 +66,7 @@ async def enqueue(page: Page) -> Response:
         return await _show(page, given, source, error.message)
     await page.state.audit.add(page.actor, "enqueue", made.id)
     page.state.forget()
-    text = "An equal job was there already; this is it." if made.deduplicated else "Enqueued."
+    text = "An equal job already existed; this is it." if made.deduplicated else "Enqueued."
     return page.redirect(page.url(f"/jobs/{made.id}"), text)
 
 

@@ -94,7 +94,7 @@ async def _switch(page: Page, enabled: bool) -> Response:
     await page.state.audit.add(page.actor, "enable_schedule" if enabled else "disable_schedule", id_)
     page.state.forget()
     back = page.local(await page.field("back"), page.url("/schedules"))
-    return page.redirect(back, f"{id_} is on." if enabled else f"{id_} is off; its jobs that exist still run.")
+    return page.redirect(back, f"{id_} is on." if enabled else f"{id_} is off; its existing jobs still run.")
 
 
 async def ask_delete(page: Page) -> Response:

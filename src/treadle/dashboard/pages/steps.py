@@ -103,7 +103,7 @@ async def answer(page: Page) -> Response:
         return page.redirect(page.url(f"/jobs/{found.id}"), error.message, "bad")
     await page.state.audit.add(page.actor, "answer", found.id, reason=name)
     page.state.forget()
-    return page.redirect(page.url(f"/jobs/{found.id}"), f"{name} has its answer; {found.topic} goes on.")
+    return page.redirect(page.url(f"/jobs/{found.id}"), f"{name} has its answer; {found.topic} continues.")
 
 
 def _error(given: dict[str, str]) -> str | None:

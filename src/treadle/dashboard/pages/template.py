@@ -151,5 +151,5 @@ def _options(page: Page, given: Mapping[str, str]) -> dict[str, Any]:
 async def _enqueued(page: Page, made: Job) -> Response:
     await page.state.audit.add(page.actor, "enqueue", made.id)
     page.state.forget()
-    text = "An equal job was there already; this is it." if made.deduplicated else "Enqueued."
+    text = "An equal job already existed; this is it." if made.deduplicated else "Enqueued."
     return page.redirect(page.url(f"/jobs/{made.id}"), text)

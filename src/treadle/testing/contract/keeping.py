@@ -118,7 +118,7 @@ class PruneContract(ContractPart):
         assert found == {("wait", 0): 1, ("wait", 3): 1, ("wait", 10): 1, ("wait", 23): 1, ("run", 3): 4}
 
     async def test_failed_attempts_have_waited_and_completed_ones_have_run(self, bench: Workbench) -> None:
-        """Also those that don't take the short way, because they have a key or an error."""
+        """Also jobs that can't take the fast path, because they have a key or an error."""
         store = bench.store
         await bench.enqueue(1)
         await bench.enqueue(1, dedupe_key="one")
