@@ -34,7 +34,7 @@ async def ended(queue: Queue, hands: Hands, status: str) -> Job:
 
 
 @pytest.mark.parametrize("options", [{}, {"delay": "1h"}])
-async def test_a_pending_job_is_cancelled_at_once(queue: Queue, hands: Hands, options: dict[str, Any]) -> None:
+async def test_a_pending_job_is_cancelled_immediately(queue: Queue, hands: Hands, options: dict[str, Any]) -> None:
     job = await queue.enqueue("mail", **options)
     cancelled = await queue.cancel(job.id, "not wanted")
     assert (cancelled.status, cancelled.cancel_reason) == (Status.CANCELLED, "not wanted")

@@ -352,7 +352,7 @@ def test_a_passed_deadline_expires_a_pending_job_with_that_reason() -> None:
     )
 
 
-def test_a_pending_job_is_cancelled_at_once() -> None:
+def test_a_pending_job_is_cancelled_immediately() -> None:
     assert decide(State(PENDING, 2), CancelRequested("by hand")) == Transition(
         CANCELLED, 2, event="job:cancelled", message="by hand"
     )
