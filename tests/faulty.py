@@ -1,4 +1,4 @@
-"""A store whose calls tests can watch, hold up, change or make fail, verb by verb."""
+"""A store with calls that tests can watch, hold up, change or make fail, verb by verb."""
 
 from __future__ import annotations
 

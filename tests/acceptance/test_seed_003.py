@@ -312,7 +312,7 @@ async def test_lifecycle_pending_claimed_running_completed(queue: Queue, start: 
     lease = await queue.store.open_lease("w", 60_000)
     await queue.store.claim(lease, Wants(["mail"], [], 1, 1))
     claimed = await queue.get(job.id)
-    assert (claimed.status, claimed.started_at) == (Status.PROCESSING, None)  # "claimed": nobody has begun yet
+    assert (claimed.status, claimed.started_at) == (Status.PROCESSING, None)  # "claimed": its handler has not started
     await queue.release(job.id)
     await start(queue)
 

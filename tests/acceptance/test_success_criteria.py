@@ -40,7 +40,7 @@ def _note_statements(patch: pytest.MonkeyPatch, name: str, seen: list[str]) -> N
     original = getattr(asyncpg.Connection, name)
 
     async def noting(self: Any, query: str, *values: Any, **options: Any) -> Any:
-        if "NOTIFY" not in query:  # after the commit, on a connection of its own: nobody waits for it
+        if "NOTIFY" not in query:  # after the commit, on a separate connection, so no call waits for it
             seen.append(query)
         return await original(self, query, *values, **options)
 

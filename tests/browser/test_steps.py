@@ -1,4 +1,4 @@
-"""Somebody watches the steps of a job, runs some again, and answers one that waits."""
+"""A person watches the steps of a job, runs some again, and answers a waiting one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a verb costs per job does not grow with its batch: eight times as many jobs cost about eight times as much.
 
 The cost is counted, not timed: steps of SQLite's virtual machine, and rows that pass through the nodes of PostgreSQL's
-plans (also those that a join or a filter throws away, which is where a quadratic statement spends its time).
+plans (rows that a join or a filter discards included, because a quadratic statement spends its time on them).
 """
 
 from __future__ import annotations
@@ -580,7 +580,7 @@ def _noted(script: scripts.Script[Any], names: list[str]) -> scripts.Script[Any]
         answer = yield name, rows
 
 
-# Those that join the rows of a batch to a table whose size changes all the time.
+# Verbs that join the rows of a batch to a table that changes its size all the time.
 AT_RISK = [
     "settle completed",
     "settle completed with results",

@@ -1,4 +1,4 @@
-"""What happened since last time, on both stores; and on PostgreSQL, whose transactions commit in any order."""
+"""What happened since the last look, on both stores; PostgreSQL's transactions commit in any order."""
 
 import asyncio
 import contextlib

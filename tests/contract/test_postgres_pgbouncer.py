@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode a session belongs to nobody; everything still works, by polling."""
+"""Behind PgBouncer in transaction mode no client keeps a session; everything still works, by polling."""
 
 import asyncio
 from collections.abc import Iterator

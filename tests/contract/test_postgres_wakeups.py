@@ -1,4 +1,4 @@
-"""NOTIFY wakes other processes; whatever becomes of the connection that listens."""
+"""NOTIFY wakes other processes, even if the listening connection is lost."""
 
 import asyncio
 import logging
@@ -88,7 +88,7 @@ class TestWakeUps(ContractPart):
         assert killed == [(True,)]
         await eventually(lambda: not elsewhere.notifier.listening)
         await eventually(lambda: elsewhere.notifier.listening)
-        await eventually(lambda: "ready" in heard)  # what was missed meanwhile is worth a look
+        await eventually(lambda: "ready" in heard)  # a look finds what was missed in between
         heard.clear()
         await bench.store.insert([new_job()])
         await eventually(lambda: "ready" in heard)
@@ -105,7 +105,7 @@ class TestWakeUps(ContractPart):
             proxy.silence()
             await eventually(lambda: not store.notifier.listening)
             await eventually(lambda: store.notifier.listening)
-            await eventually(lambda: "ready" in heard)  # what was missed meanwhile is worth a look
+            await eventually(lambda: "ready" in heard)  # a look finds what was missed in between
             heard.clear()
             await bench.store.insert([new_job()])
             await eventually(lambda: "ready" in heard)

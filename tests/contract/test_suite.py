@@ -1,4 +1,4 @@
-"""The suite itself: complete, and usable by those who write another store."""
+"""The suite itself: complete, and usable by authors of other stores."""
 
 import inspect
 from pathlib import Path

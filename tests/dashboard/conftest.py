@@ -1,4 +1,4 @@
-"""A dashboard, once on each store, and somebody who has signed in."""
+"""A dashboard, once on each store, and a signed-in visitor."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ TEMPLATE = "dashboard_template"
 
 
 def join(url: str) -> None:
-    """In a thread of its own: playwright has an event loop running in this one."""
+    """In a separate thread, because playwright runs an event loop in this one."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, joined(url)).result()
 
@@ -62,6 +62,6 @@ async def sqlite_visitor(sqlite_url: str) -> AsyncIterator[Visitor]:
 
 @pytest.fixture
 async def stranger(sqlite_url: str) -> AsyncIterator[Visitor]:
-    """Somebody who has not signed in."""
+    """A visitor who has not signed in."""
     async with visiting(sqlite_url, signed_in=False) as found:
         yield found

@@ -95,7 +95,7 @@ class Crew:
         return [hand for hand in self.hands if hand.code is None]
 
     def lost(self) -> set[str]:
-        """Who may have lost a lease: the killed, and those who say so themselves."""
+        """Workers that may have lost a lease: killed ones, and ones that log a loss."""
         return {hand.name for hand in self.hands if hand.killed_at or hand.code not in (None, 0) or _admits(hand)}
 
     async def dismiss(self) -> None:

@@ -1,4 +1,4 @@
-"""What a user's program does in the fault tests: transactions of its own with jobs in them, batches that grow."""
+"""What a user's program does in the fault tests: its own transactions with jobs in them, batches that grow."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
     @queue.job(retry=AGAIN_SOON)
     async def patient(ctx: Context) -> None:
-        """Waits on its first attempt until somebody stops it."""
+        """Waits on its first attempt until it is stopped."""
         pen.write("start", ctx)
         try:
             if ctx.attempt == 1:
@@ -203,7 +203,7 @@ def _until_told(ctx: Context, pen: Pen) -> None:
 
 
 def in_own_process(ctx: Context, payload: dict[str, Any]) -> None:
-    """For `process=True`: found by its name in a process of its own."""
+    """For `process=True`: imported by name in a child process."""
     pen = Pen(payload["journal"], f"child-of-{os.getppid()}")
     pen.write("start", ctx)
     if payload.get("die") and ctx.attempt <= payload["die"]:

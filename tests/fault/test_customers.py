@@ -46,7 +46,7 @@ async def test_a_job_is_there_if_and_only_if_its_users_transaction_was_committed
 
 
 def _busy(crew: Crew) -> set[str]:
-    """Those that have ended a few transactions."""
+    """The programs that have ended a few transactions."""
     turns = Counter(entry.worker for entry in crew.journal.entries("transaction"))
     return {name for name, count in turns.items() if count >= 3}
 

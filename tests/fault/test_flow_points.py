@@ -1,6 +1,6 @@
 """kill -9 at the named points of a flow: parking, its answer, waking, tries of a step, requeue.
 
-Each write is there wholly or not at all, whatever was finished never runs again, and nothing is lost.
+Each write is stored completely or not at all, finished steps never run again, and nothing is lost.
 """
 
 from datetime import UTC, datetime
@@ -157,7 +157,7 @@ async def test_a_step_that_is_tried_again_later(crew: Crew, queue: Queue) -> Non
 
 
 async def _hurried(queue: Queue, ids: list[str]) -> bool:
-    """Nobody waits an hour for the next try."""
+    """The test does not wait an hour for the next try."""
     jobs = [await queue.get(id) for id in ids]
     for job in jobs:
         if job.status is Status.PENDING and job.run_at > datetime.now(UTC):

@@ -1,7 +1,7 @@
-"""Users with legal but costly filters beside everybody else, on a server that also runs jobs.
+"""Users with legal but costly filters next to all other users, on a server that also runs jobs.
 
-Searches have threads or connections of their own and are stopped after two seconds. A call that takes longer than that
-has waited for one.
+Searches have separate threads or connections and are stopped after two seconds. A call that takes longer than that has
+waited for one.
 """
 
 from __future__ import annotations

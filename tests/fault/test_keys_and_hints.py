@@ -62,7 +62,7 @@ async def test_a_job_whose_hint_was_lost_is_found_by_polling(crew: Crew, queue: 
 async def test_workers_behind_pgbouncer_work_by_polling_and_survive_its_restart(
     pgbouncer_url: str, pgbouncer: PgBouncer, tmp_path: Path, zygote: Zygote
 ) -> None:
-    """Fault 29: in transaction mode there is no LISTEN, and a session belongs to nobody."""
+    """Fault 29: in transaction mode there is no LISTEN, and no client keeps a session."""
     crew = Crew(pgbouncer_url, tmp_path, zygote, pooled=True)
     try:
         async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:

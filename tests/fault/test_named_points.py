@@ -191,7 +191,7 @@ async def test_a_batch_of_retention_is_deleted_wholly_or_not_at_all(crew: Crew, 
 
 
 async def _nothing_hangs_loose(queue: Queue) -> None:
-    """Everything belongs to a job that there is."""
+    """Every row belongs to an existing job."""
     for table in ("events", "keys", "outcomes", "notes", "members", "deadlines"):
         loose = (
             f"SELECT count(*) FROM {{{table}}} x "

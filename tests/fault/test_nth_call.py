@@ -95,7 +95,7 @@ async def scenario(url: str, folder: Path, fault: Fault | None = None, sober_url
         await queue.close()
         await audit(sober, journal, expected={job.id for job in jobs}, lost={"worker"})
         ends = Counter(str(job.status) for job in await sober.list(limit=100))
-        # Stopped, unless its lease was lost meanwhile and its next attempt was faster than the cancel.
+        # Stopped, unless its lease was lost in between and its next attempt was faster than the cancel.
         assert ends["completed"] >= len(jobs) - 1, ends
         assert ends["completed"] + ends["cancelled"] == len(jobs), ends
     return calls

@@ -147,7 +147,7 @@ async def test_a_killed_server_comes_back_with_every_acknowledged_job(
 async def test_work_goes_on_soon_after_a_long_outage(
     own_postgres: PostgresServer, tmp_path: Path, zygote: Zygote
 ) -> None:
-    """Those who wait wait longer each time, but never so long that the figure is missed."""
+    """Waiting callers wait longer each time, but never so long that the target is missed."""
     with own_postgres.database() as name:
         crew = Crew(own_postgres.url(name), tmp_path, zygote)
         try:

@@ -57,7 +57,7 @@ async def test_sigterm_drains_then_gives_back_what_is_left_with_its_attempt(crew
 
 
 async def test_a_handler_that_swallows_its_cancel_does_not_keep_the_process(crew: Crew, queue: Queue) -> None:
-    """Faults 12 and 16: its job is given back, so it must not go on beside whoever runs it next."""
+    """Faults 12 and 16: its job is given back, so it must not go on while another worker runs it."""
     command = [sys.executable, "-m", "treadle", "worker", "tests.fault.stubborn_app:queue", "--drain", "100ms"]
     with subprocess.Popen([*command, "--db", crew.url], stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -39,7 +39,7 @@ def path_of(url: str) -> Path:
 
 @contextlib.contextmanager
 def outsider(url: str) -> Iterator[sqlite3.Connection]:
-    """Somebody else's program on the same file, with none of our manners."""
+    """Another program on the same file that does not follow Treadle's locking."""
     connection = sqlite3.connect(path_of(url), isolation_level=None, timeout=30)
     try:
         yield connection

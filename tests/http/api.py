@@ -17,7 +17,7 @@ QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
 class Api:
-    """`await api.post("/api/jobs/enqueue", json=…)` calls as the superuser, `as_="ann"` as a user, None as nobody."""
+    """`await api.post("/api/jobs/enqueue", …)` calls as the superuser, `as_="ann"` as a user, None without a token."""
 
     def __init__(self, queue: Queue, client: httpx.AsyncClient, accounts: Accounts) -> None:
         self.queue = queue
@@ -28,7 +28,7 @@ class Api:
         self.tokens: dict[str, str] = {}
 
     async def meet(self) -> None:
-        """Who is there; they join if nobody is."""
+        """Get a token for every account; create the accounts if there are none."""
         if not await self.accounts.superuser_exists():
             await join(self.accounts)
         for collection in (SUPERUSERS, USERS):

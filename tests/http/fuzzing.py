@@ -154,7 +154,7 @@ class Guide:
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
-        """As long as this lasts, whatever schemathesis asks comes by here."""
+        """While this lasts, every request of schemathesis passes through here."""
 
         @schemathesis.hook
         def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ class Guide:
         return str(self._call("POST", "/api/jobs/bulk", body)["operationId"])
 
     def _wait(self, case: Case) -> None:
-        """A job whose step waits for an answer."""
+        """A job with a step that waits for an answer."""
         case.path_parameters["id"] = self._enqueue(1, topic=FLOW)[0]
         if "step" in case.path_parameters:
             case.path_parameters["step"] = STEP

@@ -1,4 +1,4 @@
-"""A real server on loopback, in a thread or in a process of its own, and readers of its streams."""
+"""A real server on loopback, in a thread or in a separate process, and readers of its streams."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def reading(client: httpx.AsyncClient, path: str, **headers: str) -> Async
 
 @contextlib.asynccontextmanager
 async def server_process(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A server in a process of its own: (process, its address)."""
+    """A server in a separate process: (process, its address)."""
     command = [sys.executable, "-m", "tests.http.live", url]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout

@@ -1,4 +1,4 @@
-"""`treadle serve` in a process of its own, for tests that talk to it as strangers do."""
+"""`treadle serve` in a separate process, for tests that talk to it as outside clients do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends, the answer is one that the OpenAPI document tells of."""
+"""For everything a client sends, the answer is one that the OpenAPI document describes."""
 
 import asyncio
 from pathlib import Path

@@ -27,7 +27,7 @@ class Shelf:
 
 
 async def started() -> None:
-    """Everybody has run until they wait, and the read for those who came by now has begun."""
+    """All callers have run until they wait, and the read for the ones so far has begun."""
     for _ in range(5):
         await asyncio.sleep(0)
 

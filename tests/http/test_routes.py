@@ -1,4 +1,4 @@
-"""Every route, called by everybody: none is open that should not be, nobody reaches what is another's."""
+"""Every route, called by every kind of caller: none is open by mistake, and no caller reaches another's jobs."""
 
 from typing import Any
 

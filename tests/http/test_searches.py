@@ -1,4 +1,4 @@
-"""Searches that cost much: stopped in time, and nobody else's business."""
+"""Expensive searches: stopped in time, without delaying other callers."""
 
 import asyncio
 import time

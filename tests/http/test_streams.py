@@ -308,7 +308,7 @@ async def test_a_snapshot_comes_first(client: httpx.AsyncClient, queue: Queue) -
 
 
 async def test_a_snapshot_and_its_events_add_up(client: httpx.AsyncClient, queue: Queue) -> None:
-    """Whenever somebody comes, what he is told leads to how it ends: no gap, no double."""
+    """A reader that joins at any time sees events that lead to the end state: no gap, no duplicate."""
     hands = Hands(queue)
 
     async def work() -> None:

@@ -405,7 +405,7 @@ class Model:
     # -- moving jobs ---------------------------------------------------------------------------
 
     def advance(self) -> tuple[int, set[tuple[str, str]]]:
-        """How many jobs are due now, and those that expired."""
+        """How many jobs are due now, and which ones expired."""
         due = [job for job in self.jobs.values() if job.place == "later" and job.run_at <= self.now]
         due += [job for job in self.jobs.values() if job.place == "parked" and job.flow.overdue(self.now)]
         for job in due:

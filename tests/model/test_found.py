@@ -120,7 +120,7 @@ async def test_a_requeued_job_shows_no_error_of_its_former_life(store: Store, le
     assert (await read(store, FIRST)).last_error is None
 
 
-async def test_a_job_that_may_complete_once_is_not_requeued_after_its_twin_completed(store: Store, lease: int) -> None:
+async def test_a_non_repeatable_job_is_not_requeued_after_its_twin_completed(store: Store, lease: int) -> None:
     once: dict[str, Any] = {"dedupe_key": "d", "repeatable": False}
     for id, outcome in ((FIRST, Failed("Fail: no", "Fail")), (SECOND, Completed())):
         await store.insert([job(id, **once)])

@@ -1,4 +1,4 @@
-"""Jobs that a user's program enqueues in a transaction of its own."""
+"""Jobs that a user's program enqueues in its own transaction."""
 
 from __future__ import annotations
 

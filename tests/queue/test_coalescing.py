@@ -1,4 +1,4 @@
-"""Enqueues that wait at the same time share a transaction; what happens to one is nobody else's business."""
+"""Enqueues that wait at the same time share a transaction; a failure of one does not affect the others."""
 
 import asyncio
 from collections.abc import Sequence

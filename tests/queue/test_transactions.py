@@ -23,7 +23,7 @@ ENQUEUE_TABLES = "jobs ready later held keys limits wakes replaced members deadl
 
 
 def read(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """On a connection of its own: what has been committed."""
+    """What has been committed, read on a separate connection."""
     if url.startswith("sqlite"):
         with contextlib.closing(sqlite3.connect(sqlite_path(url))) as database:
             return database.execute(sql).fetchall()
@@ -220,7 +220,7 @@ def sqlite3_autocommit(url: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def sqlite3_autocommit_attribute(url: str) -> Iterator[Any]:
-    """From Python 3.12 on the mode is an attribute; it counts, whatever the old one says."""
+    """Since Python 3.12 the mode is an attribute, and it wins over the old one."""
 
     class Connection(sqlite3.Connection):
         autocommit = True
@@ -373,7 +373,7 @@ async def test_django_on_an_event_loop_says_so(sqlite_url: str) -> None:
 
 @pytest.mark.parametrize("face", ["async", "sync"])
 async def test_others_do_not_wait_for_a_transaction_that_used_a_topic_first(postgres_url: str, face: str) -> None:
-    """Even in one program: a second enqueue beside the open transaction would wait for it for ever."""
+    """Even in one program, a second enqueue outside the open transaction would wait for it for ever."""
     async with Queue(postgres_url) as queue:
         with psycopg.connect(postgres_url) as connection:
             if face == "async":

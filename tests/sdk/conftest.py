@@ -136,7 +136,7 @@ def _install(npm: Path, folder: Path) -> None:
 
 
 def _publish(made: Path, folder: Path) -> None:
-    """Somebody else may have been quicker; theirs is as good."""
+    """Another process may have been faster; its copy is as good."""
     try:
         made.rename(folder)
     except OSError:

@@ -100,7 +100,7 @@ async def test_after_a_group_those_who_come_at_once_go_at_once(intake: Intake, s
     await came(10, [1, 9])
     await came(10, [10])
     await came(1, [1])
-    await came(10, [1, 9])  # after one who was alone, nobody expects company
+    await came(10, [1, 9])  # after a lone caller, the next one does not wait for others
 
 
 async def test_a_group_has_its_limit(intake: Intake, store: SlowStore) -> None:

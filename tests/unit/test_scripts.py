@@ -1,4 +1,4 @@
-"""Scripts of a store whose jobs move between two of their statements, told by answers that say so.
+"""Scripts of a store in which jobs move between two statements, simulated by the answers they get.
 
 Against real databases this is shown by chance (tests/contract/test_races.py); here it happens every time.
 """

@@ -175,7 +175,7 @@ def deaf(payload: dict[str, Any]) -> None:
 
 
 def with_family(payload: dict[str, Any]) -> None:
-    """Has a process of its own, and never looks."""
+    """Runs in a child process and never checks for a cancel."""
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     Path(payload["started"]).write_text(f"{os.getpid()} {grandchild.pid}")
     time.sleep(60)

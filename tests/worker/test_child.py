@@ -1,4 +1,4 @@
-"""The child's side of a process handler, in this process: what it does when nobody is there to hear it any more."""
+"""The child's side of a process handler, in this process: what it does when its worker no longer listens."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ def silent(worker: socket.socket) -> bool:
 
 def test_an_idle_child_leaves_when_its_worker_is_gone(line: tuple[socket.socket, WorkerLine]) -> None:
     _, link = line
-    link.listen(parent=os.getpid())  # a process whose child this is not
+    link.listen(parent=os.getpid())  # a process that is not the parent of this one
     assert link.work.get() is None
 
 

@@ -1,4 +1,4 @@
-"""The lease: kept while the worker lives, whatever its handlers do; lost when it does not, and then for good."""
+"""The lease: kept as long as the worker lives, even if a handler blocks; lost for good when it does not."""
 
 import asyncio
 import contextlib

@@ -261,7 +261,7 @@ async def test_one_over_its_limit_is_told_and_can_clean_up(
 async def test_one_that_ignores_its_limit_is_over_within_a_second_of_it(
     queue: Queue, start: Start, tmp_path: Path
 ) -> None:
-    """Whatever its grace: that is for cancels."""
+    """Regardless of its grace, which is for cancels."""
     queue.register("deaf", handlers.deaf, process=True, cancel=CancelPolicy(grace="1h"), timeout="3s", max_attempts=1)
     await start(queue)
     paths = files(tmp_path)
@@ -372,7 +372,7 @@ async def test_a_child_that_was_starting_when_the_worker_left_does_not_begin(
 
 
 def start_slowly(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event, list[Child]]:
-    """Set when a child is to be started; to be set so that it is; those that were."""
+    """Returns: set when a child is about to start; set it to let the child start; the started children."""
     starting, go_on, original = asyncio.Event(), asyncio.Event(), Child.start
     made: list[Child] = []
 

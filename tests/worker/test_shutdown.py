@@ -544,7 +544,7 @@ async def test_a_process_handler_is_found_in_the_main_module(queue: Queue, progr
 def test_a_second_signal_that_comes_when_the_worker_has_left_does_not_end_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It finds that out in a thread of its own."""
+    """It finds that out in a separate thread."""
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     left = threading.Event()
@@ -615,5 +615,5 @@ def _tell(writer: int, worker: Any) -> None:
     except BaseException as error:
         os.write(writer, str(error).encode())
     finally:
-        # Not os._exit: coverage saves there by SQLite, whose lock another thread may have held when we were forked.
+        # Not os._exit: coverage would save through SQLite, and another thread may have held its lock during the fork.
         os.kill(os.getpid(), signal.SIGKILL)

@@ -551,7 +551,7 @@ async def test_why_names_the_waits_of_a_job(queue: Queue, start: Start) -> None:
 async def test_a_wrong_answer_that_came_early_is_dropped(
     queue: Queue, start: Start, path: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody knew what it has to look like. The job waits for the right one, and no attempt is spent."""
+    """Its schema was not known yet. The job waits for a valid answer, and no attempt is spent."""
     function, options = WAITS[kind]
     queue.register("waits", function, max_attempts=1, **options)
     job = await queue.enqueue("waits", {"path": path})

@@ -1,4 +1,4 @@
-"""How many calls of ours a plain job takes from its enqueue to its stored end. They may fall, and not rise."""
+"""How many of Treadle's own calls a plain job takes from enqueue to its stored end. It may fall, but not rise."""
 
 import json
 import subprocess

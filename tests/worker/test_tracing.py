@@ -1,4 +1,4 @@
-"""One trace from an enqueue to its runs, where somebody has set OpenTelemetry up; nothing at all where nobody has."""
+"""One trace from an enqueue to its runs if OpenTelemetry is set up, and nothing at all if it is not."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""A job that waits is set aside whatever its handler does, goes on where it was, and fails by its policy."""
+"""A waiting job is set aside no matter what its handler does, goes on where it was, and fails by its policy."""
 
 import asyncio
 from pathlib import Path
@@ -129,7 +129,7 @@ async def test_a_flow_shows_what_it_has_done_before_it_goes_on(queue: Queue, sta
 async def _nothing(ctx: Context, payload: dict[str, Any]) -> None: ...
 
 
-# -- whatever the handler does -------------------------------------------------------------------------
+# -- no matter what the handler does -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -396,7 +396,7 @@ async def _failed_once(queue: Queue, job: Job) -> bool:
 async def test_a_wait_that_fails_is_the_jobs_failure_by_its_policy(
     queue: Queue, start: Start, path: str, kind: str
 ) -> None:
-    """The next attempt waits again: first nobody answers, then the answer is an error, then there is one."""
+    """The next attempt waits again: first no answer comes, then an error, then a valid answer."""
     if kind == "flow":
         flow = queue.flow("asks", retry=SOON)
         flow.external("approve", timeout="100ms")

@@ -93,7 +93,7 @@ def asks_in_thread(ctx: Context, payload: Payload) -> str:
 
 
 async def puts_up_with_it(ctx: Context, payload: Payload) -> str:
-    """Catches that nobody answered, and fails for another reason afterwards."""
+    """Catches the missing answer, and fails for another reason afterwards."""
     try:
         await ctx.wait_external("approve", timeout=payload.get("timeout"))
     except (WaitTimeout, AnswerError) as error:

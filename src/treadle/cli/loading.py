@@ -48,7 +48,7 @@ def _import(name: str) -> object:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InvalidInput(f"no module {error.name!r} in the current folder or on the Python path") from None
+            raise InvalidInput(f"there is no module {error.name!r} here or on the path") from None
         raise InvalidInput(f"module {name} can't be imported: {error}{_place(error)}") from None
     except (Exception, SystemExit) as error:
         raise InvalidInput(f"module {name} can't be imported: {_told(error)}{_place(error)}") from None

@@ -62,7 +62,7 @@ def priority(text: str | None) -> str | int | None:
 def shortest(text: str | None, option: str, least: str) -> str | None:
     """A duration of at least `least`."""
     if text is not None and duration_ms(text, option) < duration_ms(least):
-        raise InvalidInput(f"{option}: {text} is too short; use at least {least}")
+        raise InvalidInput(f"{option}: {text} is too short; at least {least} is needed")
     return text
 
 

@@ -29,7 +29,7 @@ def password(given: str | None) -> str:
         asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         return asked
     if given is None:
-        raise InvalidInput("the password is missing; write it after the e-mail address, or - to read it from stdin")
+        raise InvalidInput("there is no password; write it after the e-mail address, or - to read it from stdin")
     return _first_line()
 
 

@@ -43,7 +43,7 @@ def create(
         async with writable(db) as queue:
             return await Accounts(queue.store).create_user(email, chosen, fields, verified=verified)
 
-    _tell("created", asyncio.run(make()), as_json)
+    _tell("made", asyncio.run(make()), as_json)
 
 
 @app.command()

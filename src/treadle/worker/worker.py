@@ -98,7 +98,7 @@ class Worker:
         """Work until stopped. `signals`: SIGTERM and SIGINT stop the worker; a second one skips the drain."""
         if self._pid is not None:
             self._refuse_after_fork()
-            raise InvalidInput("this worker has already run; create a new one")
+            raise InvalidInput("this worker has run already; create a new one")
         if self._made_in != os.getpid() and self._has_default_name:
             self.name = _default_name()  # created before a fork: its siblings have the same
         self._pid = os.getpid()

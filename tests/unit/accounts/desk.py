@@ -24,7 +24,7 @@ class Clock:
 
 
 class CountingPasswords(Passwords):
-    """As cheap as argon2 gets, and it says what it was asked to check: None is nobody's password."""
+    """As cheap as argon2 gets, and it records what it was asked to check; None stands for no account's password."""
 
     def __init__(self) -> None:
         super().__init__(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))

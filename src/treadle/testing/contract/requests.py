@@ -218,9 +218,7 @@ class RequeueContract(ContractPart):
         assert await bench.history(id) == ["failed", *["requeued", "failed"] * 3]
         assert (await bench.store.stats()).counts["failed"] == 1
 
-    async def test_a_job_that_may_complete_once_is_not_requeued_after_its_twin_completed(
-        self, bench: Workbench
-    ) -> None:
+    async def test_a_non_repeatable_job_is_not_requeued_after_its_twin_completed(self, bench: Workbench) -> None:
         failed = await bench.make("failed", dedupe_key="d", repeatable=False)
         completed = await bench.make("completed", dedupe_key="d", repeatable=False)
         error = refused((await steering.requeue(bench.store, [failed]))[0]).error
