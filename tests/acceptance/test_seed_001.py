@@ -260,7 +260,7 @@ async def test_never_store_large_payloads(queue: Queue) -> None:
         await queue.enqueue("mail", {"video": "x" * 2_000_000})
 
 
-async def test_never_forget_the_index_the_claim_uses_it_whatever_else_is_there(postgres_url: str) -> None:
+async def test_never_forget_the_index_the_claim_uses_it_next_to_any_backlog(postgres_url: str) -> None:
     """Only jobs that can be claimed are in the table that the claim reads: its primary key is the partial index."""
     async with Queue(postgres_url) as queue:
         await queue.enqueue_many("mail", [{}] * 3000)

@@ -447,7 +447,7 @@ async def test_worker_an_id_is_made_unless_one_is_given(queue: Queue, start: Sta
     await until(there)
 
 
-async def test_worker_runs_at_most_so_many_jobs_at_once(queue: Queue, start: Start) -> None:
+async def test_worker_runs_at_most_as_many_jobs_as_its_slots(queue: Queue, start: Start) -> None:
     running, most = 0, 0
 
     @queue.job
@@ -465,7 +465,7 @@ async def test_worker_runs_at_most_so_many_jobs_at_once(queue: Queue, start: Sta
     assert most == 4
 
 
-async def test_worker_polls_for_what_nobody_told_it(queue: Queue, start: Start, travel: Travel) -> None:
+async def test_worker_polls_for_jobs_without_a_hint(queue: Queue, start: Start, travel: Travel) -> None:
     queue.register("mail", lambda: None)
     job = await queue.enqueue("mail", delay="1h")
     await start(queue, lease="10h", poll_interval="100ms")

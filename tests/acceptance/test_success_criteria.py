@@ -151,7 +151,7 @@ def test_sc_005_the_seeds_own_numbers() -> None:
     assert Retry().max_attempts == 3
 
 
-async def test_sc_007_a_worker_settles_many_jobs_at_once(
+async def test_sc_007_a_worker_settles_many_jobs_together(
     queue: Queue, url: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims and endings go in batches: a thousand jobs cost far fewer round trips than jobs."""

@@ -105,7 +105,7 @@ def test_after_the_drain_the_job_is_given_back_unspent(app: Command) -> None:
     assert (left.status, left.attempt) == ("pending", 0)
 
 
-def test_a_second_signal_leaves_at_once_and_gives_the_job_back(app: Command) -> None:
+def test_a_second_signal_stops_immediately_and_gives_the_job_back(app: Command) -> None:
     with app.worker("--lease", "2s") as worker:
         job_id = started(app)
         worker.send_signal(signal.SIGTERM)

@@ -102,7 +102,7 @@ class TestOpenTransactions(Watched):
         assert await watcher.news() == []
         assert watcher.cursor.jobs.gaps == ()
 
-    async def test_one_that_was_open_before_anybody_looked(self, bench: Workbench, connect: Any) -> None:
+    async def test_one_that_was_open_before_the_first_look(self, bench: Workbench, connect: Any) -> None:
         connection = await connect()
         slow = connection.transaction()
         await slow.start()
@@ -156,7 +156,7 @@ class TestOpenTransactions(Watched):
         await transactions[2].commit()
         assert [id_of(change) for change in await watcher.look()] == [early.id]
 
-    async def test_one_above_all_that_ended_was_open_before_anybody_looked(
+    async def test_one_above_all_that_ended_was_open_before_the_first_look(
         self, bench: Workbench, connect: Any
     ) -> None:
         first, second = await connect(), await connect()

@@ -56,7 +56,7 @@ class TestBehindPgBouncer(ContractPart):
         assert await bench.history(id) == ["retrying", "reclaimed", "cancelled", "requeued"]
         assert (await bench.job(id)).result_value == "done"
 
-    async def test_many_clients_with_different_statements_at_once(self, bench: Workbench) -> None:
+    async def test_many_concurrent_clients_with_different_statements(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(5)]
         (id,) = await bench.enqueue(1)
 

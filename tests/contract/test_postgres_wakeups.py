@@ -93,7 +93,7 @@ class TestWakeUps(ContractPart):
         await bench.store.insert([new_job()])
         await eventually(lambda: "ready" in heard)
 
-    async def test_a_listener_whose_connection_died_without_a_word_is_noticed(
+    async def test_a_listener_with_a_silently_lost_connection_is_noticed(
         self, bench: Workbench, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(notifier, "CHECK_S", 0.1)

@@ -79,7 +79,7 @@ class TestBusy(SqlitePart):
             (id,) = await writing
         assert await bench.status(id) is Status.PENDING
 
-    async def test_reading_goes_on_while_somebody_has_the_lock(self, bench: Workbench) -> None:
+    async def test_reading_goes_on_while_another_process_has_the_lock(self, bench: Workbench) -> None:
         (id,) = await bench.enqueue(1)
         with self.write_lock(bench):
             assert await bench.status(id) is Status.PENDING
@@ -459,7 +459,7 @@ class TestErrors(SqlitePart):
             await (engine.read_snapshot(lambda db: db.execute(sql).fetchall()) if together else engine.read(sql, []))
         await bench.close()
 
-    async def test_a_mistake_of_ours_is_no_outage(self, bench: Workbench) -> None:
+    async def test_a_programming_error_is_no_outage(self, bench: Workbench) -> None:
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
             await self.store(bench).engine.read("SELECT 1 FROM no_table", [])
 

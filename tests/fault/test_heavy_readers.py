@@ -120,7 +120,7 @@ async def attack(server: Served, token: str) -> tuple[Visitor, Visitor]:
 
 
 @pytest.mark.timeout(600)
-async def test_nobody_waits_for_the_searches_of_others(url: str, tmp_path: Path) -> None:
+async def test_no_caller_waits_for_the_searches_of_others(url: str, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     await fill(url)
     with served(tmp_path, url, "app:queue") as server:

@@ -42,7 +42,7 @@ async def test_many_clients_with_the_same_keys_make_one_job_for_each(crew: Crew,
     print(f"\n{PROCESSES * CLIENTS_EACH} clients x {KEYS} keys: {len(ledger.jobs)} jobs")
 
 
-async def test_a_job_whose_hint_was_lost_is_found_by_polling(crew: Crew, queue: Queue) -> None:
+async def test_a_job_with_a_lost_hint_is_found_by_polling(crew: Crew, queue: Queue) -> None:
     """Fault 30: this worker hears nothing from other processes."""
     crew.hire(deaf=True, poll="300ms", lease="5s")
     await until(queue.store.workers, 60, crew.tails)

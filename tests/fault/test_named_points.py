@@ -151,7 +151,7 @@ async def test_an_ending_is_written_wholly_or_not_at_all(crew: Crew, queue: Queu
         assert len(reclaimed) == (status == "processing")
 
 
-async def test_a_worker_killed_in_its_heartbeat_takes_nobody_with_it(crew: Crew, queue: Queue) -> None:
+async def test_a_worker_killed_in_its_heartbeat_harms_no_other(crew: Crew, queue: Queue) -> None:
     """Fault 8: the jobs of others are untouched."""
     calm = crew.hire(lease="5s", topics="slow", slots=20)
     slow = await queue.enqueue_many("slow", [{"ms": 3_000}] * 5, max_attempts=2)

@@ -106,7 +106,7 @@ async def test_the_answer_is_for_streams(client: httpx.AsyncClient) -> None:
         assert headers["x-accel-buffering"] == "no"
 
 
-async def test_whatever_happens_is_told_in_order_and_once(client: httpx.AsyncClient, queue: Queue) -> None:
+async def test_every_event_is_sent_once_and_in_order(client: httpx.AsyncClient, queue: Queue) -> None:
     hands = Hands(queue)
     done: dict[str, list[str]] = defaultdict(list)
 
@@ -406,7 +406,7 @@ async def users(queue: Queue, client: httpx.AsyncClient, rule: str) -> tuple[Acc
     return accounts, tokens, {name: account.id for name, account in made.items()}
 
 
-async def test_nobody_without_a_rule(client: httpx.AsyncClient, live: LiveServer, queue: Queue) -> None:
+async def test_without_a_rule_only_superusers(client: httpx.AsyncClient, live: LiveServer, queue: Queue) -> None:
     job = await queue.enqueue("mail")
     _, tokens, _ = await users(queue, client, "")
     for path in (STREAM, f"/api/jobs/{job.id}/stream"):
@@ -441,7 +441,7 @@ async def test_everybody_hears_of_their_own_jobs_only(
             ]
 
 
-async def test_what_is_no_longer_known_of_a_deleted_job_lets_nobody_see_it(
+async def test_a_rule_over_unknown_fields_hides_a_deleted_job(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue
 ) -> None:
     _, tokens, _ = await users(queue, client, "payload.secret != true || topic = 'open'")

@@ -53,7 +53,7 @@ async def test_who_may_not_ask_is_not_told_what_is_wrong(sqlite_api: Api) -> Non
             assert failure(answer)[0] == 401, (method, path)
 
 
-async def test_a_rule_may_ask_for_parameters_of_its_own(api: Api) -> None:
+async def test_a_rule_may_use_its_own_parameters(api: Api) -> None:
     await api.rules(manage_rule="@request.query.secret = 'open sesame'")
     assert (await api.get("/api/jobs?secret=open sesame", as_=None)).status_code == 200
     assert failure(await api.get("/api/jobs?secret=no", as_=None)) == (401, "unauthorized")
@@ -207,7 +207,7 @@ async def test_who_has_not_signed_in_sends_little(sqlite_api: Api, path: str) ->
     assert failure(answer) == (415, "unsupported_encoding")
 
 
-async def test_nobody_unknown_unfolds_a_body(sqlite_api: Api) -> None:
+async def test_anonymous_callers_cannot_send_gzip(sqlite_api: Api) -> None:
     await sqlite_api.rules(enqueue_rule="true")
     body = gzip.compress(b'{"topic": "mail", "payload": {"x": [' + b"0," * 1_000_000 + b"0]}}")
     zipped = {**JSON, "Content-Encoding": "gzip"}
@@ -221,7 +221,7 @@ async def test_nobody_unknown_unfolds_a_body(sqlite_api: Api) -> None:
 
 
 @pytest.mark.parametrize("rule", ["", "true", "@request.body.payload.secret = 'x'"])
-async def test_no_route_reads_a_large_or_folded_body_of_somebody_unknown(
+async def test_no_route_reads_a_large_or_gzipped_body_of_an_anonymous_caller(
     sqlite_api: Api, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     job = await sqlite_api.enqueue()

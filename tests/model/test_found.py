@@ -50,7 +50,7 @@ async def read(store: Store, id: str) -> Job:
     return found
 
 
-async def test_an_overdue_job_does_not_count_among_those_that_a_claim_asks_for(store: Store, lease: int) -> None:
+async def test_an_overdue_job_does_not_count_towards_the_limit_of_a_claim(store: Store, lease: int) -> None:
     await store.insert([job(FIRST, priority=75, expires_at=1), job(SECOND)])
     assert [one.id for one in await claim(store, lease, 1)] == [SECOND]
 
@@ -132,7 +132,9 @@ async def test_a_non_repeatable_job_is_not_requeued_after_its_twin_completed(sto
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["owner_there_before", "owner_in_the_same_batch"])
-async def test_a_dedupe_key_whose_owner_was_replaced_in_the_same_batch_is_free(store: Store, together: bool) -> None:
+async def test_a_dedupe_key_is_free_once_its_owner_was_replaced_in_the_batch(
+    store: Store, together: bool
+) -> None:
     gate = Limit("g", "replace_same_scope", 1)
     owner, replacer = job(FIRST, dedupe_key="d", limit=gate), job(SECOND, limit=gate)
     heir, repeat = job(THIRD, dedupe_key="d"), job(FOURTH, dedupe_key="d")

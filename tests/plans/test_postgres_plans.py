@@ -221,7 +221,7 @@ async def test_the_cost_does_not_grow_with_the_backlog(worlds: dict[int, World],
     assert large.total <= small.total + 25, f"{small.rows} with a thousand jobs, {large.rows} with a million"
 
 
-async def test_the_claim_touches_as_many_pages_whatever_waits(worlds: dict[int, World]) -> None:
+async def test_the_claim_touches_as_many_pages_next_to_any_backlog(worlds: dict[int, World]) -> None:
     """Next to a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
     pages = {size: await _pages(world) for size, world in worlds.items()}
     assert pages[1_000_000] <= pages[1_000] * 2 + 60, pages
@@ -313,7 +313,7 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", HOT)
-def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
+def test_on_its_indexes_at_every_size(world: World, name: str) -> None:
     arguments, wanted = HOT[name]
     query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
     plan = explain(world, query, arguments, PLAN_SETTINGS)

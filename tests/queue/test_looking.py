@@ -21,7 +21,7 @@ NOBODY = ["", "x", "..", A_UUID, A_UUID.upper(), "%", "' OR 1=1--", "\x00", 5, N
 
 
 @pytest.mark.parametrize("id", NOBODY)
-async def test_an_id_that_no_job_has_is_not_found_whatever_is_asked(queue: Queue, id: Any) -> None:
+async def test_an_unknown_id_is_not_found_by_every_method(queue: Queue, id: Any) -> None:
     await queue.enqueue("mail")
     for call in (
         queue.get(id),
@@ -347,7 +347,7 @@ async def test_a_worker_that_gives_back_what_it_never_started_tells_of_no_start(
 
 
 @pytest.mark.parametrize("started", [True, False])
-async def test_the_timeline_of_a_job_whose_worker_was_lost(queue: Queue, hands: Hands, started: bool) -> None:
+async def test_the_timeline_of_a_job_after_its_worker_was_lost(queue: Queue, hands: Hands, started: bool) -> None:
     job = await queue.enqueue("mail", max_retries=2)
     told = "enqueued"
     for ending in ("reclaimed", "expired"):

@@ -148,7 +148,7 @@ async def test_rolled_back_nothing_is_left(way: Way, url: str, queue: Queue) -> 
     assert len(await Hands(queue).claim("mail", "once", "alone", "queued", "newest")) == 6
 
 
-async def test_many_at_once_commit_and_roll_back_together(way: Way, url: str, queue: Queue) -> None:
+async def test_a_batch_commits_and_rolls_back_together(way: Way, url: str, queue: Queue) -> None:
     async with transaction(way, url, queue) as begun:
         await begun.enqueue_many("mail", [{"n": n} for n in range(20)])
         await begun.enqueue_many(EVERY_SORT)
@@ -266,7 +266,7 @@ ALONE: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-async def test_in_autocommit_the_enqueue_is_a_transaction_of_its_own(name: str, request: pytest.FixtureRequest) -> None:
+async def test_in_autocommit_the_enqueue_is_its_own_transaction(name: str, request: pytest.FixtureRequest) -> None:
     store, connect = ALONE[name]
     url = request.getfixturevalue(f"{store}_url")
     async with Queue(url) as queue, contextlib.AsyncExitStack() as stack:

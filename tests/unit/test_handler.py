@@ -192,7 +192,7 @@ def returns_an_opaque() -> Opaque: ...  # type: ignore[empty-body]
         (None, "not a callable"),
     ],
 )
-def test_a_function_that_cannot_be_a_handler_is_refused_at_once(function: Any, complaint: str) -> None:
+def test_a_function_that_cannot_be_a_handler_is_refused_immediately(function: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         handler(function)
 

@@ -76,7 +76,7 @@ def test_what_a_handlers_thread_says_after_the_job_is_over_is_not_taken_for_the_
     assert silent(worker)
 
 
-def test_a_log_line_belongs_to_a_job_or_to_nobody(line: tuple[socket.socket, WorkerLine]) -> None:
+def test_a_log_line_belongs_to_a_job_or_to_none(line: tuple[socket.socket, WorkerLine]) -> None:
     worker, link = line
     logger = logging.getLogger("treadle.jobs")
     before = logger.level, logger.propagate, logger.handlers[:]

@@ -86,7 +86,7 @@ async def test_the_jobs_own_number_of_attempts_wins(queue: Queue, start: Start) 
     assert (job.status, job.attempt) == ("failed", 1)
 
 
-async def test_fail_ends_at_once(queue: Queue, start: Start) -> None:
+async def test_fail_ends_the_job_immediately(queue: Queue, start: Start) -> None:
     @queue.job
     async def hopeless() -> None:
         raise Fail("never")
@@ -445,7 +445,7 @@ async def test_a_handler_that_swallows_its_cancel_is_shown_as_stuck_and_keeps_it
     assert sum("is stuck" in record.message for record in caplog.records) == 1
 
 
-async def test_as_many_jobs_run_at_once_as_there_are_slots(queue: Queue, start: Start) -> None:
+async def test_as_many_jobs_run_concurrently_as_there_are_slots(queue: Queue, start: Start) -> None:
     running, most = 0, 0
 
     @queue.job

@@ -207,7 +207,7 @@ async def test_a_lost_lease_is_told_to_every_handler_and_nothing_is_settled(
     assert worker.metrics.lease_losses == 2
 
 
-async def test_a_worker_whose_lease_is_lost_claims_on_with_a_new_one(
+async def test_a_worker_with_a_lost_lease_claims_on_with_a_new_one(
     queue: Queue, start: Start, leases: list[int]
 ) -> None:
     @queue.job
@@ -459,7 +459,7 @@ async def test_a_poison_job_expires_after_its_attempts_and_its_neighbours_live(
 # -- the keeper ----------------------------------------------------------------------------------------
 
 
-async def test_a_worker_whose_keeper_cannot_open_the_database_says_so_and_can_be_stopped(
+async def test_a_worker_says_that_its_keeper_cannot_open_the_database_and_can_be_stopped(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue, "new_store", Queue("sqlite:////proc/nowhere/jobs.db").new_store)
@@ -472,7 +472,7 @@ async def test_a_worker_whose_keeper_cannot_open_the_database_says_so_and_can_be
         await running
 
 
-async def test_a_worker_whose_keeper_gets_no_thread_says_so(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_says_that_its_keeper_got_no_thread(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     original = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

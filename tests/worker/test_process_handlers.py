@@ -64,7 +64,7 @@ async def test_a_coroutine_may_run_in_a_process(queue: Queue, start: Start) -> N
     assert await (await queue.enqueue("coroutine")).result("30s") != os.getpid()
 
 
-async def test_a_function_without_a_name_of_its_own_is_refused_at_the_start(queue: Queue) -> None:
+async def test_a_function_without_an_importable_name_is_refused_at_the_start(queue: Queue) -> None:
     queue.register("nested", lambda: None, process=True)
     with pytest.raises(InvalidInput, match="top level"):
         await Worker(queue).run()
@@ -225,7 +225,7 @@ async def test_one_that_ignores_sigterm_is_killed_when_its_grace_is_over(
     await until(lambda: gone(pid))
 
 
-async def test_kill_mode_kills_at_once_with_all_that_it_started(queue: Queue, start: Start, tmp_path: Path) -> None:
+async def test_kill_mode_kills_immediately_with_all_that_it_started(queue: Queue, start: Start, tmp_path: Path) -> None:
     queue.register("family", handlers.with_family, process=True, cancel=CancelPolicy(mode="kill", grace="1h"))
     await start(queue)
     paths = files(tmp_path)

@@ -509,7 +509,7 @@ async def test_a_second_sigterm_gives_the_job_back_without_waiting(
     assert await job.result("15s") == 1, "it was given back, which costs no attempt"
 
 
-async def test_a_second_signal_gets_through_to_a_worker_whose_loop_is_blocked(
+async def test_a_second_signal_gets_through_to_a_worker_with_a_blocked_loop(
     queue: Queue, program: StartProgram, files: dict[str, str]
 ) -> None:
     worker = program()
@@ -576,7 +576,7 @@ async def test_a_worker_refuses_to_be_used_after_a_fork(queue: Queue, start: Sta
     await (await quick.enqueue()).result("15s")
 
 
-async def test_a_worker_that_was_made_before_a_fork_has_a_name_of_its_own_after_it(
+async def test_a_worker_that_was_made_before_a_fork_gets_another_name_after_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not a real fork: its lines would not be counted. To the worker it is the process's number that tells."""

@@ -433,7 +433,7 @@ async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
     assert (seen.error_type, states(seen)["approve"]) == (AnswerError.__name__, "failed")
 
 
-async def test_a_wait_that_nobody_answers(queue: Queue, start: Start) -> None:
+async def test_a_wait_without_an_answer(queue: Queue, start: Start) -> None:
     flow = queue.flow("late", max_attempts=1)
     flow.external("approve", timeout="50ms")
     job = await flow.enqueue({})

@@ -24,7 +24,7 @@ def test_the_way_of_a_plain_job_gets_no_longer(
     assert counted["calls"] <= calls
 
 
-def test_the_tracer_counts_a_hop_where_a_call_of_ours_calls_one_of_ours(sqlite_url: str) -> None:
+def test_the_tracer_counts_a_hop_when_an_own_call_makes_another(sqlite_url: str) -> None:
     lines = trace(sqlite_url, "--list").splitlines()
     assert "* queue/queue:Queue.enqueue" in lines
     assert any(line.startswith("  worker/attempt:Attempt.__init__") for line in lines)
