@@ -94,7 +94,7 @@ def pgbouncer_url(postgres_server: PostgresServer, pgbouncer: PgBouncer) -> Iter
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """One quick server (no fsync) for all tests of a process. Who breaks servers starts one of their own."""
+    """One fast server (no fsync) for all tests of a process. Tests that break servers start their own."""
     binaries = needed(find_postgres)
     with PostgresServer(binaries, log=tmp_path_factory.mktemp("postgres") / "server.log") as server:
         yield server

@@ -1,4 +1,4 @@
-"""Real database servers for tests, on loopback, as an unprivileged user, gone when the tests are gone."""
+"""Real database servers for tests, on loopback, as an unprivileged user; they end with the tests."""
 
 import atexit
 import functools
@@ -34,7 +34,7 @@ class ServerMissing(Exception):
 
 
 class ServerFailed(Exception):
-    """A server is there but did not start or stop; the message ends with its log."""
+    """A server exists but did not start or stop; the message ends with its log."""
 
 
 def find_postgres(kind: str | None = None) -> Path:
@@ -334,7 +334,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    """A port below the range that the kernel lends out, so that it is still free at a restart."""
+    """A port below the kernel's ephemeral range, so that it is still free at a restart."""
     while True:
         port = 15_000 + secrets.randbelow(15_000)
         with socket.socket() as probe:

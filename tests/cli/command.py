@@ -108,7 +108,7 @@ class Command:
 
     @contextlib.contextmanager
     def started(self, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-        """One that goes on until it is told to stop; killed at the latest when the test is over."""
+        """A command that runs until it is told to stop; killed when the test ends at the latest."""
         process = subprocess.Popen(
             [TREADLE, *words],
             cwd=self.folder,

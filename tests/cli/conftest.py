@@ -1,4 +1,4 @@
-"""What tests of the command line work with."""
+"""Fixtures for tests of the command line."""
 
 from pathlib import Path
 

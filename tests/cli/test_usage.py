@@ -1,4 +1,4 @@
-"""What holds for every command: help, exit codes, one line for what goes wrong."""
+"""Every command: help, exit codes, one line per error."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ def until(true: Callable[[], Any]) -> None:
 
 
 def look(treadle: Command, job_id: str) -> Job:
-    """From Python: a command for each look would take longer than what it looks for."""
+    """From Python, because a command per look would be too slow."""
     with Queue(treadle.database).sync as queue:
         return queue.get(job_id)
 

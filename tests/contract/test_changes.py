@@ -194,7 +194,7 @@ class TestOpenTransactions(Watched):
         assert watcher.cursor.events.gaps == ()
 
     async def test_a_quiet_database_costs_no_transaction_ids(self, bench: Workbench, watcher: Watcher) -> None:
-        """Only a gap makes a look ask for one: they are a limited good."""
+        """Only a gap makes a look ask for one, because transaction ids are limited."""
         await bench.enqueue(3)
         assert await watcher.news() == ["enqueued"] * 3
         before = await next_transaction(bench.store)

@@ -92,7 +92,7 @@ class TestLostAtCommit(ContractPart):
     async def test_a_batch_of_which_some_are_refused(
         self, bench: Workbench, proxy: Proxy, store: PostgresStore, forward: bool
     ) -> None:
-        """Everybody gets the answer that is true for his own job."""
+        """Every caller gets the right answer for its own job."""
         first = await bench.enqueue_one(idempotency_key="taken")
         gate = Limit("g", "reject_same_scope", 1)
         batch: list[NewJob] = [

@@ -41,7 +41,7 @@ def database(postgres_database: RelationalDatabase) -> RelationalDatabase:
 
 @pytest.fixture
 async def user(database: RelationalDatabase) -> AsyncIterator[Any]:
-    """A connection of a user's own, with a transaction open on it; rolled back at the end."""
+    """A user's connection with an open transaction; rolled back at the end."""
     connection = await asyncpg.connect(database.url)
     transaction = connection.transaction()
     await transaction.start()

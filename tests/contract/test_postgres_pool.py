@@ -1,4 +1,4 @@
-"""Connections are opened when needed, used again as they are, and thrown away when something is wrong with them."""
+"""Connections are opened when needed, reused, and closed when something is wrong with them."""
 
 import asyncio
 import contextlib

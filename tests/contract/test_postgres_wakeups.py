@@ -61,7 +61,7 @@ class TestWakeUps(ContractPart):
         await eventually(lambda: "cancel" in heard)
 
     async def test_an_ending_wakes_another_process(self, bench: Workbench, elsewhere: PostgresStore) -> None:
-        """Of a plain job it is told in this process only: it would cost a NOTIFY for every batch."""
+        """The end of a plain job is announced in this process only, to save a NOTIFY for every batch."""
         await bench.enqueue(1, dedupe_key="d")
         job = await bench.claim_one()
         heard = await self.listening(elsewhere)

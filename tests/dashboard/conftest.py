@@ -36,7 +36,7 @@ def people_template(postgres_server: PostgresServer) -> str:
 
 @pytest.fixture
 def sqlite_url(people_file: Path, tmp_path: Path) -> str:
-    """A copy of a file where everybody has an account already, which is cheaper."""
+    """A copy of a file that already has all accounts, which is faster than creating them."""
     shutil.copyfile(people_file, tmp_path / "jobs.db")
     return f"sqlite:///{tmp_path}/jobs.db"
 
@@ -55,7 +55,7 @@ async def visitor(url: str) -> AsyncIterator[Visitor]:
 
 @pytest.fixture
 async def sqlite_visitor(sqlite_url: str) -> AsyncIterator[Visitor]:
-    """For what no store has a part in."""
+    """For tests that do not depend on the store."""
     async with visiting(sqlite_url) as found:
         yield found
 

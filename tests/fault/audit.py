@@ -85,7 +85,7 @@ async def query(queue: Queue, sql: str) -> list[Any]:
 async def audit(
     queue: Queue, journal: Journal, *, expected: Collection[str] | None = None, lost: Collection[str] = ()
 ) -> Ledger:
-    """Everything that must hold once all jobs have ended. `expected`: the jobs that there must be, and no others."""
+    """Everything that must hold once all jobs have ended. `expected`: exactly the jobs that must exist."""
     ledger = await read(queue)
     if expected is not None:
         missing, surplus = set(expected) - set(ledger.jobs), set(ledger.jobs) - set(expected)

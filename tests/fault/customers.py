@@ -46,7 +46,7 @@ def _write_order(connection: Any, id: str) -> None:
 
 @contextlib.contextmanager
 def _transaction(connection: Any) -> Iterator[None]:
-    """On SQLite one that writes from its beginning, or it could not go on after another one's write."""
+    """On SQLite a write transaction from its start, or it could not go on after another one's write."""
     connection.execute("BEGIN IMMEDIATE" if isinstance(connection, sqlite3.Connection) else "BEGIN")
     yield
 

@@ -1,4 +1,4 @@
-"""Handlers of every kind, each writing down what it does."""
+"""Handlers of every kind; each records what it does."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
     @queue.job(retry=AGAIN_SOON)
     async def blocking(ctx: Context, payload: dict[str, Any]) -> None:
-        """What no coroutine should do."""
+        """Blocks the event loop, as no coroutine should."""
         pen.write("start", ctx)
         time.sleep(payload["ms"] / 1000)
         pen.write("done", ctx)
@@ -182,7 +182,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
 
 def _unlucky(ctx: Context) -> bool:
-    """Now and then, and another time not: a token is new with each claim."""
+    """Sometimes, by the token, which is new with each claim."""
     return random.Random(ctx._call.job.token).random() < 0.4
 
 

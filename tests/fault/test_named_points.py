@@ -43,7 +43,7 @@ async def die(crew: Crew, command: str, crash: Crash, **options: Any) -> None:
 
 
 async def recover(crew: Crew, queue: Queue) -> Ledger:
-    """One healthy worker ends everything that the dead left behind."""
+    """One healthy worker finishes everything that the dead ones left behind."""
     crew.hire(lease=f"{LEASE_MS}ms", reap=f"{SWEEP_MS}ms")
 
     await until(lambda: nothing_live(queue), 60, crew.tails, every=0.05)

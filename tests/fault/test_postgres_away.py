@@ -122,7 +122,7 @@ async def outlive(server: PostgresServer, kinds: list[str], jobs: int, folder: P
 
 
 async def _both_work(crew: Crew, client: Client) -> bool:
-    """Each has done something: one that is still starting when the server goes away would give up, and rightly so."""
+    """Each has done something, because one that is still starting when the server goes away rightly gives up."""
     await client.enqueue(1)
     return len({entry.pid for entry in crew.journal.entries("done")}) == 2
 

@@ -106,7 +106,7 @@ def _hears(pid: int) -> bool:
 
 @pytest.mark.parametrize("topic", ["blocking", "beating"])
 async def test_a_slow_handler_keeps_its_lease(crew: Crew, queue: Queue, topic: str) -> None:
-    """Faults 15 and 17: by a thread of the worker's own if the handler blocks the loop, or by its heartbeats."""
+    """Faults 15 and 17: by the worker's keeper thread if the handler blocks the loop, or by its heartbeats."""
     crew.hire(lease="1s", topics=topic, no_maintenance=True)
     job = await queue.enqueue(topic, {"ms": 2_500})
     await started(crew, job)
@@ -130,7 +130,7 @@ async def test_a_poison_job_expires_and_uses_up_no_attempts_of_waiting_jobs(crew
 
 
 async def _until_the_poison_is_gone(crew: Crew, queue: Queue, poison: Job, slots: int) -> None:
-    """A worker after the other, as a supervisor starts them."""
+    """One worker after another, as a supervisor starts them."""
     while not await _ended(queue, poison):
         crew.hire(lease="1s", reap="100ms", slots=slots)
         await until(lambda: not crew.alive or _ended(queue, poison), 60, crew.tails)

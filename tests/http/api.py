@@ -1,4 +1,4 @@
-"""A client for tests: it calls as whom the test says, and knows the people."""
+"""A client for tests that can call as any of its accounts."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -85,7 +85,7 @@ async def join(accounts: Accounts) -> None:
 
 
 async def joined(url: str) -> None:
-    """A database where they have accounts."""
+    """A database with these accounts."""
     async with Queue(url) as queue:
         await join(Accounts(queue.store, passwords=Passwords(QUICK)))
 
@@ -103,7 +103,7 @@ async def opened(url: str, **options: Any) -> AsyncIterator[Api]:
 
 
 def failure(answer: httpx.Response) -> tuple[int, str]:
-    """Status and code of an answer that is not a success, its shape checked."""
+    """Status and code of an error response, after a check of its shape."""
     body = answer.json()
     assert set(body) == {"status", "code", "message", "data"}, body
     assert body["status"] == answer.status_code

@@ -108,7 +108,7 @@ class Reader:
         return None
 
     async def take(self, count: int, name: str | None = None) -> list[Event]:
-        """The next so many (of this name), all those between them too; pings are nothing."""
+        """The next events up to this many (of this name), with all others in between; pings are skipped."""
         found: list[Event] = []
         while sum(name in (None, one.name) for one in found) < count:
             event = await self.next()

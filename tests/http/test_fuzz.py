@@ -26,7 +26,7 @@ def token_of(caller: str, server: Served) -> str | None:
 
 
 async def prepare(url: str) -> None:
-    """What no request can make: a template, a flow, a worker."""
+    """What requests can't create: a template, a flow, a worker."""
     queue = Queue(url)
     queue.register(TEMPLATE, lambda payload: None)
     queue.flow(FLOW).external(STEP)

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: enqueue, look, steer."""
+"""Jobs over HTTP: enqueue, inspect, control."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

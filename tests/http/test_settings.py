@@ -1,4 +1,4 @@
-"""`/api/settings`: what operators decide at run time, and who obeys."""
+"""`/api/settings`: what operators change at run time, and which processes follow."""
 
 import asyncio
 import contextlib

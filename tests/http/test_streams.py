@@ -38,7 +38,7 @@ async def queue(url: str) -> AsyncIterator[Queue]:
 
 @pytest.fixture
 async def sqlite_queue(sqlite_url: str) -> AsyncIterator[Queue]:
-    """For what no store has a part in."""
+    """For tests that do not depend on the store."""
     async with Queue(sqlite_url) as queue:
         yield queue
 

@@ -1,4 +1,4 @@
-"""What a request says twice, or in words that mean nothing here: refused, never ignored."""
+"""Repeated and unknown parameters and fields are refused, never ignored."""
 
 import gzip
 import json

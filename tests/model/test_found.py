@@ -69,7 +69,7 @@ async def test_a_job_that_was_requeued_after_its_deadline_can_be_claimed(store: 
 
 
 async def test_one_callers_bad_payload_does_not_refuse_the_next_caller_with_the_same_key(store: Store) -> None:
-    """The intake puts callers who know nothing of each other into one batch."""
+    """The intake puts independent callers into one batch."""
     await store.insert([job(FIRST, '{"v":1}', idempotency_key="k")])
     wrong, right = job(SECOND, '{"v":2}', idempotency_key="k"), job(THIRD, '{"v":1}', idempotency_key="k")
     answers = await store.insert([wrong, right], atomic=False)
@@ -132,9 +132,7 @@ async def test_a_non_repeatable_job_is_not_requeued_after_its_twin_completed(sto
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["owner_there_before", "owner_in_the_same_batch"])
-async def test_a_dedupe_key_is_free_once_its_owner_was_replaced_in_the_batch(
-    store: Store, together: bool
-) -> None:
+async def test_a_dedupe_key_is_free_once_its_owner_was_replaced_in_the_batch(store: Store, together: bool) -> None:
     gate = Limit("g", "replace_same_scope", 1)
     owner, replacer = job(FIRST, dedupe_key="d", limit=gate), job(SECOND, limit=gate)
     heir, repeat = job(THIRD, dedupe_key="d"), job(FOURTH, dedupe_key="d")

@@ -1,4 +1,4 @@
-"""`queue.enqueue`: what each option does, and what it says about a bad one."""
+"""`queue.enqueue`: what each option does, and the error for a bad one."""
 
 import dataclasses
 import math

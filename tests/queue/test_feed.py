@@ -29,7 +29,7 @@ async def events(queue: Queue) -> AsyncIterator[Feed]:
 
 
 async def heard(listener: Listener, count: int, seconds: float = 10) -> list[tuple[str, str]]:
-    """The next so many events: (name, job)."""
+    """The next `count` events: (name, job)."""
     told: list[tuple[str, str]] = []
     async with asyncio.timeout(seconds):
         while len(told) < count:

@@ -177,7 +177,7 @@ async def test_replace_asks_the_one_that_runs_to_stop_and_waits_for_it(queue: Qu
 
 
 async def test_replace_reaches_a_running_handler_immediately(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker looks for cancels once an hour here: only a hint can have told it."""
+    """The worker polls for cancels once an hour here, so only a hint can have told it."""
     monkeypatch.setattr(treadle.worker.interrupts, "LOOK_EVERY_S", 3600.0)
     started: list[int] = []
 

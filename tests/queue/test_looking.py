@@ -73,7 +73,7 @@ async def test_a_senseless_limit_or_offset_is_clamped(queue: Queue) -> None:
 
 
 async def make_one_of_each(queue: Queue, hands: Hands) -> dict[str, str]:
-    """A job in every state, in topics of their own so that each is claimed when it is wanted."""
+    """A job in every state, each in a separate topic, so that tests can claim the one they want."""
     made = {"pending": (await queue.enqueue("t_pending")).id, "later": (await queue.enqueue("t_later", delay="1h")).id}
     for name in ("processing", "cancelling", "completed", "failed", "retrying"):
         made[name] = (await queue.enqueue(f"t_{name}")).id
@@ -270,7 +270,7 @@ async def test_everything_else_is_stored(queue: Queue, hands: Hands) -> None:
 
 
 async def whole_story(queue: Queue, id: str) -> str:
-    """The timeline in words, what holds for every one of them checked."""
+    """The timeline in words, after checks that hold for every timeline."""
     events = await queue.events(id)
     assert [event.created_at for event in events] == sorted(event.created_at for event in events)
     plain = {"job:enqueued", "job:started", "job:completed"}

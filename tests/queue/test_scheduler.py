@@ -405,7 +405,7 @@ async def test_a_known_schedule_needs_no_hint(queue: Queue) -> None:
 async def test_a_schedule_with_a_lost_hint_is_found_at_the_next_look(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler: the leader hears nothing of what other processes do."""
+    """As behind a pooler: the leader gets no hints from other processes."""
     monkeypatch.setattr(scheduler, "LOOK_EVERY_MS", 200)
     caplog.set_level("INFO", "treadle.maintenance")
     leader = FaultyQueue(url)

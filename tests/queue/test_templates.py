@@ -1,4 +1,4 @@
-"""Templates: made by the decorator, saved and versioned, obeyed by processes that have no handler code."""
+"""Templates: defined by the decorator, saved and versioned, followed by processes without the handler's code."""
 
 import asyncio
 import json

@@ -102,7 +102,7 @@ async def test_committed_the_job_is_there_with_the_callers_own_write(way: Way, u
 
 
 async def test_committed_it_wakes_a_worker_that_was_idle(way: Way, url: str, queue: Queue) -> None:
-    """The worker's own look comes an hour later: only the commit can have told it."""
+    """The worker's next poll is an hour away, so only the commit can have woken it."""
     ran = asyncio.Event()
 
     def handler() -> None:

@@ -1,4 +1,4 @@
-"""What PocketBase's own client makes of this server: people who have one need not learn another."""
+"""PocketBase's own client works with this server."""
 
 import time
 from typing import Any

@@ -140,7 +140,7 @@ def test_a_function_gets_what_it_asks_for(function: Callable[..., Any], argument
 
 class NotTheContext:
     class Context(BaseModel):
-        """A payload type of the user's own that happens to have this name."""
+        """A user's payload type that happens to have this name."""
 
         account: int
 

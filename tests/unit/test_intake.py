@@ -40,7 +40,7 @@ class SlowStore:
         return [ConcurrencyRejected("no") if job.topic == "refused" else Inserted(int(job.id)) for job in jobs]
 
     def let(self, groups: int = 100) -> None:
-        """So many groups may go."""
+        """Let this many groups go."""
         for _ in range(groups):
             self.permits.release()
 

@@ -22,7 +22,7 @@ NOBODY: list[Any] = []
 
 
 def play(script: Script[Any], answers: Iterable[Answer]) -> Any:
-    """What the script returns when its statements, which must be these, are answered so."""
+    """What the script returns if it runs exactly these statements and gets these answers."""
     left = list(answers)
     try:
         name, _ = next(script)

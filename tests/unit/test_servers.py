@@ -1,4 +1,4 @@
-"""The servers that other tests stand on start, survive what is done to them, and leave nothing behind."""
+"""The servers that other tests rely on start, survive kills and restarts, and leave nothing behind."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Handlers for the tests of processes, which have to find them by name."""
+"""Handlers for tests of processes, which import them by name."""
 
 import asyncio
 import contextlib
@@ -157,7 +157,7 @@ async def waits(payload: dict[str, Any]) -> None:
 
 
 def sleeps(payload: dict[str, Any]) -> None:
-    """Does not look, but is stopped by SIGTERM and cleans up."""
+    """Never checks for a cancel, but is stopped by SIGTERM and cleans up."""
     Path(payload["started"]).write_text(str(os.getpid()))
     try:
         time.sleep(60)

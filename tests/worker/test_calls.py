@@ -1,4 +1,4 @@
-"""An attempt and its calls: who is stopped by what, and who may finish first."""
+"""An attempt and its calls: what stops each of them, and which may finish first."""
 
 import asyncio
 from collections.abc import Callable

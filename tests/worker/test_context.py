@@ -1,4 +1,4 @@
-"""`ctx`: what a handler knows of its job, and what it can say and ask."""
+"""`ctx`: what a handler knows about its job, and what it can report and request."""
 
 import asyncio
 import logging

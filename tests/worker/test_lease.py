@@ -26,7 +26,7 @@ LEASE = "600ms"
 
 
 async def reap(queue: Queue) -> None:
-    """Sweep all the time, as the sharpest leader would."""
+    """Reap all the time, faster than any leader would."""
     while True:
         await queue.store.reap(LEASES_ONLY)
         await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Maintenance: one leader, who reaps, expires and prunes for all."""
+"""Maintenance: one leader reaps, expires and prunes for all workers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

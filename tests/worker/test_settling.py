@@ -1,4 +1,4 @@
-"""Settling: batched, kept while the store is away, never dropped, never made up."""
+"""Settling: batched, kept while the store is unavailable, never dropped, never invented."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a worker leaves: drained, in a hurry, by signal, cancelled, and after a fork."""
+"""How a worker stops: drained, without waiting, by signal, cancelled, and after a fork."""
 
 import asyncio
 import contextlib
@@ -417,7 +417,7 @@ OWN_THREADS = ("treadle-slot", "treadle-lease-keeper")
 
 
 def _worker_tasks() -> list[asyncio.Task[Any]]:
-    """Tasks of a worker's own; a store has some too, as long as its queue is open."""
+    """The worker's tasks; a store has some too while its queue is open."""
     rooms = ("/treadle/worker/", "/treadle/maintenance/")
     return [task for task in asyncio.all_tasks() if any(room in repr(task) for room in rooms)]
 
@@ -579,7 +579,7 @@ async def test_a_worker_refuses_to_be_used_after_a_fork(queue: Queue, start: Sta
 async def test_a_worker_that_was_made_before_a_fork_gets_another_name_after_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a real fork: its lines would not be counted. To the worker it is the process's number that tells."""
+    """Not a real fork, because its lines would not be counted. The worker goes by the process number."""
     child = os.getpid() + 1
     worker, named = Worker(Queue(url)), Worker(Queue(url), name="ada")
     before = worker.name

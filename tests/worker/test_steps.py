@@ -480,7 +480,7 @@ async def test_a_step_waits_and_sleeps(queue: Queue, start: Start, path: str, ki
 
 
 async def test_a_step_that_waits_lets_other_steps_finish(queue: Queue, start: Start) -> None:
-    """Also those of the same name: the job is set aside when none is left that can go on."""
+    """Also branches of the same name: the job is set aside when none is left that can go on."""
     begun, go = asyncio.Event(), asyncio.Event()
 
     @queue.job(max_attempts=1)

@@ -1,4 +1,4 @@
-"""Handlers that wait, and that do odd things on the way; those in processes are found by name."""
+"""Handlers that wait, and that do unusual things on the way; processes import them by name."""
 
 import asyncio
 import contextlib

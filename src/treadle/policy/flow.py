@@ -86,7 +86,7 @@ class Plan:
     overdue: str | None = None
     """A wait that got no answer in time."""
     failed: str | None = None
-    """A wait that failed: so does the job, by its policy."""
+    """A wait that failed; the job fails too, by its policy."""
     end: Outcome | None = None
 
 
@@ -146,7 +146,7 @@ class RetryInPlace(NamedTuple):
 
 
 class StepEnd(NamedTuple):
-    """What a call leaves of its step, and of its job if that does not go on."""
+    """What a call did to its step, and to its job if the job does not go on."""
 
     state: StepState
     result: str | None = None
@@ -204,12 +204,12 @@ def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
 
 
 def spent(end: StepEnd, tries: int) -> int:
-    """How many tries count when a call is over: one that was put off did not fail."""
+    """How many tries count when a call has ended: a postponed one did not fail."""
     return tries - (end.state is StepState.PENDING and end.error is None)
 
 
 def tries_before(state: StepState, attempt: int) -> int:
-    """How many tries of a step count. One that failed for good starts anew with its job's next attempt."""
+    """How many tries of a step count. A step that failed for good starts over with its job's next attempt."""
     return attempt if state is StepState.PENDING else 0
 
 
@@ -281,7 +281,7 @@ def interrupted(job: Transition, ran: bool) -> list[Interrupted]:
 
 
 def restarts_clock(job: Transition) -> bool:
-    """Whether the next attempt has all of its flow's time: it does not go on with the one before."""
+    """Whether the next attempt has all of its flow's time, because it does not continue the one before."""
     return job.event in ("job:retrying", "job:reclaimed", "job:requeued")
 
 

@@ -137,8 +137,8 @@ class FlowHandler(Handler):
         return next((one for one in self.steps if one.name == name), None)
 
     def planned(self, newer: Sequence[ClaimedStep] = ()) -> list[PlannedStep]:
-        """The declared steps. `newer` are those of a job that was made by newer code: what this code does not have of
-        them has to wait for a worker that does."""
+        """The declared steps. `newer` are the steps of a job that was made by newer code: steps without code here
+        have to wait for a worker that has it."""
         planned = [PlannedStep(one.name, one.spec.external, one.when is not None) for one in self.steps]
         names = {one.name for one in self.steps}
         for one in sorted(newer, key=lambda step: step.place):

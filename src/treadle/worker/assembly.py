@@ -223,7 +223,7 @@ class Assembly:
             self.on_drain()
 
     async def _follow_settings(self) -> None:
-        """And, because an idle worker's next heartbeat may be minutes away, whether it was asked to drain."""
+        """Also checks for a drain request, because an idle worker's next heartbeat may be minutes away."""
         await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
         await self.site.read()
         lease = self.slots.lease
@@ -285,7 +285,7 @@ class Assembly:
 
 
 def _functions_of(handler: Handler) -> list[Handler]:
-    """The handler itself, or those of a flow's steps."""
+    """The handler's function, or the functions of a flow's steps."""
     if isinstance(handler, FlowHandler):
         return [step.handler for step in handler.steps if step.handler is not None]
     return [handler]

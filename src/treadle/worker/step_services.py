@@ -1,7 +1,7 @@
 """The part of a worker behind `ctx.step`, `ctx.wait_external` and `ctx.sleep`, on the worker's loop.
 
-The function of a step runs where its handler runs. Only what is known of a step and what it has done pass through
-here, as plain data: a handler may be in another process.
+The function of a step runs where its handler runs. Only facts about a step, before and after it ran, pass through
+here as plain data, because a handler may be in another process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of accounts work with."""
+"""Helpers for tests of accounts."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class CountingPasswords(Passwords):
 
 
 def desk(store: Store, clock: Clock, passwords: Passwords | None = None) -> Accounts:
-    """Accounts with a clock of the test's own, for tokens as for attempts."""
+    """Accounts with the test's clock, for tokens and for attempts."""
     return Accounts(store, passwords=passwords or CountingPasswords(), attempts=SignInThrottle(clock), clock=clock)

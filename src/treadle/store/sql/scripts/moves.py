@@ -90,7 +90,7 @@ def _moved_positions(moves: Iterable[Move]) -> list[dict[str, int]]:
 
 
 def _untie(ended: Sequence[Move]) -> Script[None]:
-    """The keys and limits that a job held while it lived."""
+    """Free the keys and limits that a job held while it was live."""
     deduped = [move for move in ended if move.facts.flags & DEDUPE]
     done = [m for m in deduped if dedupe_key_becomes(m.transition.to, not m.facts.flags & ONCE)]
     if done:
@@ -140,7 +140,7 @@ def _tally_row(move: Move, now: int) -> dict[str, Any]:
 
 
 def _note_row(move: Move) -> dict[str, Any]:
-    """What people see of it until it runs again. Without steps it starts anew, and so does its progress."""
+    """What people see of it until it runs again. Without steps it starts over, and so does its progress."""
     transition = move.transition
     attempt = move.attempt if move.facts.flags & STEPS else None
     return {
