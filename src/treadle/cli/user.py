@@ -69,7 +69,10 @@ def update(
     A new password or e-mail address signs them out everywhere.
     """
     from treadle.accounts import Accounts
+    from treadle.model.errors import InvalidInput
 
+    if email is None and given is None and data is None and verified is None:
+        raise InvalidInput("nothing to change; see treadle user update --help")
     fields = _fields(data)
     chosen = None if given is None else password(given)
 
