@@ -21,7 +21,7 @@ from treadle.store.values import Settlement, Touch
 AGAIN_SOON = Retry(50, backoff="fixed", delay="50ms")
 
 TOPICS = "quick threaded slow shaky gated parent child snoozer".split()
-"""Those that end by themselves, whatever happens to their workers."""
+"""Topics with jobs that end by themselves, even if their workers are killed."""
 
 
 def make_queue(url: str, pen: Pen) -> Queue:

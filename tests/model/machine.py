@@ -64,7 +64,7 @@ LIMITS = {"g1": 1, "g2": 2, "g3": 2}
 # Under keys that jobs of the other topics don't use: while a user's transaction is open, it alone has to do with them.
 SET_APART = "orders"
 STEPS = (("fetch", ""), ("approve", ""), ("page", "1"), ("page", "2"))
-"""The first two are those that a flow declares; a handler makes pages."""
+"""The first two are declared by a flow; a handler makes pages."""
 WAITS = (("approve", ""), ("approve", ""), ("page", "1"), ("page", "2"))
 LARGE = '"' + "x" * 5_000 + '"'
 """A result that is kept apart from its step."""

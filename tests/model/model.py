@@ -38,7 +38,7 @@ class ModelJob:
     ended_as: str | None = None
     ended_at: int | None = None
     settled_by: int | None = None
-    """The token whose owner reported the end."""
+    """The token of the owner that reported the end."""
     result: str | None = None
     error: tuple[str, str] | None = None
     events: list[tuple[str, str | None, str | None]] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Model:
         self.left: set[str] = set()
         """Keys under which a job has stopped running in this step."""
         self.wakes: set[str] = set()
-        """Keys under which a job left the queue without having run: `advance` and whoever steers a job look at them."""
+        """Keys under which a job left the queue without having run: `advance` and every steering call look at them."""
         self.replaced: list[tuple[str, str]] = []
         """Running jobs that a user's transaction replaced, with the reason: the next `advance` asks them to stop."""
 
