@@ -71,13 +71,13 @@ def update(
     from treadle.accounts import Accounts
     from treadle.model.errors import InvalidInput
 
-    if email is None and given is None and data is None and verified is None:
-        raise InvalidInput("nothing to change; see treadle user update --help")
     fields = _fields(data)
     chosen = None if given is None else password(given)
 
     async def change() -> Account:
         async with existing(db) as queue:
+            if email is None and given is None and data is None and verified is None:
+                raise InvalidInput("nothing to change; see treadle user update --help")
             return await Accounts(queue.store).update_user(
                 user, email=email, password=chosen, data=fields, verified=verified
             )
