@@ -248,7 +248,7 @@ class ChildServices:
 
     def _ask(self, request: wire.Message) -> Future[Any]:
         if self._call.over:
-            raise LeaseLost(f"job {self._call.job.id} has ended")
+            raise LeaseLost(f"job {self._call.job.id} is over")
         return self._call.line.ask(request)
 
 
