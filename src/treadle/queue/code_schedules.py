@@ -122,7 +122,7 @@ async def _gone(schedule: Schedule, now: int) -> Schedule:
     """The schedule and its history stay; an operator may enable or delete it."""
     if schedule.code is None:
         return schedule
-    return replace(stopped(schedule, now, f"no longer in {schedule.source}"), code=None)
+    return replace(stopped(schedule, now, f"gone from {schedule.source}"), code=None)
 
 
 def _id_lists(wanted: Mapping[str, tuple[str, Any]], sources: Mapping[str, str]) -> dict[str, list[str]]:
