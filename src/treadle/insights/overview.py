@@ -19,7 +19,7 @@ from treadle.store.protocol import Store
 from treadle.store.views import FOREVER, Backlog, History, Leadership, LiveWorker, Stats, Topic
 
 T = TypeVar("T")
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+HOUR_MS = 3_600_000
 QUICK_S = 0.05
 KEPT_FOR = 10
 # Longer than any span, so that its endings come as one sum per topic and status.

@@ -10,9 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from treadle.store.sql.queries import load
-
-# The same number is in the statement.
-MERGED = 16
+from treadle.store.sql.scripts.lanes import MERGED
 
 # `lane`: the lanes with ready jobs, by their heads; empty ones end here. `share`: how many rows to take from each, found
 # without a lock. That many are then locked, even if they are different rows by then.
