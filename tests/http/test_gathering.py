@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.waiting import give_way
 from treadle.http.gathering import Gathered
 
 
@@ -28,8 +29,7 @@ class Shelf:
 
 async def started() -> None:
     """All callers have run until they wait, and the read for the ones so far has begun."""
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await give_way(5)
 
 
 async def test_a_lone_read_runs_immediately() -> None:

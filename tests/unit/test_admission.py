@@ -1,5 +1,7 @@
 """Which jobs may be made and which may start, decided without a store."""
 
+from typing import Any
+
 import pytest
 
 from treadle.model.errors import ConcurrencyRejected, KeyReused, NotRepeatable, WrongState
@@ -41,8 +43,8 @@ from treadle.policy.admission import (
 IDEMPOTENT, DEDUPED = UniqueKey(IDEMPOTENCY, "i"), UniqueKey(DEDUPE, "d")
 
 
-def request(id: str = "new", *unique: UniqueKey, **options: object) -> Request:
-    return Request(id, "mail", unique, **options)  # type: ignore[arg-type]
+def request(id: str = "new", *unique: UniqueKey, **options: Any) -> Request:
+    return Request(id, "mail", unique, **options)
 
 
 def limited(id: str, policy: str, most: int = 1, *unique: UniqueKey, **options: object) -> Request:

@@ -1,5 +1,7 @@
 """The order of steps, what a call did to its step, and what a requeue repeats."""
 
+from typing import Any
+
 import pytest
 
 from treadle.model.errors import InvalidInput, StepEnded, TreadleError, UnknownStep, WrongState
@@ -53,8 +55,8 @@ DONE = StepFacts(StepState.COMPLETED)
 BOOM = Raised("error", "Boom", "ValueError", families=families_of(ValueError()))
 
 
-def planned(steps: dict[str, StepFacts], **facts: object) -> Plan:
-    return plan(FLOW, FlowFacts(steps, **facts))  # type: ignore[arg-type]
+def planned(steps: dict[str, StepFacts], **facts: Any) -> Plan:
+    return plan(FLOW, FlowFacts(steps, **facts))
 
 
 def test_steps_come_one_after_the_other() -> None:
@@ -112,8 +114,8 @@ def test_progress_by_the_formula(done: int, step: int, expected: int) -> None:
 # -- after a call ------------------------------------------------------------------------------------
 
 
-def ended(result: object, interrupt: Interrupt | None = None, tries: Tries | None = None) -> StepEnd | RetryInPlace:
-    return after_call("fetch", result, interrupt, tries or Tries(1, None, 1, Retry()))  # type: ignore[arg-type]
+def ended(result: Any, interrupt: Interrupt | None = None, tries: Tries | None = None) -> StepEnd | RetryInPlace:
+    return after_call("fetch", result, interrupt, tries or Tries(1, None, 1, Retry()))
 
 
 def test_a_call_that_returned() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import Refused, StoreBusy
@@ -22,7 +23,7 @@ async def settle(store: SqlStore, settlements: Sequence[Settlement], refused: li
     lost: list[Settlement] = []
     sure = [one for one in settlements if not batches.may_be_refused(one)]
     for _, mine in batches.by_lease(sure):
-        lost += await store.transact(lambda mine=mine: scripts.settle(mine), batches.hints(mine))  # type: ignore[misc]
+        lost += await store.transact(partial(scripts.settle, mine), batches.hints(mine))
     left: list[Settlement] = []
     tried = 0
     for one in settlements:

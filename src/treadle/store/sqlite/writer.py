@@ -154,7 +154,6 @@ class Writer:
         self._stopping.set()
         if self._bell:
             self._bell.stop()
-        self._requests.put(None)
         await asyncio.to_thread(self._join)
 
     def _join(self) -> None:
@@ -165,6 +164,9 @@ class Writer:
             # A new statement clears the interrupt, which would also stop the last connection's checkpoint.
             connection.execute("SELECT 1").fetchone()
             connection.close()
+        # The writer's connection closes last and alone: of two that close at the same moment each can find the other
+        # still open, and then neither of them ends the log.
+        self._requests.put(None)
         # A writer waiting for another process's lock ends when it gets it; leaving earlier loses nothing.
         until = time.monotonic() + CLOSE_SECONDS
         threads = [thread for thread in (self._watch, self._writer) if thread]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -101,8 +102,8 @@ class GetContract(ContractPart):
 
 
 class ListContract(ContractPart):
-    async def listed(self, bench: Workbench, **wanted: object) -> list[str]:
-        listing = Listing(**{"limit": 100, **wanted})  # type: ignore[arg-type]
+    async def listed(self, bench: Workbench, **wanted: Any) -> list[str]:
+        listing = Listing(**{"limit": 100, **wanted})
         jobs = await bench.store.list(listing)
         assert await bench.store.count(listing) == len(jobs)
         return [job.id for job in jobs]
@@ -339,8 +340,8 @@ class EventsContract(ContractPart):
             ("cancelling", "cancelled"),
             ("cancelled", "pending"),
         ]
-        numbers = [event.id for event in events]
-        assert numbers == sorted(numbers)  # type: ignore[type-var]
+        numbers = [event.id or 0 for event in events]
+        assert numbers == sorted(numbers)
         assert {event.job_id for event in events} == {id}
         assert [event.metadata.get("startedAt") is not None for event in events] == [True, *[False] * 5]
         assert (await bench.job(id)).events_count == 1 + len(events) + 1  # enqueued, plus the one written start
@@ -407,11 +408,10 @@ class HintsContract(ContractPart):
     async def test_a_local_wake_up_is_not_repeated(self, bench: Workbench) -> None:
         heard: list[str] = []
         stop = bench.store.subscribe(heard.append)
-        await asyncio.sleep(0.2)  # PostgreSQL's listener sends one hint when it starts
-        heard.clear()
-        await bench.store.insert([new_job()])
-        await asyncio.sleep(0.2)
-        assert heard == ["ready"]
+        for _ in range(5):
+            await bench.store.insert([new_job()])
+        await asyncio.sleep(0.2)  # time in which they would be told again
+        assert heard.count("ready") in (5, 6), "PostgreSQL's listener sends one hint when it starts"
         stop()
 
     async def test_another_store_is_told_too(self, bench: Workbench) -> None:

@@ -161,6 +161,6 @@ class RateContract(ContractPart):
         for _ in range(3):
             claim = await bench.store.claim(lease, Wants([TOPIC], [], 1, 1))
             if claim.again_in_ms:
-                await asyncio.sleep((claim.again_in_ms + 1) / 1000)
+                await asyncio.sleep((claim.again_in_ms + 1) / 1000)  # that wait, and one for rounding
                 claim = await bench.store.claim(lease, Wants([TOPIC], [], 1, 1))
             assert len(claim.jobs) == 1
