@@ -120,7 +120,8 @@ WITH me AS MATERIALIZED (
     SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me WHERE NOT (SELECT s.hard FROM seen s)
 )
 SELECT me.token, me.now, seen.hard, seen.count < $5 AND EXISTS (SELECT 1 FROM lane WHERE nth > 16) AS again,
-    NOT EXISTS (SELECT 1 FROM picked) AND EXISTS (SELECT 1 FROM lane l, {ready} r WHERE r.lane = l.lane) AS elsewhere,
+    NOT EXISTS (SELECT 1 FROM picked) AND EXISTS (SELECT 1 FROM lane l CROSS JOIN LATERAL (
+        SELECT FROM {ready} r WHERE r.lane = l.lane ORDER BY r.rank, r.run_at, r.n LIMIT 1) head) AS elsewhere,
     CASE WHEN $8::int[] IS NOT NULL THEN (SELECT json_agg(json_build_array(x.lane, x.rank, x.run_at, x.n)) FROM (
         SELECT DISTINCT ON (c.lane) c.lane, c.rank, c.run_at, c.n FROM chosen c ORDER BY c.lane, c.place DESC) x) END,
     jobs.*
