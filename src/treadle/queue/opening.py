@@ -29,7 +29,7 @@ class OpenedQueue:
         self._sessions = Sessions(self._open_session)
         self._code_schedules: dict[str, list[CodeSchedule]] = {}
         self._known = KnownTemplates(self.handlers, self._code_schedules)
-        self.new_store()  # raises if the URL is invalid
+        make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
 
     async def open(self) -> Self:
         """Connect and bring the schema up to date; calling it again does nothing."""
