@@ -38,7 +38,7 @@ async def queue(url: str) -> AsyncIterator[Queue]:
 
 @pytest.fixture
 async def sqlite_queue(sqlite_url: str) -> AsyncIterator[Queue]:
-    """For what no store has a part in."""
+    """For tests that do not depend on the store."""
     async with Queue(sqlite_url) as queue:
         yield queue
 
@@ -106,7 +106,7 @@ async def test_the_answer_is_for_streams(client: httpx.AsyncClient) -> None:
         assert headers["x-accel-buffering"] == "no"
 
 
-async def test_whatever_happens_is_told_in_order_and_once(client: httpx.AsyncClient, queue: Queue) -> None:
+async def test_every_event_is_sent_once_and_in_order(client: httpx.AsyncClient, queue: Queue) -> None:
     hands = Hands(queue)
     done: dict[str, list[str]] = defaultdict(list)
 
@@ -331,7 +331,7 @@ async def test_a_snapshot_holds_1000_jobs(client: httpx.AsyncClient, queue: Queu
 
 
 async def test_a_snapshot_and_its_events_add_up(client: httpx.AsyncClient, queue: Queue) -> None:
-    """Whenever somebody comes, what he is told leads to how it ends: no gap, no double."""
+    """A reader that joins at any time sees events that lead to the end state: no gap, no duplicate."""
     hands = Hands(queue)
 
     async def work() -> None:
@@ -429,7 +429,7 @@ async def users(queue: Queue, client: httpx.AsyncClient, rule: str) -> tuple[Acc
     return accounts, tokens, {name: account.id for name, account in made.items()}
 
 
-async def test_nobody_without_a_rule(client: httpx.AsyncClient, live: LiveServer, queue: Queue) -> None:
+async def test_without_a_rule_only_superusers(client: httpx.AsyncClient, live: LiveServer, queue: Queue) -> None:
     job = await queue.enqueue("mail")
     _, tokens, _ = await users(queue, client, "")
     for path in (STREAM, f"/api/jobs/{job.id}/stream"):
@@ -464,7 +464,7 @@ async def test_everybody_hears_of_their_own_jobs_only(
             ]
 
 
-async def test_what_is_no_longer_known_of_a_deleted_job_lets_nobody_see_it(
+async def test_a_rule_over_unknown_fields_hides_a_deleted_job(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue
 ) -> None:
     _, tokens, _ = await users(queue, client, "payload.secret != true || topic = 'open'")

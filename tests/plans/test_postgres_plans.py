@@ -245,8 +245,8 @@ async def test_the_cost_does_not_grow_with_the_backlog(worlds: dict[int, World],
     assert large.total <= small.total + 25, f"{small.rows} with a thousand jobs, {large.rows} with a million"
 
 
-async def test_the_claim_touches_as_many_pages_whatever_waits(worlds: dict[int, World]) -> None:
-    """Beside it a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
+async def test_the_claim_touches_as_many_pages_next_to_any_backlog(worlds: dict[int, World]) -> None:
+    """Next to a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
     pages = {size: await _pages(world) for size, world in worlds.items()}
     assert pages[1_000_000] <= pages[1_000] * 2 + 60, pages
     assert pages[1_000_000] < 600
@@ -337,7 +337,7 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", HOT)
-def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
+def test_on_its_indexes_at_every_size(world: World, name: str) -> None:
     arguments, wanted = HOT[name]
     query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
     plan = explain(world, query, arguments, PLAN_SETTINGS)
@@ -348,7 +348,7 @@ def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
 
 # -- lists and counts ------------------------------------------------------------------------------
 
-# Later than all that has ended: whoever looks for them in another order than by time looks through everything.
+# Later than everything that has ended: a search in any order but by time would read all of it.
 NOBODY_YET = 2**45
 
 LISTINGS = {
@@ -367,7 +367,7 @@ LISTINGS = {
     **{f"{status} since a moment ago": Listing(status=status, ended_since=NOBODY_YET) for status in sorted(ENDED)},
     "completed of a topic since a moment ago": Listing(status=Status.COMPLETED, topic="mail", ended_since=NOBODY_YET),
 }
-# What a page may read beside the jobs that it shows: a look at each place of each of them.
+# What a page may read in addition to the jobs it shows: one look at each place for each job.
 A_PAGE = 2_000
 
 
@@ -416,7 +416,7 @@ async def test_what_happened_lately_costs_the_same_with_a_million(worlds: dict[i
 
 
 def lately(job: int, event: int) -> Cursor:
-    """Somebody looked a moment ago, and watches two gaps."""
+    """A reader looked a moment ago, and watches two gaps."""
     return Cursor(Mark(job - 20, (Gap(5, 9, 2**60),)), Mark(event - 10, (Gap(3, 4, 2**60),)), {}, {})
 
 

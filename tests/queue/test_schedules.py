@@ -198,7 +198,7 @@ def test_a_schedule_in_code_that_could_never_make_a_job_is_refused_where_it_is_w
 
 
 async def start(url: str, **options: Any) -> Queue:
-    """A program whose only job has these options, started anew."""
+    """A program with one job that has these options, started again."""
     queue = Queue(url)
 
     @queue.job(**options)

@@ -492,7 +492,7 @@ async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
     assert (seen.error_type, states(seen)["approve"]) == (AnswerError.__name__, "failed")
 
 
-async def test_a_wait_that_nobody_answers(queue: Queue, start: Start) -> None:
+async def test_a_wait_without_an_answer(queue: Queue, start: Start) -> None:
     flow = queue.flow("late", max_attempts=1)
     flow.external("approve", timeout="50ms")
     job = await flow.enqueue({})
@@ -539,7 +539,7 @@ async def test_a_step_waits_and_sleeps(queue: Queue, start: Start, path: str, ki
 
 
 async def test_a_step_that_waits_lets_other_steps_finish(queue: Queue, start: Start) -> None:
-    """Also those of the same name: the job is set aside when none is left that can go on."""
+    """Also branches of the same name: the job is set aside when none is left that can go on."""
     begun, go = asyncio.Event(), asyncio.Event()
 
     @queue.job(max_attempts=1)
@@ -610,7 +610,7 @@ async def test_why_names_the_waits_of_a_job(queue: Queue, start: Start) -> None:
 async def test_a_wrong_answer_that_came_early_is_dropped(
     queue: Queue, start: Start, path: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody knew what it has to look like. The job waits for the right one, and no attempt is spent."""
+    """Its schema was not known yet. The job waits for a valid answer, and no attempt is spent."""
     function, options = WAITS[kind]
     queue.register("waits", function, max_attempts=1, **options)
     job = await queue.enqueue("waits", {"path": path})

@@ -110,14 +110,14 @@ class Plan(NamedTuple):
     wait: str | None = None
     """A step that begins to wait; the job is parked."""
     overdue: str | None = None
-    """A wait that nobody answered in time."""
+    """A wait that got no answer in time."""
     failed: str | None = None
-    """A wait that failed: so does the job, by its policy."""
+    """A wait that failed; the job fails too, by its policy."""
     end: Outcome | None = None
 
 
 def plan(steps: Sequence[PlannedStep], facts: FlowFacts) -> Plan:
-    """What to do with a job whose steps come one after the other. `Completed` leaves its result to the caller."""
+    """What to do with a job that has its steps one after the other. `Completed` leaves its result to the caller."""
     if facts.cancelling is not None:
         return Plan(end=CancelAcknowledged(facts.cancelling))
     known_steps = facts.steps
@@ -176,7 +176,7 @@ class RetryInPlace(NamedTuple):
 
 
 class StepEnd(NamedTuple):
-    """What a call leaves of its step, and of its job if that does not go on."""
+    """What a call did to its step, and to its job if the job does not go on."""
 
     state: StepState
     result: str | None = None
@@ -236,12 +236,12 @@ def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
 
 
 def spent(end: StepEnd, tries: int) -> int:
-    """How many tries count when a call is over: one that was put off did not fail."""
+    """How many tries count when a call has ended: a postponed one did not fail."""
     return tries - (end.state is StepState.PENDING and end.error is None)
 
 
 def tries_before(state: StepState, attempt: int) -> int:
-    """How many tries of a step count. One that failed for good starts anew with its job's next attempt."""
+    """How many tries of a step count. A step that failed for good starts over with its job's next attempt."""
     return attempt if state is StepState.PENDING else 0
 
 
@@ -358,7 +358,7 @@ def interrupted(job: Transition, ran: bool) -> list[Interrupted]:
 
 
 def restarts_clock(job: Transition) -> bool:
-    """Whether the next attempt has all of its flow's time: it does not go on with the one before."""
+    """Whether the next attempt has all of its flow's time, because it does not continue the one before."""
     return job.event in ("job:retrying", "job:reclaimed", "job:requeued")
 
 
@@ -435,9 +435,9 @@ def check_mode(mode: str, step: str | None) -> None:
 
 
 def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
-    """Nobody knows what depends on a handler's step, so everything does that began after its first run or is around it.
+    """What depends on a handler's step is unknown, so everything counts that began after its first run or is around it.
 
-    A loop uses the same names again and again: single runs of them may have been earlier.
+    A loop uses the same names again and again, so single runs of a name may be from before.
     """
     first = min(one.place for one in steps if one.name == step)
     after = [one for one in steps if one.place >= first or step.startswith(f"{one.name}/")]

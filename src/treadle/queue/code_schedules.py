@@ -51,7 +51,9 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     if isinstance(given, str):
         given = {"cron": given}
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"schedule: {type(given).__name__} is neither cron nor options", field="schedule")
+        raise InvalidInput(
+            f"schedule: {type(given).__name__} is neither a cron text nor a dict of options", field="schedule"
+        )
     options: dict[str, Any] = {**({} if timezone is None else {"timezone": timezone}), **given}
     definition = schedule_fields({name: value for name, value in options.items() if name != "id"})
     Schedule(id=checked_id(options.get("id", "code")), topic="code", **definition)  # raises if the options are invalid

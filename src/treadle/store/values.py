@@ -1,4 +1,4 @@
-"""What travels between Treadle and a store when jobs and records are written; `views` has what is read."""
+"""The data that Treadle and a store exchange when jobs and records are written; `views` has the data for reads."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ class Refusal(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A small thing that the server keeps, such as an account: found by id or by its key, both unique in its kind."""
+    """A small document that the server keeps, such as an account: found by its id or its key, both unique per kind."""
 
     kind: str
     id: str
@@ -434,7 +434,7 @@ class Record(NamedTuple):
     created_at: int
     updated_at: int
     due: int | None = None
-    """When it wants to be looked at."""
+    """When it is due for another look."""
 
 
 class RecordWrite(NamedTuple):

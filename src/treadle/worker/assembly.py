@@ -224,7 +224,7 @@ class Assembly:
             self.on_drain()
 
     async def _follow_settings(self) -> None:
-        """And, because an idle worker's next heartbeat may be minutes away, whether it was asked to drain."""
+        """Also checks for a drain request, because an idle worker's next heartbeat may be minutes away."""
         await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
         await self.site.read()
         lease = self.slots.lease
@@ -260,7 +260,7 @@ class Assembly:
         waiting = [*self.slots.inbox.take_aside(), *self.slots.inbox.take_all()]
         running = list(self.slots.running())
         self.metrics.lease_losses += len(waiting)
-        log.warning("the lease is lost, and with it %d jobs", len(waiting) + len(running))
+        log.warning("the lease is lost, and %d jobs with it", len(waiting) + len(running))
         for attempt in running:
             self.job_lost(attempt)
         self._task(self._renew_lease())
@@ -286,7 +286,7 @@ class Assembly:
 
 
 def _functions_of(handler: Handler) -> list[Handler]:
-    """The handler itself, or those of a flow's steps."""
+    """The handler's function, or the functions of a flow's steps."""
     if isinstance(handler, FlowHandler):
         return [step.handler for step in handler.steps if step.handler is not None]
     return [handler]

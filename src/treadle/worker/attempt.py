@@ -35,7 +35,7 @@ class Attempt:
     message: str | None = None
     beaten_at = 0.0
     steps: JobSteps | None = None
-    """What its steps have done; None: it has none, or nobody has asked."""
+    """What its steps have done; None: it has none, or they were not read."""
     follow_ups: tuple[NewJob, ...] = ()
     """Jobs to store together with its completion."""
     delays_cancel = False

@@ -83,7 +83,7 @@ class FlowRunner:
         self.places = {name: place for place, name in enumerate(self.steps)}
         self.planned = handler.planned()
         self.any_function = next(iter(functions.values()), None) or Function(handler)
-        """For the context of a `when` whose step has no code."""
+        """For the context of a `when` on a step without code."""
         self.begin = begin
         self.store = store
         self.writer = writer
@@ -323,7 +323,7 @@ class FlowAttempt:
             self._steps.read(await self._runner.store.step_results(self._attempt.job.n, unread))
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait for the next try; True if the attempt was interrupted meanwhile."""
+        """Wait for the next try; True if the attempt was interrupted while waiting."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._interrupt() is None:
             await asyncio.sleep(min(left, PAUSE_LOOK_S))

@@ -67,9 +67,9 @@ class JobSteps:
         self._under_way: dict[StepKey, int] = {}
         """Which try of them is running."""
         self._untold: set[StepKey] = set()
-        """Steps with news that nobody has written."""
+        """Steps with unwritten news."""
         self._unknown: set[StepKey] = set()
-        """Those of them that nobody knows to be under way."""
+        """Those of them that are not stored as under way."""
         self._reports: dict[StepKey, Report] = {}
         self._flagged = loaded is not None
         self._last: list[StepWrite] = []
@@ -81,7 +81,7 @@ class JobSteps:
         self._paused: dict[StepKey, Blocked] = {}
         self._failed_wait: ClaimedStep | None = None
         self.suspended: Parked | Snoozed | None = None
-        """Set when no branch of the handler could go on: how the attempt ends, whatever the handler does now."""
+        """Set when no branch of the handler could go on: how the attempt ends, no matter what it does now."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class JobSteps:
         return {name: one.result for name, one in self.by_name.items() if one.state in DONE}
 
     def unread(self) -> list[StepKey]:
-        """Completed steps whose results were too large to come with the claim."""
+        """Completed steps with results too large to come with the claim."""
         return list(self._unread)
 
     def read(self, results: Mapping[StepKey, str]) -> None:
@@ -229,11 +229,11 @@ class JobSteps:
         return Checkpoint(n, token, ran_ms, steps, used, progress, _storable(message), flagged, grace_ms)
 
     def has_begun(self, before: float) -> bool:
-        """Whether a step has been under way since before this time and nobody knows."""
+        """Whether a step has been under way since before this time and is not stored so."""
         return any(self._begun.get(step, math.inf) <= before for step in self._unknown)
 
     def news(self) -> Checkpoint | None:
-        """Steps that have been under way for a while and that nobody knows of yet, and how far they are."""
+        """Steps that have run for a while and are not stored yet, and how far they are."""
         # A function that was given up may still report its progress.
         return self.under_way() if any(step in self._under_way for step in list(self._untold)) else None
 

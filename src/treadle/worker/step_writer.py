@@ -44,7 +44,7 @@ class StepWriter:
         await self._add(attempt, checkpoint)
 
     def post(self, attempt: Attempt, checkpoint: Checkpoint) -> None:
-        """News that nobody waits for. It goes the same way, or an older state could overtake a newer one."""
+        """News that no caller waits for. It takes the same path, or an older state could overtake a newer one."""
         if not attempt.lost:
             self._add(attempt, checkpoint).add_done_callback(_ignore)
 

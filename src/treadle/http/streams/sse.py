@@ -38,7 +38,7 @@ SEND_S = 60.0
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 ENDINGS = frozenset(f"job:{name}" for name in "completed failed cancelled expired deleted".split())
 
-WithSnapshot = Annotated[bool, Query(description="send the jobs as they are now first")]
+WithSnapshot = Annotated[bool, Query(description="first send the jobs in their current state")]
 After = Annotated[
     str | None,
     Query(alias="lastEventId", max_length=100, description="for clients that can't send the header Last-Event-ID"),
@@ -223,7 +223,7 @@ class StreamResponse(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            log.info("a reader of a stream took nothing for %d s: hung up", SEND_S)
+            log.info("a stream was closed: its reader took nothing for %d s", SEND_S)
         finally:
             await self._stream.close()
 

@@ -521,7 +521,7 @@ SELECT l.topic, x.status, sum(x.count) FROM (
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2
 
 -- name: running_counts
--- Running jobs by topic, without those that were asked to stop.
+-- Running jobs by topic, without the ones that were asked to stop.
 SELECT l.topic, count(*) FROM {running} r JOIN {jobs} j ON j.n = r.n JOIN {lanes} l ON l.lane = j.lane
 WHERE r.cancel_at IS NULL GROUP BY 1
 
@@ -783,7 +783,7 @@ UPDATE {jobs} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) 
 UPDATE {ready} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
 
 -- name: started_in_time
--- Jobs whose deadline no longer concerns them.
+-- Jobs that no longer need their deadline.
 UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps

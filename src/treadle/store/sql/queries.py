@@ -117,7 +117,7 @@ def told_events(dialect: str) -> str:
 
 @cache
 def step_columns(dialect: str, job: str) -> Mapping[str, str]:
-    """What is derived from the steps of the job whose number is `job`: each part of a query by its name."""
+    """What is derived from the steps of job number `job`: each part of a query by its name."""
     return {name: _fill("{%s}" % name, dialect).replace("{job}", job) for name in _FRAGMENTS}
 
 

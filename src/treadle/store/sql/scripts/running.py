@@ -56,7 +56,7 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
 
 
 def _keep_steps(settlements: Sequence[Settlement], now: int, starts: Mapping[int, int | None]) -> Script[None]:
-    """Also of those that a cancel ends in another way: what a step has done, it has done."""
+    """Also for attempts that a cancel ends: what a step has done stays done."""
     effects = [(one.job, one.effects) for one in settlements if one.effects]
     if new := [job.n for job, some in effects if some.steps and not job.flags & STEPS]:
         yield "flag_steps", numbers(new)

@@ -52,7 +52,7 @@ def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tup
 def write_steps(
     writes: Iterable[tuple[int, StepWrite]], now: int, starts: Mapping[int, int | None] = NO_STARTS
 ) -> Script[None]:
-    """The newest of each step, with the results that are kept apart and the events of those that completed.
+    """The newest news of each step, with the results that are stored separately and the events of completed steps.
 
     `starts`: when the jobs began, which is never later than their steps.
     """
@@ -130,7 +130,7 @@ def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = Non
 
 
 def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
-    """Steps of jobs whose attempt ended in the middle of one, or which will not go on."""
+    """Steps of jobs that ended an attempt inside a step, or that will not go on."""
     alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for move in moves:
         if move.facts.flags & STEPS:
@@ -275,7 +275,7 @@ def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
 
 
 def run_again(steps: Mapping[int, Iterable[ClaimedStep]]) -> Script[None]:
-    """Declared steps are pending again; those that a handler makes are forgotten."""
+    """Declared steps are pending again; steps that a handler makes are forgotten."""
     rows = [{"n": n, "name": step.name, "key": step.key} for n, some in steps.items() for step in some]
     if rows:
         for query in ("forget_step_results", "drop_answers", "reset_steps", "forget_steps"):
