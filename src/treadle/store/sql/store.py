@@ -18,7 +18,7 @@ from treadle.store.sql import lists, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
-from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
+from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row, storable
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.values import (
     Advanced,
@@ -370,7 +370,7 @@ class SqlStore(ABC):
     async def steps(
         self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
     ) -> StepPage | None:
-        if not is_job_id(id) or not _storable(step):
+        if not is_job_id(id) or not storable(step):
             return None
         [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
         page = {"id": id, "name": step, "most": max_result_bytes, "top": limit, "skip": offset}
@@ -450,7 +450,7 @@ class SqlStore(ABC):
     # -- records -------------------------------------------------------------------------------
 
     async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
-        rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
+        rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if storable(kind, id)]
         sql, document = self.queries["get_records"].sql, to_json(rows).decode()
         found = [Record(*row) for row in await self.read_small(sql, [document])] if rows else []
         by_id = {(record.kind, record.id): record for record in found}
@@ -465,7 +465,7 @@ class SqlStore(ABC):
         newest: bool = False,
         limit: int = 1000,
     ) -> Sequence[Record]:
-        if not _storable(kind, key or ""):
+        if not storable(kind, key or ""):
             return []
         if key is not None:
             rows = await self._ask("record_by_key", [{"kind": kind, "key": key}])
@@ -478,7 +478,7 @@ class SqlStore(ABC):
     async def write_records(
         self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
     ) -> Sequence[Record | None]:
-        if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
+        if not all(storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
         if rates and writes and not atomic:
             raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
@@ -486,16 +486,8 @@ class SqlStore(ABC):
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
-        rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
+        rows = [{"kind": kind, "id": id} for kind, id in wanted if storable(kind, id)]
         return len(await self._change("drop_records", rows)) if rows else 0
 
 
 _UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no database can store it"
-
-
-def _storable(*texts: str) -> bool:
-    """No other name can exist, and each database would fail on it differently."""
-    try:
-        return b"\x00" not in "".join(texts).encode()
-    except UnicodeEncodeError:
-        return False
