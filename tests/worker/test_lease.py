@@ -66,9 +66,9 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
 async def test_a_long_job_is_never_reclaimed(queue: Queue, start: Start) -> None:
     @queue.job
     async def long() -> None:
-        await asyncio.sleep(2)  # longer than several leases
+        await asyncio.sleep(3.5)  # longer than several leases
 
-    await start(queue, lease="300ms", maintenance=False)
+    await start(queue, lease="1s", maintenance=False)
     job = await ended(queue, await long.enqueue())
     assert (job.status, job.attempt) == ("completed", 1)
 
@@ -79,11 +79,11 @@ async def test_a_clock_that_is_an_hour_off_does_not_matter(
 ) -> None:
     @queue.job
     async def long() -> None:
-        await asyncio.sleep(1)  # longer than several leases
+        await asyncio.sleep(2.5)  # longer than two leases
 
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    await start(queue, lease="300ms")
+    await start(queue, lease="1s")
     job = await ended(queue, await long.enqueue())
     assert (job.status, job.attempt) == ("completed", 1)
 

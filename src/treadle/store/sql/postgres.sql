@@ -170,7 +170,8 @@ WITH live AS MATERIALIZED (
     ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
 ), told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
-    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now
+    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done
+    WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
 
@@ -331,6 +332,7 @@ written AS MATERIALIZED (
     SELECT n, 'job:step:completed', CASE key WHEN '' THEN name ELSE name || ' (' || key || ')' END,
         json_strip_nulls(json_build_object('step', name, 'stepAttempt', attempt, 'key', nullif(key, ''), 'durationMs', ago)), now
     FROM written WHERE state = 'completed'
+    RETURNING n
 ), flagged AS (
     UPDATE {jobs} j SET flags = j.flags | 32 FROM kept
     WHERE j.n = ANY((SELECT $6::text::bigint[])::bigint[]) AND j.n = kept.ns[width_bucket(j.n, kept.ns)] AND (j.flags & 32) = 0
@@ -358,6 +360,7 @@ SELECT coalesce(array_agg(n), '{}') FROM mine
 
 -- name: settle_flows
 -- Complete jobs with their last steps. As settle_completed, with $7 topics, $8 which of them, $9 results, $10 times.
+-- `told` looks at `told_steps` so that the last steps are told first: the parts of a statement run in any order.
 WITH live AS MATERIALIZED (
     SELECT l.id, l.worker_id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
 ), gone AS (
@@ -394,6 +397,7 @@ WITH live AS MATERIALIZED (
     ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
 ), told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
-    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now
+    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done
+    WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
