@@ -102,7 +102,7 @@ async def jobs(page: Page) -> Response:
 
 async def _error_types(page: Page) -> list[str]:
     """To complete `error:` with, the most frequent of the newest failures first."""
-    groups = sorted(await page.state.failures.get(), key=lambda one: -len(one.times))
+    groups = sorted(await page.state.failures.get(), key=lambda one: -len(one.ended))
     return list(dict.fromkeys(one.type for one in groups if one.type.isidentifier()))[:MOST_TYPES]
 
 

@@ -35,6 +35,8 @@ JOINS = {
 }
 # The places that keep the time of their jobs.
 TIMED = ("ready", "later", "held")
+# The places that keep the lane of their jobs, which is the topic, the capability and the type of worker.
+LANED = (*TIMED, "parked")
 # SQLite rejects statements of more than a million bytes.
 MAX_STATEMENT = 900_000
 # PostgreSQL and SQLite count the values of a statement in 15 bits.
@@ -360,10 +362,17 @@ def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[s
     if listing.below is not None:
         conditions.append(f"p.n < {build.bind(listing.below)}")
     if listing.topic is not None:
-        topic = "p.topic" if source.place == "outcomes" else source.job_column("topic")
-        conditions.append(f"{topic} = {build.bind(listing.topic)}")
+        conditions.append(_of_topic(build, listing.topic, source))
     if listing.scope is not None:
         conditions.append(f"{source.job_column('scope')} = {build.bind(listing.scope)}")
     if listing.scope_id is not None:
         conditions.append(f"{source.job_column('scope_id')} = {build.bind(listing.scope_id)}")
     return conditions
+
+
+def _of_topic(build: Builder, topic: str, source: _Source) -> str:
+    if source.place in LANED:  # its own column: no job has to be looked up, and `ready` is ordered by it
+        lanes = f"SELECT l.lane FROM {build.table('lanes')} l WHERE l.topic = {build.bind(topic)}"
+        return source.dialect.among("p.lane", lanes)
+    column = "p.topic" if source.place == "outcomes" else source.job_column("topic")
+    return f"{column} = {build.bind(topic)}"

@@ -482,9 +482,9 @@ class SqlStore(ABC):
         await self._without_secrets([*told.values()])
         return found
 
-    async def stats(self, topic: str | None = None, since: int | None = None) -> Stats:
+    async def stats(self, topic: str | None = None, since: int | None = None, *, live: bool = True) -> Stats:
         minute = -(2**40) if since is None else since // 60_000
-        topics = await self._live_counts()
+        topics = await self._live_counts() if live else {}
         run_ms = 0
         for name, status, count, ran in await self._ask("ended_counts", [{"minute": minute}]):
             topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
