@@ -29,9 +29,7 @@ class State:
         self.counts: CachedAnswer[dict[str, int | None]] | OneAnswer[dict[str, int | None]] = CachedAnswer(
             2.0, lambda: count_jobs(store, JobSearch())
         )
-        self.stats: CachedAnswer[QueueStats] | OneAnswer[QueueStats] = CachedAnswer(
-            2.0, lambda: overview.ended(store)
-        )
+        self.stats: CachedAnswer[QueueStats] | OneAnswer[QueueStats] = CachedAnswer(2.0, lambda: overview.ended(store))
         self.failures: CachedAnswer[list[FailureGroup]] | OneAnswer[list[FailureGroup]] = CachedAnswer(
             5.0, lambda: failures.failure_groups(store)
         )

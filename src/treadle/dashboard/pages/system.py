@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from treadle.accounts import SUPERUSERS, USERS, AccountNotFound
 from treadle.accounts.account import SCOPES
-from treadle.dashboard import words
+from treadle.dashboard import house, words
 from treadle.dashboard.asking import Field, Question
 from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.audit_rows import audit_rows
@@ -23,7 +23,7 @@ from treadle.insights.lists import COUNT_CAP
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import InvalidInput, JobNotFound, VersionConflict
-from treadle.model.job import checked_topic, from_ms, rfc3339
+from treadle.model.job import checked_topic, rfc3339
 from treadle.policy import rules
 from treadle.policy.rules import InvalidRule, RequestFacts
 from treadle.store.views import Finding
@@ -91,7 +91,8 @@ async def _show(
         checked_at=state.checkup.at,
         findings=wrong,
         passed=[one for one in findings or () if one.level == "ok"],
-        house=await _house(page),
+        leaders=await house.leaders(state.queue, (await state.now.get()).leaders),
+        migrations=await house.migrations(state.queue),
         retention=retention
         or {
             "stale_after": format_ms(settings.stale_after_ms),
@@ -126,20 +127,6 @@ def _users_words(count: int, verified: int) -> str:
         if count < LISTED_USERS
         else "1,000 users or more"
     )
-
-
-async def _house(page: Page) -> list[tuple[str, str]]:
-    now = await page.state.now.get()
-    waiting = await page.state.queue.store.migrate(dry_run=True)
-    leaders = [
-        ("Leader", f"{one.worker}, {one.name}, until {words.time_of_day(from_ms(one.until))} UTC")
-        for one in now.leaders
-    ]
-    return [
-        *(leaders or [("Leader", "none: no worker or server that keeps house is running")]),
-        ("Migrations", f"waiting: {', '.join(waiting)}" if waiting else "code and database agree"),
-        ("Database", page.state.database),
-    ]
 
 
 # -- retention -------------------------------------------------------------------------------------
@@ -318,7 +305,9 @@ async def make_key(page: Page) -> Response:
     try:
         expires = time_of(given["expires_at"], page.now, "expires_at") if given["expires_at"] else None
         scopes = given["scopes"].replace(",", " ").split()
-        key, secret = await page.state.server.accounts.api_keys.create(given["name"], scopes, expires)
+        key, secret = await page.state.server.accounts.api_keys.create(
+            given["name"], scopes, expires, created_by=page.actor.name
+        )
     except InvalidInput as error:
         problems = {"expires_at" if name == "expiresAt" else name: text for name, text in problem_of(error).items()}
         return await ask_page(page, _key_question(page, given, problems), section="System", status=400)

@@ -55,8 +55,9 @@ class WorkerRow:
     jobs: Sequence[RunningJob]
     more_jobs: int
     jobs_url: str
-    drain_url: str
-    """Empty: it can't be drained from here."""
+    change_url: str
+    """To drain it, or to let it go on; empty if neither can be done from here."""
+    draining: bool
 
 
 async def workers(page: Page) -> Response:
@@ -119,9 +120,10 @@ def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leader
         shown,
         max(worker.running - len(shown), 0),
         page.url("/jobs", status="processing", filter=f'lockedBy = "{worker.name}"'),
-        page.url("/workers/drain", worker=worker.name)
-        if worker.slots and not worker.draining and not page.read_only
+        page.url("/workers/undrain" if worker.draining else "/workers/drain", worker=worker.name)
+        if worker.slots and not page.read_only
         else "",
+        worker.draining,
     )
 
 
@@ -160,6 +162,32 @@ async def drain(page: Page) -> Response:
     await page.state.audit.add(page.actor, "drain", worker.name, reason=await page.field("reason"))
     page.state.forget()
     return page.redirect(page.url("/workers"), f"{worker.name} was asked to drain.")
+
+
+async def ask_undrain(page: Page) -> Response:
+    worker = await _drainable(page, page.query("worker"))
+    question = Question(
+        f"Let {worker.name} go on?",
+        page.url("/workers/undrain"),
+        "Let it go on",
+        page.url("/workers"),
+        "Let it drain",
+        lines=[
+            "It claims jobs again, as if it had never been asked to drain.",
+            "It learns this from its next heartbeat. If its last job ends before that, it stops nevertheless.",
+            f"It runs {words.plural(worker.running, 'job')} now.",
+        ],
+        hidden=[("worker", worker.name)],
+    )
+    return await ask(page, question, section="Workers")
+
+
+async def undrain(page: Page) -> Response:
+    worker = await _drainable(page, await page.field("worker"))
+    await page.state.queue.undrain(worker.name)
+    await page.state.audit.add(page.actor, "undrain", worker.name)
+    page.state.forget()
+    return page.redirect(page.url("/workers"), f"{worker.name} was asked to go on.")
 
 
 async def _drainable(page: Page, name: str) -> LiveWorker:

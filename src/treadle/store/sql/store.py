@@ -31,6 +31,7 @@ from treadle.store.values import (
     Checkpoint,
     Claimed,
     ClaimedSteps,
+    DutyReport,
     FollowUpsBusy,
     Graces,
     Holding,
@@ -50,6 +51,7 @@ from treadle.store.values import (
 from treadle.store.views import (
     ANY_SIZE,
     FOREVER,
+    AppliedMigration,
     Backlog,
     Changes,
     EndedCount,
@@ -166,6 +168,9 @@ class SqlStore(ABC):
     async def migrate(self, *, dry_run: bool = False) -> list[str]:
         missing = await self.missing_migrations()
         return missing if dry_run or not missing else await self.apply_migrations()
+
+    async def migrations(self) -> Sequence[AppliedMigration]:
+        return [AppliedMigration(*row) for row in await self._ask("applied_migrations")]
 
     async def bring_up_to_date(self, migrate: bool) -> None:
         """Migrate, or raise SchemaMismatch if that is necessary."""
@@ -454,8 +459,9 @@ class SqlStore(ABC):
             )
         return found
 
-    async def drain(self, worker: str) -> bool:
-        return bool(await self._change("drain_worker", [{"worker": worker}], [wakeups.CANCEL]))
+    async def drain(self, worker: str, draining: bool = True) -> bool:
+        row = {"worker": worker, "draining": draining}
+        return bool(await self._change("drain_worker", [row], [wakeups.CANCEL]))
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         if not is_job_id(id):
@@ -539,12 +545,18 @@ class SqlStore(ABC):
             for name, paused in await self._ask("list_topics")
         ]
 
-    async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        query = "elect" if ttl_ms else "resign"
-        return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
+    async def elect(self, name: str, holder: str, ttl_ms: int, duties: Sequence[DutyReport] = ()) -> bool:
+        row = {"name": name, "holder": holder}
+        if not ttl_ms:
+            return bool(await self._change("resign", [row]))
+        report = [one._asdict() for one in duties]
+        return bool(await self._change("elect", [{**row, "ms": ttl_ms, "duties": report}]))
 
     async def leaders(self) -> Sequence[Leadership]:
-        return [Leadership(*row) for row in await self._ask("leaders")]
+        return [
+            Leadership(name, holder, until, since, reported, [DutyReport(**one) for one in from_json(duties or "[]")])
+            for name, holder, until, since, reported, duties in await self._ask("leaders")
+        ]
 
     async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
