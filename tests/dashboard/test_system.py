@@ -179,7 +179,9 @@ async def test_the_leader_s_work_is_shown(visitor: Visitor) -> None:
         ],
     )
     text = await visitor.text("/_/system")
-    assert re.search(r"Leader: worker-1 since (now|\d+s ago) , holds the lock until [\d:]{8} UTC, reported (now|\d+s ago)", text)
+    assert re.search(
+        r"Leader: worker-1 since (now|\d+s ago) , holds the lock until [\d:]{8} UTC, reported (now|\d+s ago)", text
+    )
     assert "Take back lost jobs every 5s 1m ago 3 ms in 2m 2 reclaimed" in text
     assert re.search(r"Schedules as they are due \d+s ago 1 ms – nothing was due; no schedule is enabled", text)
     assert "Retention every 15m not yet – – –" in text
