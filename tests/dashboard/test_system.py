@@ -9,7 +9,7 @@ from tests.dashboard.visitor import ROOT, Visitor, flash, words
 from tests.http.api import PASSWORD
 from treadle.dashboard.words import date_time
 from treadle.model.job import from_ms
-from treadle.queue.audit import AuditLog
+from treadle.queue.audit import Actor, AuditLog
 from treadle.store.values import DutyReport
 
 RULE = '@request.auth.id != "" && createdBy = @request.auth.id'
@@ -243,3 +243,40 @@ async def test_what_is_done_to_schedules_and_templates_is_logged(visitor: Visito
     text = await visitor.text("/_/system")
     for sentence in ("Made the schedule daily", "Ran the schedule daily", "Switched off the template report"):
         assert sentence in text
+
+
+async def test_what_the_doctor_warns_about_is_on_the_overview_too(visitor: Visitor) -> None:
+    await visitor.queue.site.change({"enqueue_rule": '@request.auth.id != ""'})
+    assert "enqueue_rule names no scopeId" in await visitor.text("/_/system?check=1")
+    assert "enqueue_rule names no scopeId: users can enqueue jobs in the name of others" in await visitor.text("/_/")
+
+
+async def test_older_entries_of_the_audit_log_are_on_the_next_page(visitor: Visitor) -> None:
+    log = AuditLog(visitor.queue)
+    for number in range(105):
+        await log.add(Actor("ann@example.com"), "cancel", f"job-{number:03d}")
+    first = await visitor.text("/_/system")
+    assert "job-104" in first
+    assert "job-005" in first
+    assert "job-004" not in first
+    page = (await visitor.get("/_/system")).text
+    older = re.search(r'href="([^"]+)">Older<', page)
+    assert older
+    assert ">Newer<" not in page
+    page = (await visitor.get(html.unescape(older[1]).partition("#")[0])).text
+    assert "job-004" in words(page)
+    assert "job-005" not in words(page)
+    assert ">Older<" not in page
+    assert 'href="/_/system#audit">Newer<' in page
+    found = await visitor.get("/_/system?audit=job-10&page=9")
+    assert "No entry has" in words(found.text)
+
+
+async def test_a_rule_without_a_scope_is_warned_about_at_its_field(visitor: Visitor) -> None:
+    warned = "The rule names no scopeId : users can enqueue in the name of others"
+    assert warned not in await visitor.text("/_/system")
+    rules = {"manage_rule": "", "http_enabled": "1", "allowed_topics": ""}
+    draft = await visitor.post("/_/system/access", enqueue_rule='@request.auth.id != ""', **rules, **{"try": "1"})
+    assert warned in words(draft.text)
+    draft = await visitor.post("/_/system/access", enqueue_rule="scopeId = @request.auth.id", **rules, **{"try": "1"})
+    assert warned not in words(draft.text)

@@ -15,6 +15,7 @@ from treadle.insights.failures import FailureGroup
 from treadle.insights.overview import CachedAnswer, Now, OneAnswer
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
+from treadle.queue.doctor import examine
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class State:
         self.schedules: CachedAnswer[Sequence[FailingSchedule]] | OneAnswer[Sequence[FailingSchedule]] = CachedAnswer(
             5.0, lambda: failing_schedules(queue)
         )
-        self.checkup = Checkup(store.examine)
+        self.checkup = Checkup(lambda: examine(store, queue.settings))
         self.database = _database_words(queue.url)
 
     def for_one_page(self) -> State:

@@ -247,8 +247,9 @@ class Store(Protocol):
     async def leaders(self) -> Sequence[Leadership]:
         """The current leaders, with their last reports."""
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
-        """Delete jobs that ended longer ago than this, with all their rows."""
+    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
+        """Delete jobs that ended longer ago than this, with all their rows. A `dry_run` only counts them, up to the
+        limit."""
 
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""

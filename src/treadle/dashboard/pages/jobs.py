@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from treadle.dashboard import words
 from treadle.dashboard.columns import COLUMNS, Column, as_query, chosen
+from treadle.dashboard.forms import page_number
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import job_row
 from treadle.insights.search import STALE, FoundJobs, JobSearch, find_jobs
@@ -68,7 +69,7 @@ async def _found(page: Page, search: JobSearch, number: int) -> tuple[FoundJobs,
 
 async def jobs(page: Page) -> Response:
     texts = page.request.query_params.getlist("q")
-    search, number = search_of(page.request.query_params), _page_number(page.query("page"))
+    search, number = search_of(page.request.query_params), page_number(page.query("page"), MAX_PAGE)
     if len(texts) > 1:  # the chips and the box: one text has one address
         search = replace(search, q=" ".join(text.strip() for text in texts).strip()[:500])
         return page.redirect(page.url("/jobs", **search_query(search, cols=as_query(columns_of(page)))))
@@ -108,10 +109,6 @@ async def _error_types(page: Page) -> list[str]:
 
 def columns_of(page: Page) -> Sequence[Column]:
     return chosen(page.request.query_params.getlist("cols"))
-
-
-def _page_number(text: str) -> int:
-    return min(max(int(text), 1), MAX_PAGE) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
 def _list(page: Page, search: JobSearch, number: int, found: FoundJobs) -> dict[str, Any]:

@@ -558,7 +558,9 @@ class SqlStore(ABC):
             for name, holder, until, since, reported, duties in await self._ask("leaders")
         ]
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
+    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
+        if dry_run:
+            return len(await self._ask("old_outcomes", [{"age": ended_before_ms, "top": limit}]))
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
 
     async def tidy(self) -> None:

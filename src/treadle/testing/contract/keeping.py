@@ -99,7 +99,10 @@ class PruneContract(ContractPart):
         old = [await bench.make(state) for state in ENDED]
         await bench.pass_time(2 * HOUR)
         young = [await bench.make(state) for state in ENDED]
+        assert await bench.store.prune(HOUR, dry_run=True) == 4
+        assert await bench.store.prune(HOUR, 3, dry_run=True) == 3
         assert await bench.store.prune(HOUR) == 4
+        assert await bench.store.prune(HOUR, dry_run=True) == 0
         assert await bench.statuses([*old, *young]) == [None] * 4 + [Status(state) for state in ENDED]
 
     async def test_what_lives_is_kept_however_old(self, bench: Workbench) -> None:
