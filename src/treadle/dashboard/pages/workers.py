@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -80,10 +81,11 @@ async def _context(page: Page) -> dict[str, Any]:
     leaders = {one.worker for one in now.leaders}
     rows = [_row(page, worker, running, now.at, leaders) for worker in now.workers]
     used, slots = sum(row.running for row in rows), sum(row.slots for row in rows)
-    silent = sum(row.silent for row in rows)
-    told = [f"{used:,} of {slots:,} slots in use", f"{len(rows) - silent} live"] + (
-        [f"{silent} silent"] if silent else []
-    )
+    states = Counter(row.state for row in rows)
+    told = [
+        f"{used:,} of {slots:,} slots in use",
+        ", ".join(f"{states[state]} {state}" for state in ("live", "draining", "silent") if states[state]),
+    ]
     lease = page.state.queue.settings.lease_ms
     return {
         "workers": sorted(rows, key=lambda row: (not row.silent, row.name)),
@@ -133,7 +135,7 @@ def _state(worker: LiveWorker, silent: bool, left: str) -> tuple[str, str, str, 
         return "silent", f"its jobs move in {left}", "errors", "failed"
     if worker.draining:
         note = f"finishes {words.plural(worker.running, 'job')}" if worker.running else "stops at its next heartbeat"
-        return "draining", note, "st_cancelling", "cancelling"
+        return "draining", note, "drain", "cancelling"
     return "live", "works" if worker.running else "waits for jobs", "st_completed", "completed"
 
 
@@ -167,7 +169,7 @@ async def drain(page: Page) -> Response:
 async def ask_undrain(page: Page) -> Response:
     worker = await _drainable(page, page.query("worker"))
     question = Question(
-        f"Let {worker.name} go on?",
+        f"Undo the drain of {worker.name}?",
         page.url("/workers/undrain"),
         "Let it go on",
         page.url("/workers"),
