@@ -19,7 +19,7 @@ def test_workers_are_listed(treadle: Command) -> None:
     assert treadle("workers", "list").done().out == "no workers\n"
     lease(treadle)
     head, line = treadle("workers", "list").done().out.splitlines()
-    assert head.split() == ["name", "state", "running", "slots", "topics", "version"]
+    assert head.split() == ["NAME", "STATE", "RUNNING", "SLOTS", "TOPICS", "VERSION"]
     assert line.split() == ["host:7/b", "idle", "0", "4", "mail,", "video", "1.0"]
     [listed] = treadle("workers", "list", "--json").done().json["items"]
     assert listed == {

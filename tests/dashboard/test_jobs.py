@@ -201,6 +201,7 @@ async def test_a_page_reads_the_state_of_the_queue_once(
     sqlite_visitor: Visitor, asked: Counter[str], path: str
 ) -> None:
     await sqlite_visitor.failed_job(max_attempts=1)
+    await sqlite_visitor.text("/_/system?check=1")  # the doctor asks on its own, once a minute
     asked.clear()
     await sqlite_visitor.text(f"/_{path}")
     counts = {verb: asked[verb] for verb in ("topics", "workers", "failed_groups")}

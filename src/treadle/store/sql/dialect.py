@@ -64,10 +64,6 @@ class Dialect(ABC):
     def contains(self, whole: str, part: str) -> str: ...
 
     @abstractmethod
-    def among(self, column: str, select: str) -> str:
-        """The column has a value of this select, which is read once."""
-
-    @abstractmethod
     def everything(self) -> str:
         """A limit without effect, except that the planner computes the select's columns only once."""
 
@@ -103,9 +99,6 @@ class Sqlite(Dialect):
 
     def contains(self, whole: str, part: str) -> str:
         return f"instr({whole}, {part}) > 0"
-
-    def among(self, column: str, select: str) -> str:
-        return f"{column} IN ({select})"
 
     def everything(self) -> str:
         return "LIMIT -1"
@@ -160,9 +153,6 @@ class Postgres(Dialect):
 
     def contains(self, whole: str, part: str) -> str:
         return f"strpos({whole}, {part}) > 0"
-
-    def among(self, column: str, select: str) -> str:
-        return f"{column} = ANY (ARRAY({select}))"
 
     def everything(self) -> str:
         return "OFFSET 0"
