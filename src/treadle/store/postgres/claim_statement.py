@@ -10,21 +10,41 @@ from __future__ import annotations
 from functools import cache
 
 from treadle.store.sql.queries import load
+from treadle.store.sql.scripts.lanes import MERGED
 
-# The same number is in the statement.
-MERGED = 16
-
-_ONE = """SELECT l.lane, $5::bigint AS most FROM lane l
-"""
-_SEVERAL = """SELECT l.lane, $5::bigint AS most FROM lane l WHERE (SELECT cardinality(h.lanes) FROM heads h) = 1
+# `lane`: the lanes with ready jobs, by their heads; empty ones end here. `share`: how many rows to take from each, found
+# without a lock. That many are then locked, even if they are different rows by then.
+_SEVERAL = """), lane AS MATERIALIZED (
+    SELECT l.lane, p.rate_limit IS NOT NULL AS rated, coalesce(m.rank, -2147483648) AS mark_rank,
+        coalesce(m.run_at, -1) AS mark_at, coalesce(m.n, -1) AS mark_n,
+        row_number() OVER (ORDER BY head.rank, head.run_at, head.n) AS nth, head.rank, head.run_at, head.n
+    FROM me, unnest($2::text[]) AS w(topic) CROSS JOIN unnest($3::text[]) AS c(capability)
+    CROSS JOIN unnest($4::text[]) AS y(worker_type)
+    CROSS JOIN LATERAL (SELECT x.lane FROM treadle.lanes x
+        WHERE x.topic = w.topic AND x.capability = c.capability AND x.worker_type = y.worker_type OFFSET 0) l
+    LEFT JOIN treadle.topics p ON p.topic = w.topic
+    LEFT JOIN LATERAL (SELECT u.rank, u.run_at, u.n
+        FROM unnest($8::int[], $9::int[], $10::bigint[], $11::bigint[]) AS u(lane, rank, run_at, n)
+        WHERE u.lane = l.lane) m ON true
+    CROSS JOIN LATERAL (SELECT r.rank, r.run_at, r.n FROM treadle.ready r WHERE r.lane = l.lane
+        AND (r.rank, r.run_at, r.n) > (coalesce(m.rank, -2147483648), coalesce(m.run_at, -1), coalesce(m.n, -1))
+        ORDER BY r.rank, r.run_at, r.n LIMIT 1) head
+    WHERE p.paused_until IS NULL OR p.paused_until <= me.now
+), heads AS MATERIALIZED (
+    SELECT array_agg(l.lane ORDER BY l.nth) AS lanes, array_agg(l.mark_rank ORDER BY l.nth) AS ranks,
+        array_agg(l.mark_at ORDER BY l.nth) AS times, array_agg(l.mark_n ORDER BY l.nth) AS numbers FROM lane l
+), share AS MATERIALIZED (
+    SELECT l.lane, $5::bigint AS most FROM lane l WHERE (SELECT cardinality(h.lanes) FROM heads h) = 1
     UNION ALL
     SELECT m.lane, count(*) FROM (SELECT x.* FROM ({branches}) x ORDER BY x.rank, x.run_at, x.n LIMIT $5) m
     WHERE (SELECT cardinality(h.lanes) FROM heads h) > 1 {cut} GROUP BY m.lane
+), picked AS MATERIALIZED (
+    SELECT q.*, row_number() OVER (ORDER BY q.rank, q.run_at, q.n) AS place FROM (
+        SELECT x.*, l.rated FROM me, share s JOIN lane l ON l.lane = s.lane CROSS JOIN LATERAL (
+            SELECT r.ctid AS tid, r.lane, r.rank, r.run_at, r.n, r.attempt, r.max_attempts, r.flags FROM treadle.ready r
+            WHERE r.lane = l.lane AND (r.rank, r.run_at, r.n) > (l.mark_rank, l.mark_at, l.mark_n)
+            ORDER BY r.rank, r.run_at, r.n LIMIT s.most FOR UPDATE SKIP LOCKED) x) q
 """
-_HEADS = """heads AS MATERIALIZED (
-    SELECT array_agg(l.lane ORDER BY l.nth) AS lanes, array_agg(l.mark_rank ORDER BY l.nth) AS ranks,
-        array_agg(l.mark_at ORDER BY l.nth) AS times, array_agg(l.mark_n ORDER BY l.nth) AS numbers FROM lane l
-), """
 _BRANCH = """
         (SELECT r.lane, r.rank, r.run_at, r.n FROM treadle.ready r WHERE r.lane = (SELECT lanes[{i}] FROM heads)
             AND (r.rank, r.run_at, r.n) > ((SELECT ranks[{i}] FROM heads), (SELECT times[{i}] FROM heads),
@@ -42,4 +62,4 @@ def claim_statement(lanes: int) -> str:
     branches = " UNION ALL".join(_BRANCH.replace("{i}", str(i + 1)) for i in range(min(lanes, MERGED)))
     cut = _CUT.replace("{next}", str(MERGED + 1)) if lanes > MERGED else ""
     several = _SEVERAL.replace("{branches}", branches).replace("{cut}", cut)
-    return sql.replace("share AS MATERIALIZED", _HEADS + "share AS MATERIALIZED").replace(_ONE, several)
+    return sql[: sql.index("), lane AS")] + several + sql[sql.index("), chosen AS") :]

@@ -263,9 +263,21 @@ class Pool:
         asyncpg would cancel the statement over a second connection, in the background, and complain in the log when
         that is interrupted in turn.
         """
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(partial(self.give_back, connection))
-        return await asyncio.shield(task)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        task = loop.create_task(work)
+        task.add_done_callback(partial(self._finished, connection, answer))  # cheaper than `asyncio.shield`
+        return await answer
+
+    def _finished(self, connection: Any, answer: asyncio.Future[Any], done: asyncio.Task[Any]) -> None:
+        self.give_back(connection)
+        if done.cancelled():
+            answer.cancel()
+        elif error := done.exception():  # looked at even if its caller is gone, because asyncio logs what no one does
+            if not answer.done():
+                answer.set_exception(error)
+        elif not answer.done():
+            answer.set_result(done.result())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -285,10 +297,7 @@ class Pool:
             if not connection.is_closed():
                 return connection
 
-    def give_back(self, connection: Any, done: asyncio.Task[Any] | None = None) -> None:
-        """`done`: what it was used for."""
-        if done and not done.cancelled():
-            done.exception()  # its caller may be gone, and asyncio logs what no one looks at
+    def give_back(self, connection: Any) -> None:
         self._room.release()
         self._busy.discard(connection)
         # Still in a transaction: its user was cancelled before it could roll back.

@@ -356,7 +356,9 @@ class PostgresStore(SqlStore):
             return Claim(jobs, scripts.LOCKED_MS, now)
         return Claim(jobs, 0 if again and jobs else None, now)
 
-    def _mark_arrays(self) -> tuple[list[int], list[int], list[int], list[int]]:
+    def _mark_arrays(self) -> tuple[list[int] | None, ...]:
+        if self._slow_looks < SLOW_LOOKS - 1:
+            return None, None, None, None
         marks = self._marks.values()
         return list(self._marks), [rank for rank, _, _ in marks], [at for _, at, _ in marks], [n for _, _, n in marks]
 

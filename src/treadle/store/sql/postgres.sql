@@ -74,14 +74,12 @@ WITH at AS MATERIALIZED (
 SELECT now FROM at
 
 -- name: claim
--- The whole claim, for a worker that serves one lane; `postgres/claim_statement.py` rewrites `share` for several.
+-- The whole claim, for a worker that serves one lane; `postgres/claim_statement.py` has `lane` and `picked` for several.
 -- $1 lease, $2 topics, $3 capabilities and '', $4 worker types and '', $5 limit, $6 free slots, $7 bytes of payload,
--- $8 $9 $10 $11 marks (lane, rank, run_at, n).
+-- $8 $9 $10 $11 marks (lane, rank, run_at, n); null if places are not wanted.
 --
--- Highest priority first, then the oldest over all lanes. A worker's lanes are looked up by their key, and empty ones
--- end there, so the cost does not grow with lanes or priorities ever used, with the backlog, with other topics or with
--- delayed jobs. `share` is how many rows to take from each lane, found without a lock; that many are then locked, even
--- if they are different rows by then.
+-- Highest priority first, then the oldest over all lanes. A worker's lanes are looked up by their key, so the cost does
+-- not grow with lanes or priorities ever used, with the backlog, with other topics or with delayed jobs.
 --
 -- A mark says where the last claim of a lane ended. Rows before it are dead, but would have to be stepped over while an
 -- old snapshot keeps them from being vacuumed. Jobs on their last attempt are only taken into a free slot. If one of
@@ -96,29 +94,17 @@ WITH me AS MATERIALIZED (
     SELECT l.id AS lease, nextval('treadle.token') AS token, {now} AS now
     FROM {leases} l WHERE l.id = $1 AND l.until > {now} FOR KEY SHARE
 ), lane AS MATERIALIZED (
-    SELECT l.lane, p.rate_limit IS NOT NULL AS rated, coalesce(m.rank, -2147483648) AS mark_rank,
-        coalesce(m.run_at, -1) AS mark_at, coalesce(m.n, -1) AS mark_n,
-        row_number() OVER (ORDER BY head.rank, head.run_at, head.n) AS nth, head.rank, head.run_at, head.n
-    FROM unnest($2::text[]) AS w(topic) CROSS JOIN unnest($3::text[]) AS c(capability)
-    CROSS JOIN unnest($4::text[]) AS y(worker_type)
-    CROSS JOIN LATERAL (SELECT x.lane FROM {lanes} x
-        WHERE x.topic = w.topic AND x.capability = c.capability AND x.worker_type = y.worker_type OFFSET 0) l
-    LEFT JOIN {topics} p ON p.topic = w.topic
-    LEFT JOIN LATERAL (SELECT u.rank, u.run_at, u.n
-        FROM unnest($8::int[], $9::int[], $10::bigint[], $11::bigint[]) AS u(lane, rank, run_at, n)
-        WHERE u.lane = l.lane) m ON true
-    CROSS JOIN LATERAL (SELECT r.rank, r.run_at, r.n FROM {ready} r WHERE r.lane = l.lane
-        AND (r.rank, r.run_at, r.n) > (coalesce(m.rank, -2147483648), coalesce(m.run_at, -1), coalesce(m.n, -1))
-        ORDER BY r.rank, r.run_at, r.n LIMIT 1) head
-    WHERE p.paused_until IS NULL OR p.paused_until <= {now}
-), share AS MATERIALIZED (
-    SELECT l.lane, $5::bigint AS most FROM lane l
+    SELECT l.lane, p.rate_limit IS NOT NULL AS rated, 1 AS nth, array_position($8::int[], l.lane) AS mark
+    FROM me CROSS JOIN {lanes} l LEFT JOIN {topics} p ON p.topic = l.topic
+    WHERE l.topic = ($2::text[])[1] AND l.capability = ($3::text[])[1] AND l.worker_type = ($4::text[])[1]
+        AND (p.paused_until IS NULL OR p.paused_until <= me.now)
 ), picked AS MATERIALIZED (
-    SELECT q.*, row_number() OVER (ORDER BY q.rank, q.run_at, q.n) AS place FROM (
-        SELECT x.*, l.rated FROM me, share s JOIN lane l ON l.lane = s.lane CROSS JOIN LATERAL (
+    SELECT q.*, row_number() OVER () AS place FROM (
+        SELECT x.*, l.rated FROM me, lane l CROSS JOIN LATERAL (
             SELECT r.ctid AS tid, r.lane, r.rank, r.run_at, r.n, r.attempt, r.max_attempts, r.flags FROM {ready} r
-            WHERE r.lane = l.lane AND (r.rank, r.run_at, r.n) > (l.mark_rank, l.mark_at, l.mark_n)
-            ORDER BY r.rank, r.run_at, r.n LIMIT s.most FOR UPDATE SKIP LOCKED) x) q
+            WHERE r.lane = l.lane AND (r.rank, r.run_at, r.n) > (coalesce(($9::int[])[l.mark], -2147483648),
+                coalesce(($10::bigint[])[l.mark], -1), coalesce(($11::bigint[])[l.mark], -1))
+            ORDER BY r.rank, r.run_at, r.n LIMIT $5 FOR UPDATE SKIP LOCKED) x) q
 ), chosen AS MATERIALIZED (
     SELECT p.tid, p.lane, p.rank, p.run_at, p.n, p.attempt, p.max_attempts, p.flags, p.place, j.id, j.topic, j.payload,
         j.created_by, j.scope, j.scope_id, j.trace, greatest(p.run_at, j.created_at) AS due,
@@ -134,9 +120,10 @@ WITH me AS MATERIALIZED (
     SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me WHERE NOT (SELECT s.hard FROM seen s)
 )
 SELECT me.token, me.now, seen.hard, seen.count < $5 AND EXISTS (SELECT 1 FROM lane WHERE nth > 16) AS again,
-    EXISTS (SELECT 1 FROM lane) AND NOT EXISTS (SELECT 1 FROM picked) AS elsewhere,
-    (SELECT json_agg(json_build_array(x.lane, x.rank, x.run_at, x.n)) FROM (
-        SELECT DISTINCT ON (c.lane) c.lane, c.rank, c.run_at, c.n FROM chosen c ORDER BY c.lane, c.place DESC) x), jobs.*
+    NOT EXISTS (SELECT 1 FROM picked) AND EXISTS (SELECT 1 FROM lane l, {ready} r WHERE r.lane = l.lane) AS elsewhere,
+    CASE WHEN $8::int[] IS NOT NULL THEN (SELECT json_agg(json_build_array(x.lane, x.rank, x.run_at, x.n)) FROM (
+        SELECT DISTINCT ON (c.lane) c.lane, c.rank, c.run_at, c.n FROM chosen c ORDER BY c.lane, c.place DESC) x) END,
+    jobs.*
 FROM me CROSS JOIN seen CROSS JOIN LATERAL (
     SELECT array_agg(c.n), array_agg(CAST(c.id AS text)), array_agg(c.topic), array_agg(c.payload),
         array_agg(c.attempt + 1), array_agg(c.max_attempts), array_agg(c.flags), array_agg(c.due),

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from treadle.store.sql.scripts.common import Script
 from treadle.store.values import NewJob, Wants
 
+# A claim from at most this many lanes merges them in one statement; the number is also in PostgreSQL's `claim`.
+MERGED = 16
+
 LaneKey = tuple[str, str]
 LanePlace = tuple[int, int, int]
 """Of a ready job in its lane: rank, run_at, n. The order in which jobs are claimed."""
