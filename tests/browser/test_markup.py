@@ -60,8 +60,7 @@ def test_markup_of_jobs_workers_keys_and_the_address(wary: Person, served: Site)
     ids = jobs_with_markup(served)
     for text in XSS:
         served.worker(text, text)
-        report = [DutyReport(text, 1000, 1, 1, 1, text), DutyReport(text, None, 1, 1, 1, text, failed=True)]
-        assert served.run(served.queue.store.elect(text, text, 600_000, report))
+        served.leader(text, [DutyReport(text, 1000, 1, 1, 1, text), DutyReport(text, None, 1, 1, 1, text, failed=True)])
         served.audit(text)
         served.run(served.accounts.api_keys.create(text[:40], ["manage"]))
     query = quote(XSS[1])
