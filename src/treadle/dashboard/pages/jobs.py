@@ -15,6 +15,7 @@ from treadle.dashboard.columns import COLUMNS, Column, as_query, chosen
 from treadle.dashboard.forms import page_number
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import job_row
+from treadle.insights.overview import Now
 from treadle.insights.search import STALE, FoundJobs, JobSearch, find_jobs
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import Status
@@ -87,8 +88,7 @@ async def jobs(page: Page) -> Response:
         "counts": await counts_line(page, None if search.words or problem else found.counts),
         "never_used": not search.words and found.counts.get("") == 0 and not now.topics,
         "problem": problem,
-        # The chosen one too: it may be newer than what was read last, and without it the form would drop the filter.
-        "topics": sorted({topic.topic for topic in now.topics} | ({search.topic} if search.topic else set())),
+        "topics": _topics(now, search, found),
         "error_types": await _error_types(page),
         "worker_count": len(now.workers),
         "database_url": page.state.queue.url.rpartition("@")[2]
@@ -99,6 +99,12 @@ async def jobs(page: Page) -> Response:
     return await page.render(
         "jobs", 400 if problem else 200, section="Jobs", title="Jobs", live_url=live_url, **context
     )
+
+
+def _topics(now: Now, search: JobSearch, found: FoundJobs) -> list[str]:
+    """The listed jobs' topics and the chosen one too: they may be newer than the state of the queue that was read."""
+    known = {topic.topic for topic in now.topics} | {job.topic for job in found.jobs} | {search.topic}
+    return sorted(known - {""})
 
 
 async def _error_types(page: Page) -> list[str]:
