@@ -124,7 +124,7 @@ class ServerProcess:
         while any(map(alive, family)):
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{self.name} survived SIGKILL")
-            time.sleep(0.005)
+            time.sleep(0.005)  # until they are gone
 
     def remove(self) -> None:
         """Stop at once and delete the data (a log kept elsewhere stays)."""
@@ -175,7 +175,7 @@ class ServerProcess:
             except psycopg.OperationalError as error:
                 if not self.running or time.monotonic() > deadline:
                     raise ServerFailed(f"{self.name} does not answer: {error}\n{self._log_tail()}") from error
-            time.sleep(0.02)
+            time.sleep(0.02)  # until it answers
 
     def _signal_and_wait(self, number: signal.Signals) -> None:
         assert self._process is not None

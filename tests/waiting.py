@@ -3,30 +3,90 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
-from treadle import Job, Queue
+from treadle import Context, Job, Queue
 from treadle.model.errors import StoreUnavailable
 from treadle.model.job import from_ms
+from treadle.testing.workbench import eventually as until
+
+__all__ = [
+    "after_failures",
+    "certainly",
+    "deaf_until",
+    "ended",
+    "event_types",
+    "for_ever",
+    "give_way",
+    "in_status",
+    "job_where",
+    "lease_is",
+    "nothing_live",
+    "stays",
+    "until",
+    "until_blocking",
+    "work_until_told",
+]
+
+T = TypeVar("T")
 
 
-async def until(
-    condition: Callable[[], Any], seconds: float = 60.0, explain: Callable[[], str] = lambda: "", every: float = 0.01
-) -> Any:
-    """What the condition, a function or a coroutine function, returns once that is true."""
+def until_blocking(
+    condition: Callable[[], T], seconds: float = 60.0, explain: Callable[[], str] = lambda: "", every: float = 0.01
+) -> T:
+    """`until` for threads, processes and tests without an event loop."""
     deadline = time.monotonic() + seconds
-    while True:
-        answer = condition()
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if answer:
-            return answer
+    while not (answer := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds} s\n{explain()}"
-        await asyncio.sleep(every)
+        time.sleep(every)
+    return answer
+
+
+async def stays(condition: Callable[[], Any], seconds: float) -> None:
+    """Nothing happens: this holds all that time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert condition()
+        await asyncio.sleep(0.01)
+    assert condition()
+
+
+async def give_way(turns: int = 1) -> None:
+    """Let every task that can run do so, as any real await would."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def for_ever() -> None:
+    """The work of a handler that ends only if it is stopped."""
+    await asyncio.Event().wait()
+
+
+def work_until_told(ctx: Context) -> NoReturn:
+    """The work of a thread or a process that asks at every turn whether to stop."""
+    while True:
+        ctx.check_cancelled()
+        time.sleep(0.005)
+
+
+async def deaf_until(let_go: asyncio.Event) -> None:
+    """The work of a handler that swallows every cancel."""
+    while not let_go.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await let_go.wait()
+
+
+async def certainly(call: Callable[..., Awaitable[T]], *values: Any, **options: Any) -> T:
+    """The answer to a call that is made again while the store is away, as a careful client does it."""
+    while True:
+        try:
+            return await call(*values, **options)
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)
 
 
 async def job_where(queue: Queue, job: Job, holds: Callable[[Job], bool], seconds: float = 60.0) -> Job:

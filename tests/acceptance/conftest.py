@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.relational import RelationalDatabase
+from tests.waiting import give_way
 from treadle import Queue, Worker
 
 Another = Callable[[], Awaitable[Queue]]
@@ -44,7 +45,7 @@ async def start(another: Another) -> AsyncIterator[Start]:
     async def start(queue: Queue, **options: Any) -> Worker:
         worker = Worker(queue, **{"poll_interval": "50ms", "reap_interval": "50ms", "drain": "5s", **options})
         running.append((worker, asyncio.create_task(worker.run())))
-        await asyncio.sleep(0)
+        await give_way()
         return worker
 
     yield start

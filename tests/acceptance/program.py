@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
 from treadle import Context, Queue, Worker
 
 GATE, RUNS = "gate", "runs"
@@ -34,8 +35,7 @@ def make_queue(url: str, folder: Path) -> Queue:
     async def wait_for_gate(ctx: Context) -> dict[str, Any]:
         """Runs until somebody opens the gate."""
         note_run(folder, ctx)
-        while not (folder / GATE).exists():
-            await asyncio.sleep(0.01)
+        await until((folder / GATE).exists, 600)
         return {"pid": os.getpid(), "attempt": ctx.attempt}
 
     @queue.job
@@ -62,8 +62,7 @@ def add_pipeline(queue: Queue, folder: Path) -> None:
     @flow.step
     async def process(ctx: Context, payload: dict[str, Any]) -> str:
         note_step("process")
-        while not (folder / GATE).exists():
-            await asyncio.sleep(0.01)
+        await until((folder / GATE).exists, 600)
         return f"{ctx.results['download']}, process"
 
     @flow.step

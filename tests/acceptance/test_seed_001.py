@@ -151,7 +151,7 @@ async def test_strict_order_with_one_worker_per_type(queue: Queue, start: Start)
 
     @queue.job
     async def mail(payload: dict[str, int]) -> None:
-        await asyncio.sleep(0.001 * (payload["n"] % 3))
+        await asyncio.sleep(0.001 * (payload["n"] % 3))  # its work
         order.append(payload["n"])
 
     await queue.enqueue_many("mail", [{"n": n} for n in range(30)])

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.conftest import Start
 from tests.acceptance.pipeline import TITLES, Pipeline, Task
 from tests.http.api import Api, failure, opened
-from tests.waiting import ended, in_status, until
+from tests.waiting import deaf_until, ended, in_status, until
 from treadle import CancelPolicy, Context
 from treadle.model.fields import JSON_NAMES
 
@@ -320,11 +320,7 @@ async def test_after_the_grace_the_reaper_cancels_and_the_history_says_timeout(a
     @api.queue.job(cancel=CancelPolicy(grace="100ms"))
     async def deaf() -> None:
         begun.set()
-        while not let_go.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
+        await deaf_until(let_go)
 
     job = await deaf.enqueue()
     await start(api.queue)

@@ -243,13 +243,15 @@ async def test_heartbeat_keeps_a_long_job_from_being_taken_for_stale(
         attempts.append(ctx.attempt)
         before = (await queue.get(ctx.job_id)).locked_until
         assert before is not None
-        while True:
+
+        async def kept() -> bool:
             await ctx.heartbeat()
             now = (await queue.get(ctx.job_id)).locked_until
             assert now is not None
-            if now - before > timedelta(seconds=1.2):
-                return "done"
-            await asyncio.sleep(0.01)
+            return now - before > timedelta(seconds=1.2)
+
+        await until(kept)
+        return "done"
 
     await start(queue, lease="1s")
     job = await long.enqueue()
@@ -448,14 +450,14 @@ async def test_worker_an_id_is_made_unless_one_is_given(queue: Queue, start: Sta
 
 
 async def test_worker_runs_at_most_so_many_jobs_at_once(queue: Queue, start: Start) -> None:
-    running, most = 0, 0
+    running, most, all_slots = 0, 0, asyncio.Barrier(4)
 
     @queue.job
     async def mail() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        await all_slots.wait()
         running -= 1
 
     jobs = await queue.enqueue_many("mail", [{}] * 20)

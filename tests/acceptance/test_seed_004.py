@@ -11,7 +11,7 @@ from tests.acceptance.conftest import Start, StartProgram, Travel
 from tests.acceptance.program import GATE, PHASES, RUNS, add_pipeline
 from tests.http.api import Api, opened
 from tests.queue.hands import Hands
-from tests.waiting import ended, in_status, until
+from tests.waiting import ended, for_ever, in_status, until
 from treadle import Context, Fail, Job, Queue, Retry
 
 AGAIN = Retry(3, backoff="fixed", delay="1ms")
@@ -334,7 +334,7 @@ async def test_a_worker_drains_with_a_time_limit(queue: Queue, start: Start) -> 
     async def work(payload: dict[str, Any]) -> str:
         if payload["long"]:
             begun.set()
-            await asyncio.sleep(3600)
+            await for_ever()
         await go.wait()
         return "done"
 

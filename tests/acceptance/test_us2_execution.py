@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from tests.acceptance.conftest import Another, Start
-from tests.waiting import in_status, until
+from tests.waiting import give_way, in_status, until
 from treadle import Context, Queue
 
 
@@ -69,7 +69,7 @@ async def test_5_of_several_workers_exactly_one_runs_each_job(another: Another, 
 
     async def mail_digest(ctx: Context) -> None:
         ran[ctx.job_id] += 1
-        await asyncio.sleep(0)
+        await give_way()
 
     for queue in queues:
         queue.register("mail_digest", mail_digest)

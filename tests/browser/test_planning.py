@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from playwright.sync_api import expect
 from pydantic import BaseModel, Field
@@ -22,11 +22,11 @@ class Report(BaseModel):
 async def report(payload: Report) -> None: ...
 
 
-def release(person: Person, **options: str) -> None:
+def release(person: Person, **options: Any) -> None:
     """A program with this code starts."""
     queue: Queue = person.site.queue
     queue.handlers.clear()
-    queue.register("report", report, title="Monthly report", **options)  # type: ignore[arg-type]
+    queue.register("report", report, title="Monthly report", **options)
     person.site.run(queue.save_templates())
 
 

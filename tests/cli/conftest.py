@@ -26,7 +26,7 @@ def refuse() -> None:
 async def sleep(ctx: Context) -> str:
     await ctx.progress(10, "asleep")
     while not Path("alarm").exists():
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # until the alarm
     return "awake"
 
 @queue.job(process=True)

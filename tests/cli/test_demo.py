@@ -11,9 +11,10 @@ from typing import Any
 
 import httpx
 
+from tests.acceptance.test_seed_002_templates import SEED
 from tests.cli.command import SECONDS, Command
-from tests.cli.test_worker import until
 from tests.dashboard.visitor import words
+from tests.waiting import until_blocking
 from treadle.cli.demo import arrivals
 
 
@@ -48,13 +49,13 @@ def test_jobs_of_every_kind_arrive_and_the_sign_in_works(tmp_path: Path) -> None
             items = client.get("/api/topics").json()["items"]
             return topics <= {item["topic"] for item in items}
 
-        until(all_there)
+        until_blocking(all_there)
 
         def lively() -> bool:
             stats = client.get("/api/jobs/stats").json()
             return all(stats[status] > 0 for status in ("pending", "processing", "waiting", "completed", "failed"))
 
-        until(lively)
+        until_blocking(lively)
         assert "demo" in client.get("/_/").text
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(SECONDS) == 0
@@ -71,7 +72,7 @@ def test_the_first_look_sees_a_queue_at_work(tmp_path: Path) -> None:
             counts = re.search(r"completed ([\d,]+) retried ([\d,]+) failed ([\d,]+)", page)
             return counts is not None and "0" not in counts.groups() and "p95 run –" not in page
 
-        until(at_work)
+        until_blocking(at_work)
         jobs = client.get("/api/jobs", params={"status": "completed", "limit": 100}).json()["items"]
         assert all(job["lastWorker"] and job["startedAt"] for job in jobs)
 
@@ -103,19 +104,7 @@ def test_it_has_the_templates_of_the_requirements(tmp_path: Path) -> None:
     with playing(tmp_path, "--port", "0") as demo, demo.signed_in() as client:
         found = {one["topic"]: one for one in client.get("/api/templates").json()["items"]}
         assert found.keys() >= {"demo_long_task", "scheduled_report", "multi_step_pipeline"}
-        seed = {
-            "version": 1,
-            "name": "示範長任務",
-            "description": "展示 job template、進度、取消、重跑與排程能力",
-            "enabled": True,
-            "repeatable": True,
-            "concurrencyPolicy": "reject_same_scope",
-            "dedupeKeys": ["scope_id", "target"],
-            "timeoutSeconds": 600,
-            "cancelPolicy": {"supported": True, "mode": "cooperative", "graceSeconds": 30},
-            "retryPolicy": {"maxAttempts": 2, "backoffSeconds": [30, 120]},
-        }
-        assert seed.items() <= found["demo_long_task"].items()
+        assert SEED.items() <= found["demo_long_task"].items()
         schedule = client.get("/api/schedules/scheduled_report").json()
         assert (schedule["cron"], schedule["timezone"]) == ("0 9 * * *", "Asia/Taipei")
 
@@ -135,6 +124,6 @@ def test_its_pipeline_is_a_flow_with_the_steps_of_the_requirements(tmp_path: Pat
             items: list[dict[str, Any]] = answer.json()["items"]
             return items
 
-        until(lambda: jobs("multi_step_pipeline", "status = 'completed'"))
-        until(lambda: jobs("publish_corpus", "status = 'waiting'"))
-        until(lambda: jobs("ask_agent", "(step = 'model' || step = 'tool')"))
+        until_blocking(lambda: jobs("multi_step_pipeline", "status = 'completed'"))
+        until_blocking(lambda: jobs("publish_corpus", "status = 'waiting'"))
+        until_blocking(lambda: jobs("ask_agent", "(step = 'model' || step = 'tool')"))

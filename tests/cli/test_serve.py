@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from tests.cli.command import SECONDS, Command
-from tests.cli.test_worker import until
-from tests.servers import PostgresServer, find_postgres, needed
+from tests.servers import PostgresServer, find_postgres, free_port, needed
+from tests.waiting import until_blocking
 
 PASSWORD = "correct horse"
 
@@ -61,7 +61,7 @@ def test_it_serves_the_api_and_runs_the_jobs(app: Command) -> None:
             found = server.call("GET", f"/api/jobs/{job['id']}", headers=headers).json()
             return bool(found["status"] == "completed" and found["result"] == "Hello, Ada!")
 
-        until(done)
+        until_blocking(done)
         assert server.stop() == 0
 
 
@@ -122,9 +122,7 @@ def test_a_port_that_is_taken_is_one_line(treadle: Command) -> None:
 
 def test_settings_come_from_the_environment(treadle: Command) -> None:
     assert treadle.database
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {"TREADLE_PORT": str(port), "TREADLE_HOST": "localhost", "TREADLE_DB": treadle.database}
     with treadle.started("serve", **environment) as process:
         assert process.stderr
@@ -166,7 +164,7 @@ def test_a_database_that_goes_away_right_after_the_start_does_not_end_it(alone: 
             assert server.process.poll() is None
             database.start()
             headers = {"Authorization": token(treadle, server)}
-            until(lambda: server.call("GET", "/api/jobs", headers=headers).status_code == 200)
+            until_blocking(lambda: server.call("GET", "/api/jobs", headers=headers).status_code == 200)
             assert server.stop() == 0
 
 
@@ -189,7 +187,9 @@ def test_a_running_job_is_given_time_and_then_given_back(app: Command) -> None:
     with serving(app, "app:queue", "--drain", "100ms") as server:
         headers = {"Authorization": token(app, server)}
         job = server.call("POST", "/api/jobs/enqueue", json={"topic": "sleep"}, headers=headers).json()
-        until(lambda: server.call("GET", f"/api/jobs/{job['id']}", headers=headers).json()["status"] == "processing")
+        until_blocking(
+            lambda: server.call("GET", f"/api/jobs/{job['id']}", headers=headers).json()["status"] == "processing"
+        )
         assert server.stop() == 0
     found = app("jobs", "show", job["id"], "--json").done().json
     assert (found["status"], found["attempt"]) == ("pending", 0)

@@ -119,7 +119,7 @@ class Proxy:
                 self.cuts += 1
                 if self._forward:
                     client.transport.abort()  # first: no answer may come through
-                    await asyncio.sleep(self._delay)
+                    await asyncio.sleep(self._delay)  # how late the server gets it
                     server.write(data)
                     await server.drain()
                     server.write_eof()

@@ -104,7 +104,7 @@ def _watch(store: Any, meter: Meter) -> None:
             connection.set_progress_handler(meter.step, 10)
             return connection
 
-        store.engine.connect = counted
+        store.engine.connect = store.engine._read_connections._connect = counted
         return
     connect_to = store.pools.connect
 

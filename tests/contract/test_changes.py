@@ -80,7 +80,6 @@ class TestOpenTransactions(Watched):
         for _ in range(20):
             id = await bench.make("completed")
             seen += [id] * 3
-            await asyncio.sleep(0.1)
             await watcher.look()
         assert [id_of(change) for change in watcher.seen] == seen
         await slow.commit()
@@ -293,7 +292,7 @@ class TestOpenTransactions(Watched):
                 with contextlib.suppress(Undo):
                     async with connection.transaction():
                         await bench.store.insert(jobs, connection=connection)
-                        await asyncio.sleep(0.001 * (number * turn % 7))
+                        await asyncio.sleep(0.001 * (number * turn % 7))  # how long it stays open
                         if (number + turn) % 3 == 0:
                             raise Undo
                     made.extend(job.id for job in jobs)

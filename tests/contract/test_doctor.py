@@ -6,12 +6,13 @@ import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from tests.contract.relational import RelationalDatabase
+from tests.faulty import Around, FaultyStore
 from treadle.store.postgres import health as postgres_health
 from treadle.store.postgres.store import PostgresStore
 from treadle.store.protocol import Store
@@ -155,17 +156,16 @@ class TestPostgres(ContractPart):
     @pytest.mark.parametrize(
         ("sync", "fsync", "level"), [("off", "off", "fail"), ("off", "on", "warn"), ("on", "on", "ok")]
     )
-    async def test_how_sure_a_commit_is(
-        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch, sync: str, fsync: str, level: str
-    ) -> None:
+    async def test_how_sure_a_commit_is(self, bench: Workbench, sync: str, fsync: str, level: str) -> None:
         """The tests' server runs without fsync, and that can't be changed for one session."""
-        original = bench.store.read  # type: ignore[attr-defined]
 
-        async def read(sql: str, values: list[Any]) -> list[Any]:
-            return [(sync, fsync)] if "'fsync'" in sql else await original(sql, values)
+        async def read(call: Around, sql: str, values: list[Any]) -> Any:
+            return [(sync, fsync)] if "'fsync'" in sql else await call(sql, values)
 
-        monkeypatch.setattr(bench.store, "read", read)
-        assert (await finding(bench.store, "durability")).level == level
+        faults = FaultyStore(bench.store)
+        faults.around("read", read)
+        found = {one.check: one for one in await postgres_health.examine(cast(PostgresStore, faults))}
+        assert found["durability"].level == level
 
     async def test_a_user_who_may_not_look_at_the_wal(self, bench: Workbench, database: RelationalDatabase) -> None:
         await database.execute(

@@ -256,7 +256,7 @@ class TestKilledBackends(ContractPart):
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                         "WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 2"
                     )
-                    await asyncio.sleep(random.uniform(0.005, 0.03))
+                    await asyncio.sleep(random.uniform(0.005, 0.03))  # the moment of the next kill
 
         async def use(store: PostgresStore) -> None:
             nonlocal refused
@@ -299,7 +299,7 @@ class TestTidyingManyKeys(ContractPart):
             await bench.enqueue_one(limit=Limit("zz", "queue_same_scope", 1))
 
             async def claim() -> list[Claimed]:
-                await asyncio.sleep(random.uniform(0, 0.006))
+                await asyncio.sleep(random.uniform(0, 0.006))  # somewhere in the tidying
                 return await bench.claim(1, lease=lease)
 
             jobs, _ = await asyncio.gather(claim(), other.tidy())

@@ -32,7 +32,7 @@ class TestMarks(ContractPart):
             if sql == claim:
                 lanes = values[7]
                 seen.append(not lanes)
-                await asyncio.sleep(0 if lanes else 0.05)
+                await asyncio.sleep(0 if lanes else 0.05)  # how slow it is
             return await fetch(sql, *values)
 
         monkeypatch.setattr(bench.store.pools, "fetch", slow_at_the_head)
@@ -63,7 +63,7 @@ class TestMarks(ContractPart):
         while older.id not in claimed:
             claim = await bench.store.claim(lease, Wants(["mail"], [], 1, 1))
             claimed += [job.id for job in claim.jobs]
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # a few of them in the time of a mark
         assert len(claimed) < 50
         assert from_head.count(True) > 1
 

@@ -9,6 +9,7 @@ import pytest
 from uuid_utils import uuid7
 
 from tests.contract.relational import RelationalDatabase
+from tests.waiting import stays
 from treadle.model.errors import StoreBusy, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
@@ -68,7 +69,7 @@ class TestOpenTransactions(ContractPart):
     async def test_it_gets_the_key_when_the_other_is_rolled_back(self, bench: Workbench, user: Any) -> None:
         await bench.store.insert([new_job(idempotency_key="k")], connection=user)
         waiting = asyncio.create_task(Intake(bench.store).add(mine := new_job(idempotency_key="k")))
-        await asyncio.sleep(0.1)  # how long the key stays locked
+        await stays(lambda: not waiting.done(), 0.1)
         await user.execute("ROLLBACK")
         assert (await waiting).existing_id is None
         assert await bench.claimable() == [mine.id]
@@ -98,7 +99,7 @@ class TestOpenTransactions(ContractPart):
         plain = await bench.enqueue(100)
         await bench.store.insert([new_job(limit=limit)], connection=user)
         await bench.pass_time(HOUR)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await bench.store.advance()).promoted == 1
             assert {one.id for one in await bench.claim(200)} == {delayed, *plain}
             assert await bench.settle(job, Completed())
@@ -121,7 +122,7 @@ class TestOpenTransactions(ContractPart):
         await user.execute("SELECT 1 FROM treadle.limits FOR UPDATE")
         await user.execute("SELECT 1 FROM treadle.later FOR UPDATE")
         for _ in range(4):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 advanced = await bench.store.advance()
                 claim = await bench.store.claim(await bench.lease(), Wants([TOPIC], [], 10, 10))
             for pause in (advanced.next_in_ms, claim.again_in_ms):
@@ -133,7 +134,7 @@ class TestOpenTransactions(ContractPart):
         await bench.pass_time(2 * HOUR)
         await bench.store.insert([new_job(limit=KEY)], connection=user)
         plain = await bench.enqueue(3)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await bench.store.advance()
             claimed = [one.id for one in await bench.claim(10)]
         assert claimed == plain
@@ -146,7 +147,7 @@ class TestOpenTransactions(ContractPart):
         first, second = [await bench.enqueue_one(limit=Limit(key, REPLACE, 1)) for key in ("g", "h")]
         jobs = {job.id: job for job in await bench.claim(10)}
         await bench.store.insert([new_job(limit=Limit(key, REPLACE, 1)) for key in ("g", "h")], connection=user)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await bench.settle(jobs[first], Completed())
             assert (await bench.store.advance()).promoted == 0
         assert await bench.status(second) is Status.PROCESSING
@@ -173,7 +174,7 @@ class TestOpenTransactions(ContractPart):
         held = await bench.enqueue_one(limit=limit)
         assert await bench.claim(10) == []
         await user.execute("SELECT 1 FROM treadle.held FOR UPDATE")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await bench.settle(job, Completed())
         assert await bench.claimable() == []
         await user.execute("ROLLBACK")
@@ -194,7 +195,7 @@ class TestOpenTransactions(ContractPart):
         locked, free = await bench.enqueue(2, expires_in_ms=MINUTE)
         await bench.pass_time(HOUR)
         await user.execute("SELECT 1 FROM treadle.ready r JOIN treadle.jobs USING (n) WHERE id = $1 FOR UPDATE", locked)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert [one.id for one in (await bench.store.advance()).moved] == [free]
 
     async def test_enqueues_claims_and_endings_go_on_while_many_wait_for_keys(

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.waiting import until
+from tests.waiting import give_way, stays, until
 from treadle import Queue, WrongState
 from treadle.store.postgres import pools
 from treadle.store.postgres.pools import Pool
@@ -113,27 +113,29 @@ async def test_what_was_used_a_moment_ago_stays(pool: Pool) -> None:
 
 async def test_closing_waits_for_what_is_under_way(postgres_url: str) -> None:
     pool = Pool(lambda: asyncpg.connect(postgres_url), 1)
+    begun, go = asyncio.Event(), asyncio.Event()
 
     async def work() -> int:
         async with pool.connection() as connection:
-            await started(connection)
+            begun.set()
+            await go.wait()
             return await pid(connection)
 
-    async def started(connection: Any) -> None:
-        await connection.execute("SELECT pg_sleep(0.1)")
-
     working = asyncio.create_task(work())
-    await asyncio.sleep(0.05)
-    await pool.close()
+    await begun.wait()
+    closing = asyncio.create_task(pool.close())
+    await stays(lambda: not closing.done(), 0.05)
+    go.set()
+    await closing
     assert await working
 
 
 async def test_who_comes_or_waits_while_it_closes_is_told(pool: Pool) -> None:
     held = [await pool.take(), await pool.take()]
     waiting = asyncio.create_task(pool.take())
-    await asyncio.sleep(0)
+    await give_way()
     closing = asyncio.create_task(pool.close())
-    await asyncio.sleep(0)
+    await give_way()
     for connection in held:
         pool.give_back(connection)
     await closing
@@ -150,7 +152,7 @@ async def test_a_connection_that_comes_too_late_is_closed(postgres_url: str) -> 
     made: list[Any] = []
     pool = Pool(connect, 1)
     taking = asyncio.create_task(pool.take())
-    await asyncio.sleep(0)
+    await give_way()
     await pool.close()
     with pytest.raises(ConnectionAbortedError):
         await taking
@@ -166,16 +168,27 @@ async def test_closing_does_not_wait_for_ever(postgres_url: str, monkeypatch: py
     pool.give_back(connection)
 
 
+async def give_up(pool: Pool, connection: Any, sql: str) -> None:
+    """On a statement that only begins then."""
+    given_up = asyncio.Event()
+
+    async def work() -> None:
+        await given_up.wait()
+        await connection.execute(sql)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await pool.finish(connection, work())
+    given_up.set()
+
+
 async def test_work_goes_on_when_its_caller_gives_up_and_the_connection_serves_again(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = await pool.take()
     first = await pid(connection)
     await connection.execute("CREATE TEMPORARY TABLE done (n integer)")
-    work = connection.execute("INSERT INTO done SELECT 1 FROM pg_sleep(0.2)")
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await pool.finish(connection, work)
+    await give_up(pool, connection, "INSERT INTO done VALUES (1)")
     await eventually(lambda: bool(pool._idle))
     async with pool.connection() as again:
         assert await pid(again) == first
@@ -187,9 +200,7 @@ async def test_an_error_after_the_caller_has_given_up_is_not_logged(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = await pool.take()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await pool.finish(connection, connection.execute("SELECT 1 / (SELECT 0 FROM pg_sleep(0.1))"))
+    await give_up(pool, connection, "SELECT 1 / 0")
     await eventually(lambda: bool(pool._idle))
     gc.collect()
     assert not caplog.records

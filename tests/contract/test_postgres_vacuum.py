@@ -86,16 +86,15 @@ class TestVacuum(ContractPart):
         async with Queue(database.url) as queue:
             worker = Worker(queue, topics=[], reap_interval="100ms")
             running = asyncio.create_task(worker.run())
-            await until(lambda: vacuumed(bench), 30)
+            await until(lambda: vacuumed(database), 30)
             worker.stop()
             await running
 
 
-async def vacuumed(bench: Workbench) -> bool:
-    rows = await bench.store.read(  # type: ignore[attr-defined]
+async def vacuumed(database: RelationalDatabase) -> bool:
+    rows = await database.execute(
         "SELECT 1 FROM pg_stat_user_tables WHERE schemaname = 'treadle' AND relname = 'ready' "
-        "AND last_vacuum IS NOT NULL",
-        [],
+        "AND last_vacuum IS NOT NULL"
     )
     return bool(rows)
 
@@ -108,10 +107,12 @@ class TestBehindPgBouncer(ContractPart):
         with postgres_server.database(migrated_template) as name:
             yield RelationalDatabase(pgbouncer.url(name))
 
-    async def test_a_vacuum_is_no_transaction(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_vacuum_is_no_transaction(
+        self, bench: Workbench, database: RelationalDatabase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(vacuum, "MANY_DEAD", 0)
         await bench.store.reap(Graces(0))
-        rows = await bench.store.read(  # type: ignore[attr-defined]
-            "SELECT count(*) FROM pg_stat_user_tables WHERE schemaname = 'treadle' AND last_vacuum IS NOT NULL", []
+        rows = await database.execute(
+            "SELECT count(*) FROM pg_stat_user_tables WHERE schemaname = 'treadle' AND last_vacuum IS NOT NULL"
         )
         assert rows[0][0] == 4

@@ -149,16 +149,13 @@ class TestWakeUps(ContractPart):
         await eventually(lambda: "ready" in heard)
         await store.close()
 
-    async def test_closing_ends_the_listener(self, bench: Workbench, postgres_url: str) -> None:
+    async def test_closing_ends_the_listener(self, database: RelationalDatabase, postgres_url: str) -> None:
         store = PostgresStore(f"{postgres_url}?application_name=short", stale_after_ms=7 * DAY)
         await store.open()
         await self.listening(store)
         await store.close()
 
         async def gone() -> bool:
-            rows = await bench.store.read(  # type: ignore[attr-defined]
-                "SELECT 1 FROM pg_stat_activity WHERE application_name = 'short'", []
-            )
-            return not rows
+            return not await database.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'short'")
 
         await eventually(gone)

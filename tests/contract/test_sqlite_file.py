@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.contract.relational import RelationalDatabase
+from tests.waiting import give_way, stays
 from treadle.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed
@@ -73,8 +74,7 @@ class TestBusy(SqlitePart):
     async def test_a_writer_waits_for_the_lock(self, bench: Workbench) -> None:
         with self.write_lock(bench) as other:
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0.05)  # how long the lock is held
-            assert not writing.done()
+            await stays(lambda: not writing.done(), 0.05)
             other.execute("COMMIT")
             (id,) = await writing
         assert await bench.status(id) is Status.PENDING
@@ -116,7 +116,7 @@ class TestBusy(SqlitePart):
         await bench.open()
         go, busy = await self.blocked(bench)
         calls = [asyncio.create_task(bench.store.insert([new_job()])) for _ in range(40)]
-        await asyncio.sleep(0)
+        await give_way()
         with closing(sqlite3.connect(self.path(bench), isolation_level=None, timeout=5)) as other:
             go.set()
             await busy
@@ -139,7 +139,7 @@ class TestGroupCommit(SqlitePart):
         jobs = [new_job() for _ in range(20)]
         calls = [asyncio.create_task(bench.store.insert([job])) for job in jobs]
         calls.insert(10, asyncio.create_task(bench.store.insert([new_job(id=taken, payload='{"other": 1}')])))
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         answers = await asyncio.gather(*calls, return_exceptions=True)
         await busy
@@ -154,7 +154,7 @@ class TestGroupCommit(SqlitePart):
             asyncio.create_task(bench.store.insert([job])),
             asyncio.create_task(bench.store.insert([new_job(id=taken, payload='{"other": 1}')])),
         ]
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         await asyncio.gather(*calls, return_exceptions=True)
         await busy
@@ -167,7 +167,7 @@ class TestGroupCommit(SqlitePart):
         await bench.enqueue(1)
         go, busy = await self.blocked(bench)
         calls = [asyncio.create_task(bench.store.insert([new_job()])) for _ in range(100)]
-        await asyncio.sleep(0)
+        await give_way()
         commits: list[int] = []
         with closing(sqlite3.connect(self.path(bench), isolation_level=None)) as watcher:
             before = watcher.execute("SELECT count(*) FROM treadle_jobs").fetchone()[0]
@@ -175,7 +175,7 @@ class TestGroupCommit(SqlitePart):
             await busy
             while not all(call.done() for call in calls):
                 commits.append(watcher.execute("SELECT count(*) FROM treadle_jobs").fetchone()[0])
-                await asyncio.sleep(0)
+                await give_way()
         assert set(commits) <= {before, before + 100}, "a group was seen by halves"
         await asyncio.gather(*calls)
 
@@ -185,7 +185,7 @@ class TestFullDisk(SqlitePart):
         engine = self.store(bench).engine
         (id,) = await bench.enqueue(1)
         job = await bench.claim_one()
-        used = (await bench.store.read("PRAGMA page_count", []))[0][0]  # type: ignore[attr-defined]
+        used = (await self.store(bench).read("PRAGMA page_count", []))[0][0]
         await engine.write(lambda db: db.execute(f"PRAGMA max_page_count = {used + 4}").fetchall())
         stored = 0
         with pytest.raises(StoreUnavailable, match="full"):
@@ -199,7 +199,7 @@ class TestFullDisk(SqlitePart):
         await engine.write(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchall())
         assert await bench.settle(job, Completed('"%s"' % ("x" * 100_000)))
         await bench.enqueue(50)
-        integrity = await bench.store.read("PRAGMA integrity_check", [])  # type: ignore[attr-defined]
+        integrity = await self.store(bench).read("PRAGMA integrity_check", [])
         assert integrity == [("ok",)]
 
 
@@ -242,8 +242,7 @@ class TestTurns(SqlitePart):
     async def test_a_lock_that_is_kept_for_less_than_the_limit_is_only_waited_for(self, bench: Workbench) -> None:
         with self.taken(bench):
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0.1)  # how long the lock is held
-            assert not writing.done()
+            await stays(lambda: not writing.done(), 0.1)
         await writing
 
     async def test_a_group_that_is_taken_apart_is_told_together(
@@ -276,7 +275,7 @@ class TestTurns(SqlitePart):
         await bench.open()
         with self.taken(bench):
             writing = asyncio.create_task(bench.enqueue(1))
-            await asyncio.sleep(0)
+            await give_way()
             async with asyncio.timeout(10):
                 await bench.close()
             with pytest.raises(StoreUnavailable):
@@ -335,13 +334,13 @@ async def main():
 
     def write(_):
         loop.call_soon_threadsafe(writing.set)
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
 
     waiting = store.engine.write(write)
     await writing.wait()
     child = os.fork()
     if child == 0:
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
         os._exit(0)
     print(child, flush=True)
     await waiting
@@ -352,7 +351,7 @@ asyncio.run(main())
 
 class TestClosing(SqlitePart):
     async def test_a_closed_database_is_one_file(self, tmp_path: Path) -> None:
-        """So that it can be copied. Which connection closes last is left to the threads, hence several rounds."""
+        """So that it can be copied."""
         for _ in range(10):
             store = SqliteStore(tmp_path / "jobs.db", stale_after_ms=1)
             await store.open()
@@ -362,6 +361,19 @@ class TestClosing(SqlitePart):
             await store.topics()
             await store.close()
             assert {path.name for path in tmp_path.iterdir()} == {"jobs.db", "jobs.db.lock"}
+
+    async def test_the_writer_closes_last(self, bench: Workbench) -> None:
+        """Of two connections that close at the same moment, each can leave the log for the other to delete."""
+        engine, go = self.store(bench).engine, threading.Event()
+        reading = asyncio.create_task(engine.read_snapshot(lambda _: go.wait(60)))
+        await eventually(lambda: engine._read_connections)
+        writer = engine._writer
+        assert writer
+        closing = asyncio.create_task(bench.store.close())
+        await stays(writer.is_alive, 0.1)
+        go.set()
+        await asyncio.gather(reading, closing)
+        assert not writer.is_alive()
 
 
 class TestModes(SqlitePart):
@@ -421,14 +433,14 @@ class TestErrors(SqlitePart):
         go, busy = await self.blocked(bench)
         job = new_job()
         asked = asyncio.create_task(bench.store.insert([job]))
-        await asyncio.sleep(0)
+        await give_way()
         closing = asyncio.create_task(bench.store.close())
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         await asyncio.gather(asked, closing, busy)
         with pytest.raises(StoreUnavailable, match="not open"):
             await bench.store.insert([new_job()])
-        assert len(await bench.database.execute("SELECT 1 FROM {jobs}")) == 1  # type: ignore[attr-defined]
+        assert len(await database.execute("SELECT 1 FROM {jobs}")) == 1
 
     async def test_a_look_that_fails_leaves_it_to_the_transaction(self, bench: Workbench) -> None:
         def look(_: sqlite3.Connection) -> None:
@@ -483,22 +495,26 @@ class TestErrors(SqlitePart):
         shaky = Shaky(engine._connection, failures=3)
         monkeypatch.setattr(engine, "_connection", shaky)
         bench.store.subscribe(lambda _: heard.set())
-        while shaky.failures:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not shaky.failures)
         assert not heard.is_set()
         self.commit_elsewhere(bench)
         await asyncio.wait_for(heard.wait(), 10)
 
-    async def test_the_watch_leaves_our_own_commits_out(self, bench: Workbench) -> None:
+    async def test_the_watch_leaves_our_own_commits_out(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Whoever they concern here was told by the verb that made them."""
+        engine = self.store(bench).engine
+        watched = Shaky(engine._connection, failures=0)
+        monkeypatch.setattr(engine, "_connection", watched)
         heard: list[str] = []
         bench.store.subscribe(heard.append)
-        await asyncio.sleep(0.05)
-        write = self.store(bench).engine.write
-        await write(lambda db: db.execute("CREATE TABLE mine (a)"))
-        for _ in range(20):
-            await write(lambda db: db.execute("INSERT INTO mine VALUES (1)"))
-            await asyncio.sleep(0.005)
+        await eventually(lambda: watched.looks)
+        await engine.write(lambda db: db.execute("CREATE TABLE mine (a)"))
+        for _ in range(5):
+            watched.looks = 0
+            await engine.write(lambda db: db.execute("INSERT INTO mine VALUES (1)"))
+            await eventually(lambda: watched.looks)
         assert heard == []
         self.commit_elsewhere(bench)
         await eventually(lambda: "ready" in heard)
@@ -543,8 +559,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         go.set()
         await asyncio.gather(busy, inserting)
         assert [one.id for one in (await claiming).jobs] == [job.id]
-        await asyncio.sleep(0.05)  # time in which a second hint would come
-        assert heard == ["ready"], "it was told twice"
+        await stays(lambda: heard == ["ready"], 0.05)  # it is not told twice
         assert transactions == [], "the insert and its claim joined the transaction that was under way"
 
     async def test_no_look_is_taken_past_what_is_to_be_written(self, bench: Workbench) -> None:
@@ -552,7 +567,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         lease = await bench.lease()
         for _ in range(50):
             inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
-            await asyncio.sleep(0)
+            await give_way()
             claim = await bench.store.claim(lease, Wants(["mail"], [], 10, 10))
             assert [one.id for one in claim.jobs] == [job.id]
             await inserting
@@ -563,7 +578,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         go, busy = await self.blocked(bench)
         inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
         claiming = asyncio.create_task(bench.store.claim(gone, Wants(["mail"], [], 10, 10)))
-        await asyncio.sleep(0)
+        await give_way()
         go.set()
         with pytest.raises(LeaseLost):
             await claiming
@@ -575,8 +590,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         bench.store.subscribe(heard.append)
         go, busy = await self.blocked(bench)
         inserting = asyncio.create_task(bench.store.insert([new_job()]))
-        await asyncio.sleep(0.02)
-        assert heard == []
+        await stays(lambda: not heard, 0.05)
         go.set()
         await asyncio.gather(busy, inserting)
         await eventually(lambda: "ready" in heard)
@@ -588,13 +602,13 @@ class Shaky:
     def __init__(self, connection: sqlite3.Connection, failures: int) -> None:
         self.connection = connection
         self.failures = failures
-        self._looked = False
+        self.looks = 0
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        if self._looked and self.failures:
+        if self.looks and self.failures:
             self.failures -= 1
             raise sqlite3.OperationalError("disk I/O error")
-        self._looked = True
+        self.looks += 1
         return self.connection.execute(sql, values)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from tests.waiting import give_way
 from treadle.dashboard import checkup
 from treadle.dashboard.checkup import Checkup
 from treadle.store.views import Finding
@@ -54,6 +55,6 @@ async def test_an_old_answer_is_shown_while_the_next_is_made() -> None:
     await found.look()
     found._ended -= checkup.KEPT_S + 1
     await found.look()
-    await asyncio.sleep(0)
+    await give_way()
     assert (found.findings, asked) == (FINE, 2)
     await found.close()

@@ -1,6 +1,8 @@
-"""docs/architecture.md and the decision records name files that exist."""
+"""docs/architecture.md and the decision records name files, classes, functions and queries that exist."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,45 @@ def named(page: Path) -> set[str]:
     return {*re.findall(r"`((?:\w+/)+)`", text), *re.findall(r"((?:\w+/)*[\w*]+\.(?:py|sql)\b)", text)}
 
 
+def definitions(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    """What a file defines: the names of classes, functions, attributes and constants."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node
+            yield from ((one.arg, one) for one in ast.walk(node) if isinstance(one, ast.arg))
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            yield (node.attr if isinstance(node, ast.Attribute) else node.id), node
+
+
+DEFINED = {path: dict(definitions(path)) for path in (ROOT / "src" / "treadle").rglob("*.py")}
+EVERYWHERE = frozenset(name for names in DEFINED.values() for name in names)
+SQL = frozenset(word for path in (ROOT / "src").rglob("*.sql") for word in re.findall(r"\w+", path.read_text()))
+ELSEWHERE = {
+    # packages and modules of other projects, and words of SQLite
+    "asyncpg", "data_version", "sqlite3", "ctypes", "import-linter", "treadle",
+}  # fmt: skip
+
+
+def names_of_code(text: str) -> set[str]:
+    """In backticks: `decide`, `Queue.work()`, `lifecycle.decide`, `leases.until`."""
+    found = re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`", text)
+    return {name for name in found if not name.endswith((".py", ".sql"))}
+
+
+def is_defined(name: str) -> bool:
+    """`module.name` and `Class.name`: the module or the file of the class has that name."""
+    *owners, last = name.split(".")
+    if name in ELSEWHERE or any(path.stem == last or path.parent.name == last for path in DEFINED):
+        return True
+    if not owners:
+        return last in EVERYWHERE or last in SQL
+    owner = owners[-1]
+    homes = [names for path, names in DEFINED.items() if path.stem == owner or path.parent.name == owner]
+    homes += [names for names in DEFINED.values() if isinstance(names.get(owner), ast.ClassDef)]
+    # An object is called by what it is: `store.advance`, `ctx.db`, `queue.asgi`; a table by its name.
+    return any(last in names for names in homes) or (owner in {*EVERYWHERE, *SQL} and last in {*EVERYWHERE, *SQL})
+
+
 def exists(name: str) -> bool:
     return any(list(place.glob(name) if "/" in name else place.rglob(name)) for place in PLACES)
 
@@ -23,6 +64,56 @@ def exists(name: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(named(page)) if not exists(name)] == []
+
+
+def test_every_name_of_code_is_defined() -> None:
+    names = names_of_code((ROOT / "docs" / "architecture.md").read_text())
+    assert len(names) > 40
+    assert [name for name in sorted(names) if not is_defined(name)] == []
+
+
+def test_every_class_in_the_diagrams_is_defined() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    diagrams = " ".join(re.findall(r"```text\n(.*?)```", text, re.DOTALL))
+    names = set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+\b|\b[A-Z]\w+\.\w+", diagrams))
+    assert len(names) >= 5
+    assert [name for name in sorted(names) if not is_defined(name)] == []
+
+
+def test_the_code_that_is_shown_is_the_code() -> None:
+    """Apart from annotations and documentation."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    shown = [node for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) for node in ast.parse(block).body]
+    assert shown
+    for function in shown:
+        assert isinstance(function, ast.FunctionDef)
+        found = [
+            names[function.name] for names in DEFINED.values() if isinstance(names.get(function.name), ast.FunctionDef)
+        ]
+        assert bare(function) in [bare(one) for one in found]
+
+
+def bare(function: ast.AST) -> str:
+    assert isinstance(function, ast.FunctionDef)
+    for arg in function.args.args:
+        arg.annotation = None
+    function.returns = None
+    return ast.unparse(function)
+
+
+def test_the_table_of_verbs_is_the_protocol() -> None:
+    """Decision 10 names every verb once, and functions of `policy` that exist."""
+    text = (ROOT / "docs" / "decisions" / "0010-the-store-protocol-and-a-third-store.md").read_text()
+    table = text.split("| verbs | MongoDB | policy it asks |")[1].split("\n\n")[0]
+    named = [verb for row in re.findall(r"^\| `([^`]+)`", table, re.MULTILINE) for verb in row.split()]
+    store = DEFINED[ROOT / "src" / "treadle" / "store" / "protocol.py"]["Store"]
+    assert isinstance(store, ast.ClassDef)
+    verbs = [one.name for one in store.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    asked = names_of_code(" ".join(row.split("|")[-2] for row in table.strip().splitlines()))
+    assert sorted(named) == sorted(verbs)
+    assert len(asked) > 15
+    assert [name for name in sorted(asked) if not is_defined(name)] == []
+    assert f"has {len(verbs)} verbs" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

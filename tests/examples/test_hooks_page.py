@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.examples.blocks import blocks
-from tests.worker.waiting import until
+from tests.waiting import until
 from treadle import Worker
 
 

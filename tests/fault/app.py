@@ -18,6 +18,7 @@ import uvloop
 
 from tests.fault import crash, customers, handlers
 from tests.fault.journal import Pen
+from tests.waiting import certainly, until_blocking
 from treadle import Queue, Worker
 from treadle.model.errors import StoreUnavailable
 from treadle.store.postgres.notifier import Notifier
@@ -68,8 +69,7 @@ async def work(arguments: argparse.Namespace) -> None:
     queue = handlers.make_queue(arguments.url, Pen(arguments.journal, arguments.name))
     queue.register("in_own_process", handlers.in_own_process, process=True, retry=handlers.AGAIN_SOON)
     await queue.open()
-    queue.store_of_worker = queue.store  # type: ignore[attr-defined]
-    queue.loop_of_worker = asyncio.get_running_loop()  # type: ignore[attr-defined]
+    handlers.here.append(handlers.Here(queue.store, asyncio.get_running_loop()))
     worker = Worker(
         queue,
         name=arguments.name,
@@ -117,18 +117,11 @@ async def many_keys(arguments: argparse.Namespace) -> None:
         keys = list(range(arguments.keys))
         random.Random(f"{arguments.seed}-{number}").shuffle(keys)
         for key in keys:
-            pen.note(f"key-{key}", await _certainly(queue, f"key-{key}"))
+            name = f"key-{key}"
+            pen.note(name, (await certainly(queue.enqueue, "quick", {"key": name}, idempotency_key=name)).id)
 
     async with Queue(arguments.url) as queue:
         await asyncio.gather(*map(client, range(arguments.clients)))
-
-
-async def _certainly(queue: Queue, key: str) -> str:
-    while True:
-        try:
-            return (await queue.enqueue("quick", {"key": key}, idempotency_key=key)).id
-        except StoreUnavailable:
-            await asyncio.sleep(0.05)
 
 
 async def prune(arguments: argparse.Namespace) -> None:
@@ -195,12 +188,12 @@ async def fork(arguments: argparse.Namespace) -> None:
     pen = Pen(arguments.journal, arguments.name)
     async with Queue(arguments.url) as queue:
         busy = asyncio.create_task(_enqueue_without_end(queue, pen))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # in the middle of any of its enqueues
         child = os.fork()
         if not child:
             pen.note("enqueued", queue.sync.enqueue("quick").id)
             pen.note("forked", str(os.getpid()))
-            time.sleep(60)
+            time.sleep(60)  # it stays
             os._exit(0)
         await busy
 
@@ -217,8 +210,7 @@ async def hold(arguments: argparse.Namespace) -> None:
 
     def write(_: object) -> None:
         pen.note("holding", "-")
-        while not go_on.exists():
-            time.sleep(0.01)
+        until_blocking(go_on.exists, 600)
 
     async with Queue(arguments.url) as queue:
         store: Any = queue.store

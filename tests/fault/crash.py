@@ -77,7 +77,7 @@ class Trap:
         die()
 
     def _soon(self) -> None:
-        time.sleep(self.crash.delay_us / 1e6)
+        time.sleep(self.crash.delay_us / 1e6)  # the moment of the crash
         die()
 
 

@@ -16,6 +16,7 @@ import psycopg
 
 from tests.fault import handlers
 from tests.fault.journal import Pen
+from tests.waiting import until
 from treadle import Queue
 from treadle.model.errors import Refused
 
@@ -81,8 +82,7 @@ async def stay_open(arguments: argparse.Namespace) -> None:
         with contextlib.closing(connect(arguments.url)) as connection, _transaction(connection):
             job = await queue.enqueue("quick", {}, idempotency_key=go_on.name, connection=connection)
             pen.note("open", job.id)
-            while not go_on.exists():
-                await asyncio.sleep(0.01)
+            await until(go_on.exists, 600)
             connection.execute("COMMIT")
 
 

@@ -8,17 +8,29 @@ import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.fault.crash import die
 from tests.fault.flows import add_flows
 from tests.fault.journal import Pen
+from tests.waiting import until_blocking, work_until_told
 from treadle import Concurrency, Context, Queue, Retry, Snooze
 from treadle.model.errors import LeaseLost
 from treadle.policy.lifecycle import Completed, decide
+from treadle.store.protocol import Store
 from treadle.store.values import Settlement, Touch
 
 AGAIN_SOON = Retry(50, backoff="fixed", delay="50ms")
+
+
+class Here(NamedTuple):
+    """The process of a worker."""
+
+    store: Store
+    loop: asyncio.AbstractEventLoop
+
+
+here: list[Here] = []
 
 TOPICS = "quick threaded slow shaky gated parent child snoozer".split()
 """Those that end by themselves, whatever happens to their workers."""
@@ -58,14 +70,14 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
     @queue.job(retry=AGAIN_SOON)
     def threaded(ctx: Context, payload: dict[str, Any]) -> None:
         pen.write("start", ctx)
-        time.sleep(payload.get("ms", 2) / 1000)
+        time.sleep(payload.get("ms", 2) / 1000)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
     async def slow(ctx: Context, payload: dict[str, Any]) -> None:
         pen.write("start", ctx)
         ctx.progress(10, "begun")
-        await asyncio.sleep(payload.get("ms", 30) / 1000)
+        await asyncio.sleep(payload.get("ms", 30) / 1000)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -78,7 +90,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
     @queue.job(retry=AGAIN_SOON, concurrency=Concurrency("queue_same_scope", keys=("input.key",), limit=2))
     async def gated(ctx: Context) -> None:
         pen.write("start", ctx)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -120,7 +132,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
     async def blocking(ctx: Context, payload: dict[str, Any]) -> None:
         """What no coroutine should do."""
         pen.write("start", ctx)
-        time.sleep(payload["ms"] / 1000)
+        time.sleep(payload["ms"] / 1000)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -129,7 +141,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
         until = time.monotonic() + payload["ms"] / 1000
         while time.monotonic() < until:
             await ctx.heartbeat()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # its work
         pen.write("done", ctx)
 
     @queue.job(retry=AGAIN_SOON)
@@ -166,7 +178,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
         pen.write("done", ctx)
 
     def _write_as_if_still_owner(ctx: Context, pen: Pen) -> None:
-        job, store = ctx._call.job, queue.store_of_worker  # type: ignore[attr-defined]
+        job, store = ctx._call.job, here[0].store
         ending = Settlement(job, decide(job, Completed('"stale"')), 1)
         if ask(store.settle([ending])) == [ending]:
             pen.write("refused_ending", ctx)
@@ -176,7 +188,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
             pen.write("refused_renewal", ctx)
 
     def ask(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, queue.loop_of_worker).result(30)  # type: ignore[attr-defined]
+        return asyncio.run_coroutine_threadsafe(work, here[0].loop).result(30)
 
     return queue
 
@@ -187,19 +199,15 @@ def _unlucky(ctx: Context) -> bool:
 
 
 def _until_there(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.002)
+    until_blocking(path.exists, 600, every=0.002)
 
 
 def _until_told(ctx: Context, pen: Pen) -> None:
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        try:
-            ctx.check_cancelled()
-        except LeaseLost:
-            pen.write("told", ctx)
-            raise
-        time.sleep(0.002)
+    try:
+        work_until_told(ctx)
+    except LeaseLost:
+        pen.write("told", ctx)
+        raise
 
 
 def in_own_process(ctx: Context, payload: dict[str, Any]) -> None:
@@ -210,5 +218,5 @@ def in_own_process(ctx: Context, payload: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while ctx.attempt == 1 and payload.get("linger"):
         pen.write("alive", ctx)
-        time.sleep(0.02)
+        time.sleep(0.02)  # its work
     pen.write("done", ctx)

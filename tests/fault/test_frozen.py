@@ -1,6 +1,7 @@
 """Fault 14: SIGSTOP past the lease, then SIGCONT. What the worker still writes is refused, its handlers are told."""
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 
@@ -57,9 +58,10 @@ async def _round(crew: Crew, queue: Queue, thawed: Path) -> list[Job]:
 async def _rescued(queue: Queue, ids: set[str]) -> None:
     """Done by the rescuer. A process frozen in the middle of a transaction keeps its locks, and what they
     protect, until it wakes: then its leases are over all the same, and waiting longer would prove nothing."""
-    patience = asyncio.get_running_loop().time() + LEASE_MS / 1000 + 5
-    while asyncio.get_running_loop().time() < patience:
+
+    async def done() -> bool:
         ledger = await asyncio.wait_for(read(queue), 30)
-        if ids <= ledger.with_status("completed"):
-            return
-        await asyncio.sleep(0.05)
+        return ids <= ledger.with_status("completed")
+
+    with contextlib.suppress(AssertionError):
+        await until(done, LEASE_MS / 1000 + 5, every=0.05)

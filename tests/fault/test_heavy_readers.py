@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from tests.fault.scale import scaled
 from tests.http.api import PASSWORD
 from tests.http.served import Served, served
+from tests.waiting import until
 from treadle import Queue
 from treadle.queue import JobRequest
 from treadle.store.sql.lists import SEARCH_SECONDS
@@ -93,8 +95,12 @@ async def ordinary(visitor: Visitor, job_id: str) -> None:
 async def pick_up(visitor: Visitor) -> None:
     """From an enqueue to the start of its handler in the same process, by the job's own times."""
     made = (await visitor.call("enqueue", "POST", "/api/jobs/enqueue", json={"topic": "ping"})).json()
-    while (job := (await visitor.call("get", "GET", f"/api/jobs/{made['id']}")).json())["status"] != "completed":
-        await asyncio.sleep(0.02)
+
+    async def done() -> Any:
+        job = (await visitor.call("get", "GET", f"/api/jobs/{made['id']}")).json()
+        return job if job["status"] == "completed" else None
+
+    job = await until(done, every=0.02)
     waited = _seconds(job["startedAt"]) - _seconds(job["createdAt"])
     visitor.slowest["pick-up"] = max(visitor.slowest["pick-up"], waited)
 
@@ -113,7 +119,7 @@ async def attack(server: Served, token: str) -> tuple[Visitor, Visitor]:
         job = (await other.call("enqueue", "POST", "/api/jobs/enqueue", json={"topic": "elsewhere"})).json()
         filters = [PATHS] * 3 + [TOO_MANY] + [PATTERN] * 2
         await asyncio.gather(
-            *(heavy.again(lambda text=text: search(heavy, text)) for text in filters),  # type: ignore[misc]
+            *(heavy.again(partial(search, heavy, text)) for text in filters),
             other.again(lambda: ordinary(other, job["id"])),
         )
     return heavy, other

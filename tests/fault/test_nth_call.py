@@ -6,7 +6,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from tests.fault.journal import Journal, Pen
 from tests.fault.scale import stride
 from tests.faulty import FaultyQueue
 from tests.servers import PostgresServer
-from tests.waiting import until
+from tests.waiting import certainly, until
 from treadle import Job, Queue, Worker
-from treadle.model.errors import StoreUnavailable, WrongState
+from treadle.model.errors import WrongState
 
 AT_ONCE = 12
 STEP = stride(10, 1)
@@ -101,14 +101,13 @@ async def scenario(url: str, folder: Path, fault: Fault | None = None, sober_url
     return calls
 
 
+QUICK: dict[str, Any] = {"lease": "1s", "reap_interval": "100ms", "poll_interval": "100ms"}
+
+
 async def work(queue: Queue) -> None:
     """A worker that is started again when it could not start."""
     while True:
-        worker = Worker(queue, name="worker", slots=3, lease="1s", reap_interval="100ms", poll_interval="100ms")
-        try:
-            await worker.run()
-        except StoreUnavailable:
-            await asyncio.sleep(0.02)
+        await certainly(lambda: Worker(queue, name="worker", slots=3, **QUICK).run())
 
 
 async def enqueue_all(queue: Queue) -> list[Job]:
@@ -126,15 +125,6 @@ async def enqueue_all(queue: Queue) -> list[Job]:
         await certainly(queue.enqueue, topic, payload, idempotency_key=f"job-{number}", max_attempts=20, **options)
         for number, (topic, payload, options) in enumerate(requests)
     ]
-
-
-async def certainly(verb: Callable[..., Awaitable[Job]], *values: Any, **options: Any) -> Job:
-    """As a careful client does it: once more with the same key, until there is an answer."""
-    while True:
-        try:
-            return await verb(*values, **options)
-        except StoreUnavailable:
-            await asyncio.sleep(0.01)
 
 
 async def all_ended(queue: Queue, jobs: Sequence[Job]) -> bool:

@@ -29,7 +29,7 @@ async def at_work(queue: Queue) -> AsyncIterator[None]:
     async def slow() -> None:
         nonlocal started
         started += 1
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # into the outage
 
     listener = await queue.feed.listener()
     worker = Worker(queue, slots=4, lease="60s", poll_interval="100ms", reap_interval="200ms")
@@ -86,6 +86,6 @@ async def test_sqlite_locked(
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             since = time.monotonic()
-            await asyncio.sleep(OUTAGE_S)
+            await asyncio.sleep(OUTAGE_S)  # how long it is away
             other.execute("ROLLBACK")
         await assert_told_once(caplog, f"{path} can't be used just now: database is locked", since)

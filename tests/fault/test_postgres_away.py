@@ -6,7 +6,6 @@ import itertools
 import random
 import time
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -17,9 +16,8 @@ from tests.fault.journal import Pen
 from tests.fault.scale import scaled
 from tests.fault.zygote import Zygote
 from tests.servers import PostgresServer
-from tests.waiting import nothing_live, until
+from tests.waiting import certainly, nothing_live, until
 from treadle import JobRequest, Queue
-from treadle.model.errors import StoreUnavailable
 
 BACK_WITHIN_S = 5.0
 TOPICS = ["quick", "threaded", "slow", "shaky", "gated"]
@@ -37,7 +35,7 @@ class Client:
     async def enqueue(self, count: int) -> None:
         while count > 0:
             batch = [self._request(next(self._numbers)) for _ in range(min(count, 20))]
-            jobs = await self._certainly(batch)
+            jobs = await certainly(self._queue.enqueue_many, batch, max_attempts=50)
             for request, job in zip(batch, jobs, strict=True):
                 self.acknowledged[(request.options or {})["idempotency_key"]] = job.id
             count -= len(batch)
@@ -45,13 +43,6 @@ class Client:
     def _request(self, number: int) -> JobRequest:
         topic = self._chance.choice(TOPICS)
         return JobRequest(topic, {"key": number % 5, "ms": 5}, {"idempotency_key": f"key-{number}"})
-
-    async def _certainly(self, batch: list[JobRequest]) -> list[Any]:
-        while True:
-            try:
-                return await self._queue.enqueue_many(batch, max_attempts=50)
-            except StoreUnavailable:
-                await asyncio.sleep(0.05)
 
 
 class Outages:

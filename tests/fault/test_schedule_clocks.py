@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.fault.scale import ASKED
+from tests.faulty import Around, faulty
 from tests.unit.schedules.clock_changes import (
     HOUR,
     MINUTE,
@@ -36,13 +37,13 @@ async def schedulers(url: str) -> AsyncIterator[list[Scheduler]]:
     """Each with its own connections, as in four processes; for all of them it is 2037."""
     queues = [await Queue(url).open() for _ in range(SCHEDULERS)]
     for queue in queues:
-        queue.store.now = _after_all  # type: ignore[method-assign]
+        faulty(queue).around("now", _after_all)
     yield [Scheduler(queue) for queue in queues]
     for queue in queues:
         await queue.close()
 
 
-async def _after_all() -> int:
+async def _after_all(_: Around) -> int:
     return AFTER_ALL
 
 

@@ -75,7 +75,7 @@ async def test_four_schedulers_of_which_one_is_always_killed_miss_no_slot_and_do
     while asyncio.get_running_loop().time() < end:
         now = await queue.store.now()
         to_next_slot = EVERY_MS - (now - made.created_ms) % EVERY_MS
-        await asyncio.sleep(to_next_slot / 1000 + chance.uniform(-0.02, 0.05))
+        await asyncio.sleep(to_next_slot / 1000 + chance.uniform(-0.02, 0.05))  # the moment of the kill
         victim = chance.choice(crew.alive)
         victim.kill()
         await victim.gone()

@@ -5,12 +5,13 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.fault.audit import audit
-from tests.fault.crew import Crew
+from tests.fault.crew import Crew, Hand
 from tests.fault.handlers import make_queue
 from tests.fault.journal import Pen
 from tests.fault.scale import scaled
@@ -48,14 +49,22 @@ def orphans_killed(crew: Crew) -> Iterator[None]:
                 os.kill(int(entry.job_id), signal.SIGKILL)
 
 
+def ended(hand: Hand) -> bool:
+    return hand.code is not None
+
+
+def told(crew: Crew, phase: str, times: int) -> bool:
+    return len(crew.journal.entries(phase)) == times
+
+
 async def test_a_fork_that_outlives_its_killed_parent_keeps_nothing_of_it(crew: Crew) -> None:
     async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:
         with orphans_killed(crew):
             for number in range(1, scaled(3, 50) + 1):
                 hand = crew.hire("fork")
-                await until(lambda n=number: len(crew.journal.entries("forked")) == n, 60, crew.tails)  # type: ignore[misc]
+                await until(partial(told, crew, "forked", number), 60, crew.tails)
                 hand.kill()
-                await until(lambda hand=hand: hand.code is not None)  # type: ignore[misc]
+                await until(partial(ended, hand))
                 async with asyncio.timeout(10):
                     await queue.enqueue("quick")
             crew.hire(lease="20s")
@@ -77,7 +86,7 @@ async def test_a_process_stopped_inside_a_write_costs_the_others_an_error_in_tim
             for number in range(1, scaled(2, 50) + 1):
                 go_on = tmp_path / f"go-on-{number}"
                 holder = crew.hire("hold", key=go_on)
-                await until(lambda n=number: len(crew.journal.entries("holding")) == n, 60, crew.tails)  # type: ignore[misc]
+                await until(partial(told, crew, "holding", number), 60, crew.tails)
                 await holder.freeze()
                 for _ in range(3):
                     async with asyncio.timeout(10):

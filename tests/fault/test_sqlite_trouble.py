@@ -20,7 +20,7 @@ from tests.fault.handlers import make_queue
 from tests.fault.journal import Pen
 from tests.fault.scale import scaled
 from tests.fault.zygote import Zygote
-from tests.waiting import nothing_live, until
+from tests.waiting import certainly, nothing_live, until
 from treadle import Queue, Worker
 from treadle.model.errors import StoreUnavailable
 from treadle.store.sqlite import health, writer
@@ -167,7 +167,7 @@ async def test_a_full_disk_is_told_harms_nothing_and_work_goes_on_when_there_is_
                 await in_order(queue)
                 await _worker_hits_the_wall(crew)
                 ballast.unlink()
-                acknowledged.add(await _certainly(queue))
+                acknowledged.add((await certainly(queue.enqueue, "quick")).id)
                 await until(lambda: nothing_live(queue), 60, crew.tails)
                 await crew.dismiss()
                 ledger = await audit(queue, crew.journal, expected=acknowledged, lost=crew.lost())
@@ -194,14 +194,6 @@ async def _worker_hits_the_wall(crew: Crew) -> None:
     await until(lambda: "full" in crew.hands[0].log.read_text(), 60, crew.tails)
 
 
-async def _certainly(queue: Queue) -> str:
-    while True:
-        try:
-            return (await queue.enqueue("quick")).id
-        except StoreUnavailable:
-            await asyncio.sleep(0.05)
-
-
 async def test_a_database_that_may_not_grow_is_told_and_goes_on_when_it_may(sqlite_url: str) -> None:
     """Fault 25 without a disk to spare: SQLite's own limit."""
     async with Queue(sqlite_url) as queue:
@@ -215,6 +207,6 @@ async def test_a_database_that_may_not_grow_is_told_and_goes_on_when_it_may(sqli
         await in_order(queue)
         assert await queue.count() == len(acknowledged)
         await allow(1 << 30)
-        acknowledged.add(await _certainly(queue))
+        acknowledged.add((await certainly(queue.enqueue, "quick")).id)
         assert {job.id for job in await queue.list(limit=1000)} == acknowledged
         await in_order(queue)

@@ -13,6 +13,7 @@ from tests.fault.scale import scaled
 from tests.waiting import until
 from treadle import Queue
 from treadle.insights import feed
+from treadle.insights.feed import Listener
 
 # Few, so that the newest transaction is often still open when an older one ends.
 PRODUCERS = scaled(3, 6)
@@ -42,8 +43,8 @@ class Heard:
             await asyncio.gather(task, return_exceptions=True)
             await listener.close()
 
-    async def _listen(self, listener: object) -> None:
-        while told := await listener.next():  # type: ignore[attr-defined]
+    async def _listen(self, listener: Listener) -> None:
+        while told := await listener.next():
             self.resyncs += told.event == "resync"
             if told.event == "job:enqueued":
                 self.enqueued[told.payload["job"]["id"]] += 1
@@ -60,9 +61,9 @@ async def produce(queue: Queue, url: str, chance: random.Random) -> list[str]:
                 if chance.random() < 0.5:
                     await connection.execute("SELECT pg_current_xact_id()")  # as any write of the user's would
                 for _ in range(chance.randint(1, 3)):
-                    await asyncio.sleep(chance.uniform(0, 0.02))
+                    await asyncio.sleep(chance.uniform(0, 0.02))  # what users do in a transaction
                     jobs.append(await queue.enqueue("mail", connection=connection))
-                await asyncio.sleep(chance.uniform(0, 0.02))
+                await asyncio.sleep(chance.uniform(0, 0.02))  # and before its end
                 if chance.random() < 0.2:
                     raise Undo
             made += [job.id for job in jobs]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 import uvicorn
 
+from tests.waiting import until
 from treadle import Queue
 from treadle.http import create_app
 from treadle.insights.feed import Feed
@@ -42,9 +43,8 @@ class LiveServer:
     async def __aenter__(self) -> LiveServer:
         self._thread.start()
         async with asyncio.timeout(PATIENCE_S):
-            while not self.server.started:
-                assert self._thread.is_alive(), "the server did not start"
-                await asyncio.sleep(0.005)
+            await until(lambda: self.server.started or not self._thread.is_alive())
+        assert self.server.started, "the server did not start"
         return self
 
     async def __aexit__(self, *_: object) -> None:

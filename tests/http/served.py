@@ -6,7 +6,6 @@ import contextlib
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import httpx
 
 from tests.cli.command import SECONDS, TREADLE, Command
 from tests.http.api import PASSWORD
+from tests.waiting import until_blocking
 
 ROOT = "root@example.com"
 
@@ -62,13 +62,14 @@ def served(folder: Path, database: str, *words: str, **environment: str) -> Iter
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + SECONDS
-    while True:
-        if found := re.search(r"serving on (http://[^\s,]+)", log.read_text()):
-            return found[1]
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.01)
+    def said() -> re.Match[str] | None:
+        found = re.search(r"serving on (http://[^\s,]+)", log.read_text())
+        assert found or process.poll() is None, log.read_text()
+        return found
+
+    found = until_blocking(said, SECONDS, log.read_text)
+    assert found
+    return found[1]
 
 
 __all__ = ["PASSWORD", "ROOT", "Served", "served"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.waiting import give_way
 from treadle.http.gathering import Gathered
 
 
@@ -28,8 +29,7 @@ class Shelf:
 
 async def started() -> None:
     """Everybody has run until they wait, and the read for those who came by now has begun."""
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await give_way(5)
 
 
 async def test_one_that_is_alone_is_read_at_once() -> None:

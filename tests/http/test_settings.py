@@ -9,7 +9,7 @@ import pytest
 
 from tests.faulty import Around, faulty
 from tests.http.api import Api, failure, opened
-from tests.worker.waiting import until
+from tests.waiting import until
 from treadle import Queue, Worker
 from treadle.maintenance import Retention
 from treadle.model.settings import DAY_MS

@@ -227,7 +227,8 @@ async def test_a_lease_is_between_five_seconds_and_an_hour(sqlite_api: Api, leas
 
 async def test_a_claim_waits_for_a_job(api: Api) -> None:
     waiting = asyncio.create_task(claim(api, wait="30s"))
-    await eventually(lambda: bool(api.queue.store.hub._waiting))  # type: ignore[attr-defined]
+    store: Any = api.queue.store
+    await eventually(lambda: store.hub._waiting)
     made = await api.enqueue()
     (job,) = await asyncio.wait_for(waiting, 20)
     assert job["id"] == made["id"]

@@ -32,8 +32,8 @@ async def lease(store: Store) -> int:
     return await store.open_lease("worker", HOUR)
 
 
-def job(id: str, payload: str = '{"v":1}', **options: object) -> NewJob:
-    return NewJob(id, "mail", payload, **options)  # type: ignore[arg-type]
+def job(id: str, payload: str = '{"v":1}', **options: Any) -> NewJob:
+    return NewJob(id, "mail", payload, **options)
 
 
 def settled(claimed: Claimed, outcome: Outcome) -> Settlement:

@@ -189,22 +189,27 @@ def keyed_jobs() -> list[NewJob]:
     ]
 
 
+SCRIPTS: dict[str, Callable[[Backlog], Any]] = {
+    "claim, lane by lane": lambda _: scripts.claim(LIVE_LEASE, Wants(["mail", "other"], ["media"], 20, 20)),
+    "settle": lambda b: scripts.settle(any_endings(b)),
+    "insert with keys": lambda _: scripts.insert(keyed_jobs(), True),
+    "advance": lambda _: scripts.advance(100),
+    "reap": lambda _: scripts.reap(Graces(0), 1000),
+    "cancel": lambda b: scripts.steer(
+        [job_id(1), job_id(45), job_id(65), job_id(b.last)], lambda _: CancelRequested(), DAY
+    ),
+    "requeue": lambda _: scripts.steer([job_id(65), job_id(75)], lambda _: Requeued(force=True), DAY),
+    "reschedule": lambda b: scripts.steer([job_id(1)], lambda _: Rescheduled(Patch(b.now + DAY, 60, 5)), DAY),
+    "delete": lambda _: scripts.steer([job_id(1), job_id(45), job_id(65)], lambda _: Deleted(force=True), DAY),
+    "release": lambda b: scripts.steer([job_id(b.first_running)], lambda _: ReleasedByHand(), DAY),
+}
+"""What both databases run alike."""
+
 WRITES: dict[str, Act] = {
     "claim": claim,
-    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, Wants(["mail", "other"], ["media"], 20, 20))),
     "settle_completed": settle_completed,
-    "settle": script(lambda backlog: scripts.settle(any_endings(backlog))),
     "insert_alike": insert_alike,
-    "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
-    "advance": script(lambda _: scripts.advance(100)),
-    "reap": script(lambda _: scripts.reap(Graces(0), 1000)),
-    "cancel": script(
-        lambda b: scripts.steer([job_id(1), job_id(45), job_id(65), job_id(b.last)], lambda _: CancelRequested(), DAY)
-    ),
-    "requeue": script(lambda _: scripts.steer([job_id(65), job_id(75)], lambda _: Requeued(force=True), DAY)),
-    "reschedule": script(lambda b: scripts.steer([job_id(1)], lambda _: Rescheduled(Patch(b.now + DAY, 60, 5)), DAY)),
-    "delete": script(lambda _: scripts.steer([job_id(1), job_id(45), job_id(65)], lambda _: Deleted(force=True), DAY)),
-    "release": script(lambda b: scripts.steer([job_id(b.first_running)], lambda _: ReleasedByHand(), DAY)),
+    **{name: script(make) for name, make in SCRIPTS.items()},
     "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), DAY)),
 }
 

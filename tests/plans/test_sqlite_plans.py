@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.plans.backlog import LIVE_LEASE, Backlog, job_id, statements
-from tests.plans.test_postgres_plans import LISTINGS, any_endings, keyed_jobs, lately, running_jobs
-from treadle.policy.lifecycle import CancelRequested, Completed, Deleted, Patch, ReleasedByHand, Requeued, Rescheduled
+from tests.plans.test_postgres_plans import LISTINGS, SCRIPTS, lately, running_jobs
+from treadle.policy.lifecycle import Completed
 from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Reader
 from treadle.store.sql.queries import TABLES, load
 from treadle.store.sqlite import hot
 from treadle.store.sqlite.store import SqliteStore, read_on, run_script
-from treadle.store.values import Graces, Wants
+from treadle.store.values import Wants
 from treadle.testing.workbench import DAY, new_job, settlement
 
 SIZES = [0, 1_000, 1_000_000]
@@ -147,20 +147,9 @@ def insert_alike(connection: sqlite3.Connection, _: Backlog) -> None:
 VERBS: dict[str, Act] = {
     "claim": claim,
     "claim in vain": look,
-    "claim, lane by lane": script(lambda _: scripts.claim(LIVE_LEASE, Wants(["mail", "other"], ["media"], 20, 20))),
     "settle_completed": settle_completed,
-    "settle": script(lambda backlog: scripts.settle(any_endings(backlog))),
     "insert_alike": insert_alike,
-    "insert with keys": script(lambda _: scripts.insert(keyed_jobs(), True)),
-    "advance": script(lambda _: scripts.advance(100)),
-    "reap": script(lambda _: scripts.reap(Graces(0), 1000)),
-    "cancel": script(
-        lambda b: scripts.steer([job_id(1), job_id(45), job_id(65), job_id(b.last)], lambda _: CancelRequested(), DAY)
-    ),
-    "requeue": script(lambda _: scripts.steer([job_id(65), job_id(75)], lambda _: Requeued(force=True), DAY)),
-    "reschedule": script(lambda b: scripts.steer([job_id(1)], lambda _: Rescheduled(Patch(b.now + DAY, 60, 5)), DAY)),
-    "delete": script(lambda _: scripts.steer([job_id(1), job_id(45), job_id(65)], lambda _: Deleted(force=True), DAY)),
-    "release": script(lambda b: scripts.steer([job_id(b.first_running)], lambda _: ReleasedByHand(), DAY)),
+    **{name: script(make) for name, make in SCRIPTS.items()},
     "prune": script(lambda _: scripts.prune(7 * DAY, 100)),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_json
@@ -14,9 +15,10 @@ from treadle.policy.lifecycle import Completed, Failed, Outcome, RowState, decid
 from treadle.queue import steering
 from treadle.store.values import Claimed, Settlement, Wants
 
-__all__ = ["HOUR_MS", "Hands", "eventually"]
+__all__ = ["HOUR_MS", "WITHOUT_ZONE", "Hands", "eventually"]
 
 HOUR_MS = 3_600_000
+WITHOUT_ZONE = datetime(2026, 1, 1)  # noqa: DTZ001 - which is refused
 
 
 class Hands:

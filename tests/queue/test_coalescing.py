@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.faulty import Around, faulty
 from tests.queue.hands import Hands, eventually
 from treadle import Job, KeyReused, Queue, StoreUnavailable
 from treadle.store.values import NewJob
@@ -19,15 +20,14 @@ class Watched:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: Exception | None = None
-        self._insert = queue.store.insert
-        queue.store.insert = self.insert  # type: ignore[method-assign]
+        faulty(queue).around("insert", self._insert)
 
-    async def insert(self, jobs: Sequence[NewJob], **options: Any) -> Any:
+    async def _insert(self, insert: Around, jobs: Sequence[NewJob], **options: Any) -> Any:
         self.batches.append(len(jobs))
         await self.gate.wait()
         if self.error:
             raise self.error
-        return await self._insert(jobs, **options)
+        return await insert(jobs, **options)
 
 
 async def test_a_hundred_at_once_pay_for_a_few_transactions(queue: Queue, hands: Hands) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict  # pydantic insists on it before Python 3.12
 
-from tests.queue.hands import Hands
+from tests.queue.hands import WITHOUT_ZONE, Hands
 from treadle import InvalidInput, InvalidPayload, Job, JobNotFound, PayloadTooLarge, Queue, Status
 
 SOON = datetime(2100, 1, 1, tzinfo=UTC)
@@ -256,7 +256,7 @@ async def test_handlers_take_models_dataclasses_typed_dicts_and_dicts(queue: Que
 # -- bad options: the message names the field, and nothing is stored ----------------------------------------------
 
 BAD: list[tuple[str, dict[str, Any]]] = [
-    ("run_at", {"run_at": datetime(2026, 1, 1)}),  # noqa: DTZ001 - a time without a zone is the point
+    ("run_at", {"run_at": WITHOUT_ZONE}),
     ("run_at", {"run_at": datetime(9999, 1, 1, tzinfo=UTC)}),
     ("run_at", {"run_at": datetime(1969, 12, 31, tzinfo=UTC)}),
     ("run_at", {"run_at": "tomorrow"}),
@@ -299,7 +299,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("capability", {"capability": " media"}),
     ("capability", {"capability": "c" * 101}),
     ("capability", {"capability": 5}),
-    ("expires_at", {"expires_at": datetime(2026, 1, 1)}),  # noqa: DTZ001
+    ("expires_at", {"expires_at": WITHOUT_ZONE}),
     ("expires_at", {"expires_at": "never"}),
     ("expires_at", {"expires_at": SOON, "expires": "1m"}),
     ("expires", {"expires": "never"}),

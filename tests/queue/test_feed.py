@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
+from tests.faulty import faulty
 from tests.queue.hands import Hands, eventually
+from tests.waiting import give_way
 from treadle import Queue, StoreUnavailable
 from treadle.insights import feed
 from treadle.insights.feed import Feed, FeedStopped, Listener, Ring
@@ -169,7 +170,7 @@ async def test_it_reads_only_while_somebody_listens(
 async def test_a_stop_ends_all_who_listen(queue: Queue, events: Feed) -> None:
     listeners = [await events.listener() for _ in range(3)]
     waiting = [asyncio.create_task(listener.next()) for listener in listeners]
-    await asyncio.sleep(0)
+    await give_way()
     await events.stop()
     for task in waiting:
         with pytest.raises(FeedStopped):
@@ -181,31 +182,19 @@ async def test_a_stop_ends_all_who_listen(queue: Queue, events: Feed) -> None:
     assert await heard(again, 1) == [("enqueued", job.id)]
 
 
-class Trouble:
-    """Stands between the feed and the store: the next looks fail."""
-
-    def __init__(self, events: Feed, errors: list[Exception]) -> None:
-        self._changes = events._store.changes
-        self._errors = errors
-        events._store.changes = self.changes  # type: ignore[method-assign, assignment]
-
-    async def changes(self, *arguments: Any) -> Any:
-        if self._errors:
-            raise self._errors.pop()
-        return await self._changes(*arguments)
-
-
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError("a bug")])
 async def test_when_the_store_is_away_nothing_is_lost(
-    queue: Queue, events: Feed, monkeypatch: pytest.MonkeyPatch, error: Exception
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(feed, "ERROR_PAUSE_S", 0.01)
+    faults = faulty(queue)
+    events = Feed(queue)
     listener = await events.listener()
-    errors: list[Exception] = [error] * 3
-    Trouble(events, errors)
+    failures = faults.fail("changes", 3, error)
     job = await queue.enqueue("mail")
     assert await heard(listener, 1) == [("enqueued", job.id)]
-    assert not errors
+    assert not failures.left
+    await events.stop()
 
 
 async def test_who_is_far_behind_starts_anew(queue: Queue, events: Feed) -> None:

@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.faulty import Around, faulty
-from tests.queue.hands import HOUR_MS, Hands, eventually
+from tests.queue.hands import HOUR_MS, WITHOUT_ZONE, Hands, eventually
+from tests.waiting import give_way
 from treadle import InvalidInput, JobFailed, JobNotFound, Queue, ResultTimeout, Status
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import from_ms, rfc3339
@@ -211,7 +212,7 @@ async def test_stats_of_one_topic_and_of_a_time(queue: Queue, hands: Hands) -> N
     later = await queue.stats(since=datetime.now(UTC) + timedelta(minutes=5))
     assert (later.failed, later.pending) == (0, 3)
     with pytest.raises(InvalidInput, match="since"):
-        await queue.stats(since=datetime(2026, 1, 1))  # noqa: DTZ001
+        await queue.stats(since=WITHOUT_ZONE)
     with pytest.raises(InvalidInput, match="topic"):
         await queue.stats(topic="No Topic")
 
@@ -258,7 +259,6 @@ async def test_the_plain_path_is_read_from_the_jobs_own_timestamps(queue: Queue,
 async def test_everything_else_is_stored(queue: Queue, hands: Hands) -> None:
     job = await queue.enqueue("mail")
     await hands.fail(await hands.claim_one("mail"), "Traceback …\nBoom: first", retry_in_ms=1)
-    await queue.store.advance()
     await queue.cancel(job.id, "enough")
     await queue.requeue(job.id)
     assert await history(queue, job.id) == ["enqueued", "started", "retrying", "cancelled", "requeued"]
@@ -493,7 +493,7 @@ async def test_a_result_is_what_the_handler_returned(queue: Queue, hands: Hands,
 async def test_a_result_is_waited_for(queue: Queue, hands: Hands) -> None:
     job = await queue.enqueue("mail")
     waiting = asyncio.create_task(job.result(timeout="20s"))
-    await asyncio.sleep(0)
+    await give_way()
     await hands.do(job, {"sent": 1})
     assert await waiting == {"sent": 1}
 
@@ -534,7 +534,7 @@ async def test_the_result_of_a_failed_job_is_an_error_that_says_why(queue: Queue
 async def test_the_result_of_a_cancelled_job_is_an_error(queue: Queue) -> None:
     job = await queue.enqueue("mail")
     waiting = asyncio.create_task(job.result(timeout="20s"))
-    await asyncio.sleep(0)
+    await give_way()
     await job.cancel()
     with pytest.raises(JobFailed, match="is cancelled"):
         await waiting
@@ -557,7 +557,7 @@ async def test_a_result_has_the_type_that_the_handler_returns(queue: Queue, hand
 async def test_a_deleted_job_has_no_result(queue: Queue) -> None:
     job = await queue.enqueue("mail")
     waiting = asyncio.create_task(job.result(timeout="20s"))
-    await asyncio.sleep(0)
+    await give_way()
     await queue.delete(job.id)
     with pytest.raises(JobNotFound):
         await waiting

@@ -14,6 +14,7 @@ from asgiref.sync import async_to_sync
 
 from tests.contract.relational import RelationalDatabase
 from tests.queue.hands import Hands
+from tests.waiting import give_way
 from treadle import InvalidInput, Job, Queue, SchemaMismatch, Status, StoreUnavailable
 from treadle.store.protocol import Store
 from treadle.store.sql.migrate import migrations
@@ -58,7 +59,7 @@ async def test_a_queue_that_was_closed_opens_again_at_the_next_use(url: str) -> 
 async def test_closing_waits_for_what_was_enqueued(url: str) -> None:
     async with Queue(url) as queue:
         waiting = [asyncio.create_task(queue.enqueue("mail", {"n": n})) for n in range(50)]
-        await asyncio.sleep(0)
+        await give_way()
         jobs = await asyncio.gather(*waiting)
     async with Queue(url) as queue:
         assert await queue.count() == len(jobs) == 50
@@ -67,7 +68,7 @@ async def test_closing_waits_for_what_was_enqueued(url: str) -> None:
 async def test_what_is_under_way_when_the_queue_closes_is_told(url: str) -> None:
     queue = await Queue(url).open()
     waiting = [asyncio.create_task(queue.enqueue("mail", {"n": n})) for n in range(200)]
-    await asyncio.sleep(0)
+    await give_way()
     await queue.close()
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     made = {answer.id for answer in answers if isinstance(answer, Job)}

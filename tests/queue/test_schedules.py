@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.queue.hands import WITHOUT_ZONE
 from treadle import (
     CodeDefined,
     InvalidCron,
@@ -77,7 +78,7 @@ async def test_an_interval_and_every_option(queue: Queue) -> None:
         ({"every": "1ms"}, InvalidInput),
         ({"cron": "0 9 * * *", "colour": "red"}, InvalidInput),
         ({"cron": "0 9 * * *", "id": "../x"}, InvalidInput),
-        ({"cron": "0 9 * * *", "start_at": datetime(2026, 1, 1)}, InvalidInput),  # noqa: DTZ001
+        ({"cron": "0 9 * * *", "start_at": WITHOUT_ZONE}, InvalidInput),
     ],
     ids=lambda value: str(value)[:40],
 )

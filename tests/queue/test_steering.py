@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.queue.hands import Hands
+from tests.queue.hands import WITHOUT_ZONE, Hands
 from tests.queue.test_looking import history
 from treadle import CancelPolicy, InvalidInput, Job, JobNotFound, NotCancelable, Queue, Status, WrongState
 from treadle.model.errors import TemplateDisabled
@@ -227,7 +227,7 @@ async def test_only_a_pending_job_can_be_changed(queue: Queue, hands: Hands) -> 
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("run_at", {"run_at": datetime(2026, 1, 1)}),  # noqa: DTZ001
+        ("run_at", {"run_at": WITHOUT_ZONE}),
         ("priority", {"priority": "urgent"}),
         ("max_attempts", {"max_attempts": 0}),
         ("max_attempts", {"max_attempts": "many"}),
@@ -303,4 +303,4 @@ async def test_a_pause_may_have_an_end(queue: Queue, hands: Hands) -> None:
     await queue.pause("mail", until=datetime.now(UTC) - timedelta(seconds=1))
     assert await hands.claimable("mail") == [job.id]
     with pytest.raises(InvalidInput, match="until"):
-        await queue.pause("mail", until=datetime(2026, 1, 1))  # noqa: DTZ001
+        await queue.pause("mail", until=WITHOUT_ZONE)

@@ -1,5 +1,7 @@
 """Which jobs may be made and which may start, decided without a store."""
 
+from typing import Any
+
 import pytest
 
 from treadle.model.errors import ConcurrencyRejected, KeyReused, NotRepeatable, WrongState
@@ -31,15 +33,18 @@ from treadle.policy.admission import (
     admit,
     dedupe_key_becomes,
     rate,
+    room,
     start,
+    started_in_time,
     wanted,
+    within,
 )
 
 IDEMPOTENT, DEDUPED = UniqueKey(IDEMPOTENCY, "i"), UniqueKey(DEDUPE, "d")
 
 
-def request(id: str = "new", *unique: UniqueKey, **options: object) -> Request:
-    return Request(id, "mail", unique, **options)  # type: ignore[arg-type]
+def request(id: str = "new", *unique: UniqueKey, **options: Any) -> Request:
+    return Request(id, "mail", unique, **options)
 
 
 def limited(id: str, policy: str, most: int = 1, *unique: UniqueKey, **options: object) -> Request:
@@ -220,3 +225,29 @@ def test_a_rate_opens_when_its_oldest_start_leaves_the_window() -> None:
 def test_only_a_job_that_completed_and_may_not_be_repeated_keeps_its_dedupe_key() -> None:
     kept = {(status, once) for status in ENDED for once in (True, False) if dedupe_key_becomes(status, not once)}
     assert kept == {(Status.COMPLETED, True)}
+
+
+@pytest.mark.parametrize(
+    ("limit", "max_bytes", "counted"),
+    [(9, 100, 5), (0, 100, 0), (1, 100, 2), (2, 100, 4), (9, 20, 4), (9, 19, 3), (9, 1, 3)],
+)
+def test_a_claim_takes_so_many_jobs_and_bytes_and_the_first_in_any_case(
+    limit: int, max_bytes: int, counted: int
+) -> None:
+    verdicts = [HOLD, START, EXPIRE, START, START]
+    assert within(verdicts, [10] * 5, limit, max_bytes) == verdicts[:counted]
+
+
+def test_what_is_skipped_counts_but_has_no_bytes() -> None:
+    assert within([SKIP, START, START], [99, 10, 10], 2, 10) == [SKIP, START]
+
+
+@pytest.mark.parametrize(("most", "running", "woken"), [(3, 1, 2), (3, 3, 1), (3, 5, 1), (1, 0, 1)])
+def test_as_many_are_woken_as_there_is_room_and_at_least_one(most: int, running: int, woken: int) -> None:
+    assert room(most, running) == woken
+
+
+def test_a_deadline_no_longer_counts_for_a_job_that_has_done_steps() -> None:
+    assert not started_in_time(0)
+    assert started_in_time(1)
+    assert started_in_time(0, ran_steps=True)

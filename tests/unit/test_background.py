@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from tests.waiting import deaf_until, for_ever, give_way
 from treadle.queue.background import end, forever
 from treadle.telemetry.outages import OutageLog
 
@@ -12,12 +13,12 @@ from treadle.telemetry.outages import OutageLog
 async def _swallow_a_cancel() -> None:
     """What `asyncio.wait_for` does before Python 3.12 when its future is done at the moment of the cancel."""
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(3600)
+        await for_ever()
 
 
 async def test_a_step_that_swallows_its_cancel_is_not_repeated() -> None:
     task = asyncio.create_task(forever("resting", _swallow_a_cancel, OutageLog.of("swallowed")))
-    await asyncio.sleep(0)
+    await give_way()
     async with asyncio.timeout(20):
         await end([task])
     assert task.done()
@@ -42,12 +43,10 @@ async def test_a_task_that_will_not_end_is_waited_for_only_so_long() -> None:
     let_go = asyncio.Event()
 
     async def stubborn() -> None:
-        while not let_go.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await let_go.wait()
+        await deaf_until(let_go)
 
     task = asyncio.create_task(stubborn())
-    await asyncio.sleep(0)
+    await give_way()
     await end([task], 0.01)
     assert not task.done()
     let_go.set()

@@ -1,12 +1,15 @@
 """The order of steps, what a call did to its step, and what a requeue repeats."""
 
+from typing import Any
+
 import pytest
 
-from treadle.model.errors import InvalidInput, UnknownStep
+from treadle.model.errors import InvalidInput, StepEnded, TreadleError, UnknownStep, WrongState
 from treadle.model.retry import Retry, families_of
 from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.flow import (
+    AnswerFacts,
     FlowFacts,
     Pause,
     Plan,
@@ -19,9 +22,12 @@ from treadle.policy.flow import (
     StepFacts,
     Tries,
     after_call,
+    answered,
     interrupted,
     plan,
     progress,
+    refuse_answer,
+    repeated,
     rerun,
     restarts_clock,
     set_aside,
@@ -42,14 +48,15 @@ from treadle.policy.lifecycle import (
     Snoozed,
     decide,
 )
+from treadle.store.values import ClaimedStep
 
 FLOW = (PlannedStep("fetch"), PlannedStep("approve", external=True), PlannedStep("publish", conditional=True))
 DONE = StepFacts(StepState.COMPLETED)
 BOOM = Raised("error", "Boom", "ValueError", families=families_of(ValueError()))
 
 
-def planned(steps: dict[str, StepFacts], **facts: object) -> Plan:
-    return plan(FLOW, FlowFacts(steps, **facts))  # type: ignore[arg-type]
+def planned(steps: dict[str, StepFacts], **facts: Any) -> Plan:
+    return plan(FLOW, FlowFacts(steps, **facts))
 
 
 def test_steps_come_one_after_the_other() -> None:
@@ -107,8 +114,8 @@ def test_progress_by_the_formula(done: int, step: int, expected: int) -> None:
 # -- after a call ------------------------------------------------------------------------------------
 
 
-def ended(result: object, interrupt: Interrupt | None = None, tries: Tries | None = None) -> StepEnd | RetryInPlace:
-    return after_call("fetch", result, interrupt, tries or Tries(1, None, 1, Retry()))  # type: ignore[arg-type]
+def ended(result: Any, interrupt: Interrupt | None = None, tries: Tries | None = None) -> StepEnd | RetryInPlace:
+    return after_call("fetch", result, interrupt, tries or Tries(1, None, 1, Retry()))
 
 
 def test_a_call_that_returned() -> None:
@@ -191,6 +198,58 @@ RAN = [
 )
 def test_what_runs_again(mode: str, step: str | None, completed: bool, expected: Rerun) -> None:
     assert rerun(RAN, mode, step, completed) == expected
+
+
+STORED = [
+    ClaimedStep("fetch", "", 0, StepState.COMPLETED, 1),
+    ClaimedStep("page", "1", 1, StepState.SKIPPED, 1),
+    ClaimedStep("page", "2", 2, StepState.FAILED, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("requeued", "again"),
+    [
+        (Requeued(), ["fetch", "page 1", "page 2"]),
+        (Requeued(mode="unfinished", steps=("fetch", "page")), ["page 2"]),
+        (Requeued(mode="from", steps=("page",)), ["page 1", "page 2"]),
+        (Requeued(mode="from", steps=("page",), runs=frozenset({("page", "1")})), ["page 1"]),
+        (Requeued(mode="unfinished", steps=()), []),
+    ],
+)
+def test_a_requeue_repeats_the_chosen_runs(requeued: Requeued, again: list[str]) -> None:
+    assert [f"{one.name} {one.key}".strip() for one in repeated(STORED, requeued)] == again
+
+
+@pytest.mark.parametrize(
+    ("facts", "refusal"),
+    [
+        (AnswerFacts(True, StepState.WAITING, waits=True), None),
+        (AnswerFacts(True, StepState.PENDING), None),
+        (AnswerFacts(True, StepState.PROCESSING), None),
+        (AnswerFacts(True, StepState.COMPLETED), StepEnded),
+        (AnswerFacts(True, StepState.SKIPPED), StepEnded),
+        (AnswerFacts(True, StepState.CANCELLED), StepEnded),
+        (AnswerFacts(True, StepState.FAILED, waits=True), StepEnded),
+        (AnswerFacts(True, StepState.FAILED), None),  # a call failed: its next try may wait
+        (AnswerFacts(True), UnknownStep),
+        (AnswerFacts(True, unannounced=True), None),
+        (AnswerFacts(False), UnknownStep),
+        (AnswerFacts(False, unannounced=True), UnknownStep),
+        (AnswerFacts(False, StepState.PENDING), WrongState),
+        (AnswerFacts(False, StepState.COMPLETED), StepEnded),
+    ],
+)
+def test_a_step_takes_one_answer_while_its_job_lives(facts: AnswerFacts, refusal: type[TreadleError] | None) -> None:
+    refused = refuse_answer("id", "ask", "7", facts)
+    assert (None if refused is None else type(refused)) is refusal
+    assert refused is None or refusal is WrongState or "ask (7)" in refused.message
+
+
+def test_an_answer_completes_its_step_and_an_error_fails_it() -> None:
+    assert answered(Reply('{"ok": true}', None)) == StepEnd(StepState.COMPLETED, result='{"ok": true}')
+    assert answered(Reply(None, None)) == StepEnd(StepState.COMPLETED, result="null")
+    assert answered(Reply(None, "no")) == StepEnd(StepState.FAILED, error="no", error_type="AnswerError")
 
 
 def test_a_handler_runs_again_what_began_after_the_step() -> None:

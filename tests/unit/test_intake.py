@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.waiting import give_way
 from treadle.model.errors import ConcurrencyRejected, Refused, StoreBusy, StoreUnavailable
 from treadle.queue.intake import MOST, Intake
 from treadle.store import waiting_room
@@ -65,8 +66,7 @@ def add(intake: Intake, *jobs: NewJob) -> list[asyncio.Task[Inserted]]:
 
 async def turns(count: int = 5) -> None:
     """Let every task run as far as it gets."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+    await give_way(count)
 
 
 async def answers(tasks: Sequence[asyncio.Task[Inserted]]) -> list[Any]:

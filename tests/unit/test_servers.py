@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -23,6 +22,7 @@ from tests.servers import (
     find_postgres,
     needed,
 )
+from tests.waiting import until_blocking
 
 
 @pytest.fixture(scope="module", params=["system", "embedded"])
@@ -35,13 +35,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
         pytest.skip(str(missing))
     with PostgresServer(binaries) as server:
         yield server
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited for 30 s"
-        time.sleep(0.02)
 
 
 async def ask(url: str, statement: str) -> object:
@@ -119,7 +112,7 @@ async def test_it_can_be_started_after_somebody_else_killed_it(server: PostgresS
     with server.database() as name:
         await ask(server.url(name), "CREATE TABLE kept AS SELECT 7 AS n")
         os.kill(server.pid, signal.SIGQUIT)
-        wait_until(lambda: not server.running)
+        until_blocking(lambda: not server.running)
         server.start()
         assert await ask(server.url(name), "SELECT n FROM kept") == 7
 
@@ -149,7 +142,7 @@ def test_a_server_ends_with_the_tests_even_when_they_are_killed() -> None:
         process = psutil.Process(int(pid))
         watchdogs = [child for child in psutil.Process(tests.pid).children() if child.pid != process.pid]
         os.kill(tests.pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, [process, *watchdogs])))
+    until_blocking(lambda: not any(map(alive, [process, *watchdogs])))
     assert not Path(directory.decode()).exists()
 
 

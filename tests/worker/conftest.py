@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import give_way, until
 from treadle import Queue, Worker
 
 
@@ -40,7 +41,7 @@ async def start() -> AsyncIterator[Start]:
         worker = StartedWorker(queue, **{"drain": "5s", **options})
         worker.done = asyncio.create_task(worker.run())
         running.append(worker)
-        await asyncio.sleep(0)
+        await give_way()
         return worker
 
     yield start
@@ -59,12 +60,17 @@ async def start() -> AsyncIterator[Start]:
 class Program:
     """A worker process started by a test."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
         self.pid = process.pid
+        self._log = log
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    async def says(self, text: str) -> None:
+        """Wait for it in the log."""
+        await until(lambda: text in self._log.read_text(), explain=self._log.read_text)
 
     async def exit_code(self, seconds: float = 20) -> int:
         return await asyncio.to_thread(self.process.wait, seconds)
@@ -80,14 +86,16 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def program(url: str) -> Iterator[StartProgram]:
+def program(url: str, tmp_path: Path) -> Iterator[StartProgram]:
     """Start `tests.worker.program` on the same database; killed when the test is over."""
     running: list[subprocess.Popen[bytes]] = []
 
     def program(**options: Any) -> Program:
         command = [sys.executable, "-m", "tests.worker.program", url, json.dumps(options)]
-        running.append(subprocess.Popen(command))
-        return Program(running[-1])
+        log = tmp_path / f"program-{len(running)}.log"
+        with log.open("w") as output:
+            running.append(subprocess.Popen(command, stderr=output))
+        return Program(running[-1], log)
 
     yield program
     for process in running:

@@ -1,6 +1,5 @@
 """Handlers for the tests of processes, which have to find them by name."""
 
-import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -16,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tests.waiting import for_ever, give_way, until_blocking, work_until_told
 from treadle import Context, Fail, InvalidInput, JobCancelled, Queue, RetryAfter, Snooze
 from treadle.telemetry import running_job
 
@@ -46,7 +46,7 @@ def limited(payload: dict[str, Any]) -> int:
 
 
 async def limited_async(payload: dict[str, Any]) -> int:
-    await asyncio.sleep(0)
+    await give_way()
     return limited(payload)
 
 
@@ -63,7 +63,7 @@ def fails_until(ctx: Context, payload: dict[str, Any]) -> str:
 async def coroutine(ctx: Context) -> int:
     await ctx.progress(10, "begun")
     await ctx.heartbeat()
-    await asyncio.sleep(0.01)
+    await give_way()
     return os.getpid()
 
 
@@ -134,15 +134,13 @@ def dies(payload: dict[str, Any]) -> None:
             os._exit(7)
         case name:
             os.kill(os.getpid(), signal.Signals[name])
-            time.sleep(60)
+            time.sleep(60)  # until it is killed
 
 
 def stops_when_told(ctx: Context, payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
     try:
-        while True:
-            ctx.check_cancelled()
-            time.sleep(0.005)
+        work_until_told(ctx)
     except JobCancelled:
         Path(payload["cleaned"]).touch()
         raise
@@ -151,7 +149,7 @@ def stops_when_told(ctx: Context, payload: dict[str, Any]) -> None:
 async def waits(payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
     try:
-        await asyncio.sleep(60)
+        await for_ever()
     finally:
         Path(payload["cleaned"]).touch()
 
@@ -160,7 +158,7 @@ def sleeps(payload: dict[str, Any]) -> None:
     """Does not look, but is stopped by SIGTERM and cleans up."""
     Path(payload["started"]).write_text(str(os.getpid()))
     try:
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
     finally:
         Path(payload["cleaned"]).touch()
 
@@ -171,14 +169,14 @@ def deaf(payload: dict[str, Any]) -> None:
     Path(payload["started"]).write_text(str(os.getpid()))
     while True:
         with contextlib.suppress(BaseException):
-            time.sleep(60)
+            time.sleep(60)  # until it is killed
 
 
 def with_family(payload: dict[str, Any]) -> None:
     """Has a process of its own, and never looks."""
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     Path(payload["started"]).write_text(f"{os.getpid()} {grandchild.pid}")
-    time.sleep(60)
+    time.sleep(60)  # until it is killed
 
 
 def forks_and_dies(payload: dict[str, Any]) -> None:
@@ -190,10 +188,7 @@ def forks_and_dies(payload: dict[str, Any]) -> None:
 
 
 def wait_for(path: str) -> None:
-    deadline = time.monotonic() + 15
-    while not Path(path).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until_blocking(Path(path).exists)
 
 
 def chain(ctx: Context, payload: dict[str, Any]) -> str:

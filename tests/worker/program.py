@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import until, until_blocking
 from tests.worker import process_handlers
 from treadle import Context, LeaseLost, Queue, Worker
 
@@ -22,7 +24,7 @@ async def echo(payload: dict[str, Any]) -> dict[str, Any]:
 @queue.job
 async def block(payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
-    time.sleep(payload["seconds"])
+    time.sleep(payload["seconds"])  # its work, on the event loop
 
 
 @queue.job
@@ -30,8 +32,7 @@ async def wait(ctx: Context, payload: dict[str, Any]) -> str:
     """Waits for a file; says that it was told to stop."""
     Path(payload["started"]).write_text(str(ctx.attempt))
     try:
-        while not Path(payload["gate"]).exists():
-            await asyncio.sleep(0.01)
+        await until(Path(payload["gate"]).exists, 600)
     except asyncio.CancelledError:
         Path(payload["told"]).touch()
         raise
@@ -40,11 +41,13 @@ async def wait(ctx: Context, payload: dict[str, Any]) -> str:
 
 @queue.job
 def wait_in_thread(ctx: Context, payload: dict[str, Any]) -> str:
+    def opened() -> bool:
+        ctx.check_cancelled()
+        return Path(payload["gate"]).exists()
+
     Path(payload["started"]).write_text(str(ctx.attempt))
     try:
-        while not Path(payload["gate"]).exists():
-            ctx.check_cancelled()
-            time.sleep(0.01)
+        until_blocking(opened, 600)
     except LeaseLost:
         Path(payload["told"]).touch()
         raise
@@ -54,7 +57,7 @@ def wait_in_thread(ctx: Context, payload: dict[str, Any]) -> str:
 @queue.job
 def deaf(payload: dict[str, Any]) -> None:
     Path(payload["started"]).touch()
-    time.sleep(60)
+    time.sleep(60)  # it hears nothing
 
 
 @queue.job(max_attempts=2)
@@ -72,6 +75,7 @@ queue.register("sleeps_in_process", process_handlers.sleeps, process=True)
 
 def main() -> None:
     options = json.loads(sys.argv[2])
+    logging.basicConfig(level=logging.INFO)
     asyncio.run(Worker(queue, **options).run(signals=True))
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from tests.waiting import until_blocking
 from treadle import Context, Queue
 
 queue = Queue("sqlite:///never-opened.db")
@@ -58,8 +58,7 @@ def _after(docs: list[Doc], payload: dict[str, Any]) -> list[Any]:
 
 def finish(payload: dict[str, Any]) -> None:
     Path(payload["begun"]).touch()
-    while not Path(payload["go"]).exists():
-        time.sleep(0.01)
+    until_blocking(Path(payload["go"]).exists)
     note(payload["path"], "careful")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import for_ever, until
 from treadle import Concurrency, Context, Queue, Retry, TreadleError, Worker
 from treadle.store.values import Wants
 from treadle.worker import burst
@@ -79,7 +79,7 @@ async def test_a_stop_ends_a_burst_too(queue: Queue) -> None:
     @queue.job
     async def waits() -> None:
         started.set()
-        await asyncio.sleep(3600)
+        await for_ever()
 
     await waits.enqueue()
     worker = Worker(queue, burst=True, drain="0s")

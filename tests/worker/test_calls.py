@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import give_way
 from treadle import Context, JobCancelled, LeaseLost
 from treadle.model.handler import Handler
 from treadle.model.template import Template
@@ -162,7 +163,7 @@ async def test_a_coroutine_that_waits_is_stopped_at_its_await(attempt: Attempt) 
 
     call = call_of(attempt, endless)
     running = asyncio.create_task(result_of(LoopCaller(NoServices()).begin(call)))
-    await asyncio.sleep(0)
+    await give_way()
     attempt.stop(Cause.CANCEL, "enough")
     result = await running
     assert isinstance(result, Raised)

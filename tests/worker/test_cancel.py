@@ -2,14 +2,13 @@
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import deaf_until, ended, event_types, for_ever, in_status, until, work_until_told
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import CancelPolicy, Context, JobCancelled, Queue
 from treadle.queue import steering
 from treadle.worker import interrupts
@@ -21,7 +20,7 @@ async def test_a_running_coroutine_is_cancelled_at_its_await(queue: Queue, start
     @queue.job
     async def long(ctx: Context) -> None:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         except asyncio.CancelledError:
             if ctx.cancelled:
                 cleaned_up.set()
@@ -43,7 +42,7 @@ async def test_a_coroutine_that_finishes_anyway_is_completed(queue: Queue, start
     @queue.job
     async def stubborn() -> str:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         except asyncio.CancelledError:
             return "done all the same"
         return "?"
@@ -59,7 +58,7 @@ async def test_a_handler_that_fails_after_its_cancel_is_cancelled(queue: Queue, 
     @queue.job
     async def clumsy() -> None:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         except asyncio.CancelledError:
             raise ValueError("while cleaning up") from None
 
@@ -77,7 +76,7 @@ async def test_a_coroutine_that_swallowed_its_cancel_hears_of_it_again_at_a_chec
     @queue.job
     async def forgetful(ctx: Context) -> None:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         except asyncio.CancelledError:
             pass
         with pytest.raises(JobCancelled):
@@ -134,7 +133,7 @@ async def test_a_cancel_without_a_hint_is_found_at_the_renewal_of_the_lease(queu
     @queue.job
     async def long() -> None:
         started.set()
-        await asyncio.sleep(60)
+        await for_ever()
 
     await start(queue, lease="600ms", poll_interval="50ms")
     job = await long.enqueue()
@@ -150,11 +149,7 @@ async def test_a_handler_that_ignores_its_cancel_is_ended_by_the_reaper_and_its_
 
     @queue.job(cancel=CancelPolicy(grace="200ms"))
     async def deaf() -> str:
-        while not let_go.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
+        await deaf_until(let_go)
         return "too late"
 
     worker = await start(queue, reap_interval="50ms")
@@ -178,13 +173,11 @@ async def test_a_cancel_in_the_moment_of_the_start_is_told_after_the_start(
 
     async def on_loop(ctx: Context) -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await for_ever()
 
     def in_thread(ctx: Context) -> None:
         begun.set()
-        while True:
-            ctx.check_cancelled()
-            time.sleep(0.005)
+        work_until_told(ctx)
 
     queue.register("brief", on_loop if kind == "async" else in_thread)
     expected = ["job:enqueued", "job:started", "job:cancelling", "job:cancelled"]

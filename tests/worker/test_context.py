@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Fail, Job, Queue
 
 
@@ -107,7 +107,7 @@ async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(queue: F
     @queue.job
     async def anxious(ctx: Context) -> str:
         before = (await queue.get(ctx.job_id)).locked_until
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # so that a renewed lease ends later
         for _ in range(50):
             await ctx.heartbeat()
         after = (await queue.get(ctx.job_id)).locked_until

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import deaf_until, ended, event_types, for_ever, give_way, in_status, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import CancelPolicy, Context, Fail, Job, Queue, Retry, RetryAfter, Snooze, Worker
 from treadle.worker import shutdown
 
@@ -167,13 +167,19 @@ async def test_an_error_type_decides_about_its_retry(queue: Queue, start: Start)
     assert (job.status, job.attempt) == ("failed", 1)
 
 
-async def test_a_payload_that_its_type_refuses_fails_without_a_retry(url: str, queue: Queue, start: Start) -> None:
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_payload_that_its_type_refuses_fails_without_a_retry(
+    url: str, queue: Queue, start: Start, kind: str
+) -> None:
     called = []
 
-    @queue.job
-    async def strict(order: Order) -> None:
+    async def on_loop(order: Order) -> None:
         called.append(order)
 
+    def in_thread(order: Order) -> None:
+        called.append(order)
+
+    queue.register("strict", on_loop if kind == "coroutine" else in_thread)
     async with Queue(url) as stranger:
         job = await stranger.enqueue("strict", {"number": "many"})
     await start(queue)
@@ -232,7 +238,7 @@ async def test_a_handler_that_raises_generator_exit_fails_and_the_slot_goes_on(
     @queue.job(max_attempts=1)
     async def leaves() -> None:
         if waits:
-            await asyncio.sleep(0)
+            await give_way()
         raise GeneratorExit
 
     @queue.job
@@ -248,7 +254,7 @@ async def test_a_handler_that_raises_generator_exit_fails_and_the_slot_goes_on(
 async def test_a_cancelled_task_of_the_handlers_own_is_a_failure(queue: Queue, start: Start) -> None:
     @queue.job(max_attempts=1)
     async def waits_for_a_cancelled_task() -> None:
-        task = asyncio.create_task(asyncio.sleep(60))
+        task = asyncio.create_task(for_ever())
         asyncio.get_running_loop().call_later(0.01, task.cancel)
         await task
 
@@ -360,7 +366,7 @@ async def test_context_variables_do_not_leak_into_the_next_job(queue: Queue, sta
     async def tracing(payload: dict[str, Any]) -> list[str]:
         before = request.get()
         request.set(payload["name"])
-        await asyncio.sleep(0.001)
+        await give_way()
         return [before, request.get()]
 
     await start(queue, slots=1)
@@ -374,7 +380,7 @@ async def test_a_handler_over_its_limit_fails_with_a_timeout_error(queue: Queue,
     @queue.job(timeout="100ms", max_attempts=1)
     async def slow() -> None:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         finally:
             stopped.set()
 
@@ -389,7 +395,7 @@ async def test_a_timeout_is_tried_again_like_any_failure(queue: Queue, start: St
     @queue.job(timeout="100ms", retry=AT_ONCE)
     async def slow_at_first(ctx: Context) -> int:
         if not ctx.is_retry:
-            await asyncio.sleep(60)
+            await for_ever()
         return ctx.attempt
 
     await start(queue)
@@ -399,13 +405,13 @@ async def test_a_timeout_is_tried_again_like_any_failure(queue: Queue, start: St
 async def test_a_slots_next_job_can_use_timeouts_after_one_was_interrupted(queue: Queue, start: Start) -> None:
     @queue.job(timeout="50ms", max_attempts=1)
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     @queue.job
     async def careful() -> str:
         try:
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(60)
+                await for_ever()
         except TimeoutError:
             task = asyncio.current_task()
             assert task
@@ -424,11 +430,7 @@ async def test_a_handler_that_swallows_its_cancel_is_shown_as_stuck_and_keeps_it
 
     @queue.job(timeout="50ms", max_attempts=1, cancel=CancelPolicy(grace="100ms"))
     async def stubborn() -> None:
-        while not let_go.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
+        await deaf_until(let_go)
 
     @queue.job
     async def other() -> str:
@@ -443,23 +445,6 @@ async def test_a_handler_that_swallows_its_cancel_is_shown_as_stuck_and_keeps_it
     assert (await ended(queue, job)).error_type == "TimeoutError"
     assert worker.metrics.stuck == 1
     assert sum("is stuck" in record.message for record in caplog.records) == 1
-
-
-async def test_as_many_jobs_run_at_once_as_there_are_slots(queue: Queue, start: Start) -> None:
-    running, most = 0, 0
-
-    @queue.job
-    async def busy() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
-
-    worker = await start(queue, slots=3)
-    await busy.enqueue_many([{}] * 30)
-    await until(lambda: worker.metrics.completed == 30)
-    assert most == 3
 
 
 async def test_jobs_start_by_priority_and_then_by_age(queue: Queue, start: Start) -> None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import in_status, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import in_status, until
 from treadle import Queue
 from treadle.worker import assembly, interrupts
 
@@ -40,11 +40,10 @@ async def test_an_idle_worker_stops_long_before_its_next_heartbeat(
     worker = await start(queue, name="idle", lease="1h")
     other = await start(queue, name="other", lease="1h")
 
-    async def here() -> int:
-        return len(await queue.store.workers())
+    async def both_here() -> bool:
+        return len(await queue.store.workers()) == 2
 
-    while await here() < 2:
-        await asyncio.sleep(0.01)
+    await until(both_here)
     assert await queue.drain("idle")
     await worker.done
     assert not other.stopping

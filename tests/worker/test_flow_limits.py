@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import ended, for_ever, give_way, until
 from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.step_handlers import noted
-from tests.worker.waiting import ended, until
 from treadle import Context, Job, JobFailed, Queue, Retry, Status
 
 Payload = dict[str, Any]
 
 
-async def quick(ctx: Context, payload: Payload) -> None:
-    await asyncio.sleep(0.2)
+async def quick(ctx: Context, payload: Payload) -> None: ...
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -42,8 +41,8 @@ async def test_a_new_attempt_has_all_the_time(queue: Queue, start: Start, requeu
     async def perhaps_slow(ctx: Context, payload: Payload) -> str:
         if slow:
             slow.clear()
-            await asyncio.sleep(60)
-        await asyncio.sleep(0.2)
+            await for_ever()
+        await give_way()
         return "done"
 
     job = await flow.enqueue({})
@@ -61,7 +60,7 @@ async def test_tries_of_a_step_use_the_time_of_their_flow(queue: Queue, start: S
     @flow.step(retry=Retry(20, backoff="fixed", delay="1ms"))
     async def flaky(ctx: Context, payload: Payload) -> None:
         tries.append(1)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # so that 20 tries would take far longer
         raise ValueError("again")
 
     job = await flow.enqueue({})
@@ -76,7 +75,7 @@ async def test_a_step_that_timed_out_is_failed_until_it_is_tried_again(queue: Qu
 
     @flow.step(timeout="50ms")
     async def slow(ctx: Context, payload: Payload) -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     job = await flow.enqueue({})
     await start(queue)

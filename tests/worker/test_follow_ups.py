@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, until
 from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Concurrency, Context, InvalidInput, Queue, Status
 from treadle.store.values import Settlement
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, for_ever, give_way, stays, until
 from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Fail, InvalidInput, Queue, RemoteError, Retry, Worker
 from treadle.queue import steering
 
@@ -120,7 +120,7 @@ async def test_a_timeout_and_a_refused_payload_are_failures_too(url: str, queue:
 
     @queue.job(timeout="50ms", max_attempts=1)
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     @queue.job
     async def strict(sum: Sum) -> None: ...
@@ -266,12 +266,12 @@ async def test_a_sync_hook_does_not_block_the_worker_and_can_enqueue(queue: Queu
 
 
 async def test_hooks_that_still_run_when_the_worker_stops_may_finish(queue: Queue, start: Start) -> None:
-    begun, told = asyncio.Event(), []
+    begun, let_go, told = asyncio.Event(), asyncio.Event(), []
 
     @queue.on_success
     async def slow(ctx: Context, result: Any) -> None:
         begun.set()
-        await asyncio.sleep(0.1)
+        await let_go.wait()
         told.append(result)
 
     @queue.job
@@ -282,6 +282,8 @@ async def test_hooks_that_still_run_when_the_worker_stops_may_finish(queue: Queu
     await quick.enqueue()
     await asyncio.wait_for(begun.wait(), 15)
     worker.stop()
+    await stays(lambda: not worker.done.done(), 0.05)
+    let_go.set()
     await worker.done
     assert told == ["done"]
 
@@ -330,6 +332,7 @@ async def test_jobs_that_did_not_end_here_run_no_hooks(queue: Queue, start: Star
 
 async def test_worker_hooks_open_before_the_first_job_and_close_after_the_last(queue: Queue, start: Start) -> None:
     told: list[Any] = []
+    let_go = asyncio.Event()
 
     @queue.on_worker_start
     async def open_pool() -> None:
@@ -346,7 +349,7 @@ async def test_worker_hooks_open_before_the_first_job_and_close_after_the_last(q
     @queue.job
     async def work() -> None:
         told.append("job")
-        await asyncio.sleep(0.05)
+        await let_go.wait()
         told.append("done")
 
     queue.on_worker_stop(lambda: told.append("close"))
@@ -355,6 +358,8 @@ async def test_worker_hooks_open_before_the_first_job_and_close_after_the_last(q
     await work.enqueue()
     await until(lambda: "job" in told)
     worker.stop()
+    await stays(lambda: told == ["open", "ada", "job"], 0.05)
+    let_go.set()
     await worker.done
     assert told == ["open", "ada", "job", "done", "close"]
 
@@ -401,7 +406,7 @@ async def test_middleware_wraps_coroutines_in_the_order_of_registration(queue: Q
     @queue.middleware
     async def inner(ctx: Context, call: Callable[[], Any]) -> Any:
         order.append("inner")
-        await asyncio.sleep(0)
+        await give_way()
         return await call()
 
     @queue.job

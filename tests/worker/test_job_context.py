@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
+from tests.waiting import ended, give_way
 from tests.worker import process_handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended
 from treadle import Queue
 from treadle.telemetry import running_job
 
@@ -19,7 +19,7 @@ async def test_in_a_coroutine_and_in_the_tasks_that_it_starts(queue: Queue, star
     @queue.job
     async def look() -> list[str | None]:
         async def deeper() -> str | None:
-            await asyncio.sleep(0)
+            await give_way()
             return current()
 
         return [current(), await asyncio.create_task(deeper()), await asyncio.to_thread(current)]
@@ -50,7 +50,7 @@ async def test_each_job_sees_itself_in_a_slot_that_had_others(queue: Queue, star
     @queue.job
     async def look(payload: dict[str, Any]) -> str | None:
         if payload["wait"]:
-            await asyncio.sleep(0)
+            await give_way()
         return current()
 
     await start(queue, slots=2)

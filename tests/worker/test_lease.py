@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, event_types, for_ever, in_status, until, until_blocking, work_until_told
 from tests.worker.conftest import Program, Start, StartProgram
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, Job, LeaseLost, Queue, StoreUnavailable, Worker
 from treadle.queue import steering
 from treadle.testing.workbench import LEASES_ONLY
@@ -29,7 +29,7 @@ async def reap(queue: Queue) -> None:
     """Sweep all the time, as the sharpest leader would."""
     while True:
         await queue.store.reap(LEASES_ONLY)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # between two sweeps
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
 async def test_a_long_job_is_never_reclaimed(queue: Queue, start: Start) -> None:
     @queue.job
     async def long() -> None:
-        await asyncio.sleep(2)
+        await asyncio.sleep(2)  # longer than several leases
 
     await start(queue, lease="300ms", maintenance=False)
     job = await ended(queue, await long.enqueue())
@@ -79,7 +79,7 @@ async def test_a_clock_that_is_an_hour_off_does_not_matter(
 ) -> None:
     @queue.job
     async def long() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # longer than several leases
 
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
@@ -174,7 +174,7 @@ async def test_a_lost_lease_is_told_to_every_handler_and_nothing_is_settled(
         if ctx.is_retry:
             return "again"
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         except asyncio.CancelledError:
             with pytest.raises(LeaseLost):
                 await ctx.heartbeat()
@@ -187,13 +187,11 @@ async def test_a_lost_lease_is_told_to_every_handler_and_nothing_is_settled(
         running.append("thread")
         if ctx.is_retry:
             return "again"
-        while True:
-            try:
-                ctx.check_cancelled()
-            except LeaseLost:
-                told.append("thread")
-                raise
-            time.sleep(0.005)
+        try:
+            work_until_told(ctx)
+        except LeaseLost:
+            told.append("thread")
+            raise
 
     worker = await start(queue, lease="900ms", reap_interval="50ms")
     jobs = [await on_loop.enqueue(), await in_thread.enqueue()]
@@ -356,7 +354,7 @@ async def test_a_job_that_an_operator_released_is_taken_from_its_handler(queue: 
     async def long(ctx: Context) -> int:
         if ctx.attempt == 1 and not told.is_set():
             try:
-                await asyncio.sleep(60)
+                await for_ever()
             except asyncio.CancelledError:
                 told.set()
                 raise
@@ -426,7 +424,7 @@ async def test_a_lease_that_was_taken_back_while_the_keeper_could_not_renew_it_i
     async def long(ctx: Context) -> int:
         if not ctx.is_retry:
             try:
-                await asyncio.sleep(60)
+                await for_ever()
             finally:
                 told.set()
         return ctx.attempt
@@ -490,10 +488,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_told_of(
 ) -> None:
     @queue.job
     async def block() -> bool:
-        deadline = time.monotonic() + 15
-        while not any("blocked the event loop" in record.message for record in caplog.records):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until_blocking(lambda: any("blocked the event loop" in record.message for record in caplog.records))
         return True
 
     await start(queue, lease="150ms", maintenance=False)

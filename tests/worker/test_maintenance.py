@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, give_way, in_status, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Queue
 from treadle.maintenance import Leader, Maintenance, Reaper, Retention, Scheduler
 from treadle.maintenance.scheduler import LEAST_PAUSE_S
@@ -149,7 +149,9 @@ async def test_only_the_leader_serves(queue: FaultyQueue) -> None:
     parts = [Maintenance(queue, name, 20) for name in "abc"]
 
     def note(*arguments: Any) -> None:
-        sweeps.append(asyncio.current_task().get_name())  # type: ignore[union-attr]
+        task = asyncio.current_task()
+        assert task
+        sweeps.append(task.get_name())
 
     queue.faults.before("reap", note)
     tasks = [
@@ -274,10 +276,9 @@ async def test_a_scheduler_that_hears_of_a_change_as_it_is_stopped_stops(queue: 
         waits.clear()
         step = asyncio.create_task(scheduler.step())
         await waits.wait()
-        await asyncio.sleep(2 * LEAST_PAUSE_S)
+        await asyncio.sleep(2 * LEAST_PAUSE_S)  # an earlier wake-up would be put off
         heard[-1](LATER)
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await give_way(turns)
         if not step.done():
             step.cancel()
             await asyncio.gather(step, return_exceptions=True)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import ended, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Fail, Queue, Retry, Snooze, Worker
 from treadle.telemetry.histogram import Histogram
 from treadle.worker.metrics import Times

@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, event_types, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, event_types, until
 from treadle import Queue, Rate
 
 
@@ -20,7 +20,7 @@ async def test_a_job_that_cannot_start_in_time_is_given_back(queue: FaultyQueue,
         answer = await claim(*arguments)
         if answer.jobs and not held_up:
             held_up = True
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # past its window
         return answer
 
     queue.faults.around("claim", slow)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from tests.waiting import ended
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended
 from treadle import Context, Job, Queue, Status
 
 

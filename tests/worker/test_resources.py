@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import ended, give_way
 from tests.worker import resource_handlers as handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended
 from treadle import Context, Queue
 from treadle.store.connect import user_connection
 
@@ -85,14 +85,14 @@ async def test_a_process_cannot_enqueue_in_its_own_transaction(notes: Queue, sta
 
 
 async def test_handlers_that_run_together_have_separate_transactions(notes: Queue, start: Start) -> None:
-    inside = asyncio.Event()
+    inside, looked = asyncio.Event(), asyncio.Event()
 
     @notes.job(max_attempts=1)
     async def first(ctx: Context) -> None:
         if isinstance(ctx.db, sqlite3.Connection):
             ctx.db.execute("INSERT INTO notes (text) VALUES ('first')")
             inside.set()
-            await asyncio.sleep(0.05)
+            await looked.wait()
             ctx.db.rollback()
         else:
             async with ctx.db.acquire() as connection:
@@ -100,15 +100,18 @@ async def test_handlers_that_run_together_have_separate_transactions(notes: Queu
                 await transaction.start()
                 await connection.execute("INSERT INTO notes (text) VALUES ('first')")
                 inside.set()
-                await asyncio.sleep(0.05)
+                await looked.wait()
                 await transaction.rollback()
 
     @notes.job(max_attempts=1)
     async def second(ctx: Context) -> int:
         await inside.wait()
         if isinstance(ctx.db, sqlite3.Connection):
-            return len(ctx.db.execute("SELECT * FROM notes").fetchall())
-        return int(await ctx.db.fetchval("SELECT count(*) FROM notes"))
+            seen = len(ctx.db.execute("SELECT * FROM notes").fetchall())
+        else:
+            seen = int(await ctx.db.fetchval("SELECT count(*) FROM notes"))
+        looked.set()
+        return seen
 
     await start(notes, slots=2)
     one, two = await first.enqueue(), await second.enqueue()
@@ -147,7 +150,7 @@ async def test_a_transaction_left_open_is_rolled_back_with_a_warning(
         kept.append(ctx.db)
 
     async def forget_async(ctx: Context) -> None:
-        await asyncio.sleep(0)
+        await give_way()
         forget(ctx)
 
     async with Queue(sqlite_url) as queue:

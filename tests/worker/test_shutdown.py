@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import deaf_until, ended, event_types, for_ever, give_way, in_status, until
 from tests.worker.conftest import Start, StartProgram
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Context, InvalidInput, Queue, Worker
 from treadle.queue import steering
 from treadle.store.values import Wants
@@ -72,7 +72,7 @@ async def test_what_does_not_finish_in_time_is_cancelled_and_given_back(queue: Q
     @queue.job
     async def endless() -> None:
         try:
-            await asyncio.sleep(60)
+            await for_ever()
         finally:
             cleaned_up.set()
 
@@ -132,7 +132,7 @@ async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
 
     async def in_coroutine() -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await for_ever()
 
     def in_thread() -> None:
         begun.set()
@@ -145,9 +145,9 @@ async def test_a_second_stop_gives_everything_back_and_says_what_was_left(
     await until(begun.is_set)
     worker.stop()
     assert "draining 1 job, Ctrl-C again to quit" in caplog.messages
-    await asyncio.sleep(0)
+    await give_way()
     worker.stop()
-    await asyncio.wait_for(worker.done, 5)
+    await asyncio.wait_for(worker.done, 30)
     let_go.set()
     job = await job.refresh()
     assert (job.status, job.attempt) == ("pending", 0)
@@ -159,7 +159,7 @@ async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_leas
 ) -> None:
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue, drain="60s", lease="500ms")
     job = await endless.enqueue()
@@ -168,7 +168,7 @@ async def test_a_second_stop_does_not_wait_for_a_store_that_is_away_and_the_leas
     queue.faults.fail("close_lease")
     worker.stop()
     worker.stop()
-    await asyncio.wait_for(worker.done, 5)
+    await asyncio.wait_for(worker.done, 30)
     assert (await job.refresh()).status == "processing"
 
     async def reclaimed() -> bool:
@@ -190,7 +190,7 @@ async def test_a_worker_that_leaves_claims_nothing_more(queue: FaultyQueue, star
 
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue, slots=2, drain="60s")
     job = await endless.enqueue()
@@ -232,7 +232,7 @@ async def test_a_claim_on_its_way_brings_back_no_job_of_a_worker_that_leaves(
 
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue, slots=1, drain="1s" if stops == 1 else "60s")
     await quick.enqueue_many([{}] * 500)
@@ -271,11 +271,7 @@ async def test_a_handler_that_will_not_stop_is_told_of_when_the_worker_has_left(
 
     @queue.job
     async def stubborn() -> None:
-        while not let_go.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
+        await deaf_until(let_go)
 
     worker = await start(queue, drain="10ms")
     job = await stubborn.enqueue()
@@ -384,7 +380,7 @@ async def test_a_store_that_does_not_answer_keeps_no_worker_from_leaving_while_i
 async def test_cancelling_run_gives_everything_back(queue: Queue, start: Start) -> None:
     @queue.job
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await for_ever()
 
     worker = await start(queue)
     job = await endless.enqueue()
@@ -437,11 +433,11 @@ async def test_stop_before_run_makes_it_a_short_one(queue: Queue) -> None:
 async def test_a_worker_that_is_cancelled_and_hurried_while_it_starts_just_ends(url: str) -> None:
     worker = Worker(Queue(url))
     running = asyncio.create_task(worker.run())
-    await asyncio.sleep(0)
+    await give_way()
     worker.stop()
     worker.stop()
     running.cancel()
-    await asyncio.sleep(0)
+    await give_way()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -488,17 +484,17 @@ async def test_sigterm_gives_back_what_does_not_finish_in_time(
     assert Path(files["told"]).exists()
 
 
-async def test_a_second_sigterm_gives_the_job_back_without_waiting(
+async def test_a_second_signal_gives_the_job_back_without_waiting(
     queue: Queue, start: Start, program: StartProgram, files: dict[str, str]
 ) -> None:
     worker = program(drain="60s", lease="1s")
     job = await queue.enqueue("wait", files)
     await until(lambda: Path(files["started"]).exists())
     worker.signal(signal.SIGTERM)
+    await worker.says("draining 1 job")
     left = await queue.enqueue("echo", {})
-    await asyncio.sleep(0.2)  # two signals at the same moment are one to the kernel
     worker.signal(signal.SIGTERM)
-    await worker.exit_code(5)
+    await worker.exit_code()
     assert (await left.refresh()).status == "pending"
 
     @queue.job(topic="wait")
@@ -515,10 +511,14 @@ async def test_a_second_signal_gets_through_to_a_worker_whose_loop_is_blocked(
     worker = program()
     await queue.enqueue("block", {**files, "seconds": 60})
     await until(lambda: Path(files["started"]).exists())
-    worker.signal(signal.SIGINT)
-    await asyncio.sleep(0.2)  # two signals at the same moment are one to the kernel
-    worker.signal(signal.SIGINT)
-    assert await worker.exit_code(10) == 128 + signal.SIGINT
+
+    def gone() -> bool:
+        """Asked once more each time: of two signals at the same moment a process whose loop is blocked may hear one."""
+        worker.signal(signal.SIGINT)
+        return worker.process.poll() is not None
+
+    await until(gone)
+    assert await worker.exit_code() == 128 + signal.SIGINT
 
 
 async def test_children_die_with_a_worker_that_is_killed(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.fault.audit import query
+from tests.waiting import ended
 from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.step_handlers import noted
 from tests.worker.test_waits import of_all_kinds
-from tests.worker.waiting import ended
 from treadle import Context, Queue, Retry, Status
 
 KEEPS = of_all_kinds(handlers.keeps_pages, handlers.keeps_pages_in_thread)

@@ -1,7 +1,6 @@
 """Steps in handlers and declared flows: kept, typed, tried again alone, waited for without a slot."""
 
 import asyncio
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.faulty import FaultyQueue
+from tests.waiting import deaf_until, ended, in_status, until
 from tests.worker import step_handlers as handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Context, Job, Queue, Retry, Status
 from treadle.model import steps as limits
 from treadle.model.errors import (
@@ -255,9 +254,7 @@ async def test_a_step_that_must_finish_has_its_time_limit(queue: Queue, start: S
     @flow.step(cancelable=False, timeout="300ms")
     async def deaf(ctx: Context, payload: dict[str, Any]) -> None:
         begun.set()
-        while not let_go.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
+        await deaf_until(let_go)
 
     job = await flow.enqueue({})
     await start(queue, reap_interval="20ms")

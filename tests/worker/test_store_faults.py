@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.faulty import Around, FaultyQueue
+from tests.waiting import ended, give_way, until
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Queue, Retry, StoreUnavailable
 
 VERBS = ("claim", "settle", "touch", "advance", "renew", "release_unknown", "reap", "elect")
@@ -43,7 +43,7 @@ async def test_every_job_runs_once_and_ends_once(queue: FaultyQueue, start: Star
     @queue.job
     async def once(ctx: Context, payload: dict[str, Any]) -> int:
         ran[payload["i"]] += 1
-        await asyncio.sleep(0.001)
+        await give_way()
         return ctx.attempt
 
     failures = make_unreliable(queue, random.Random(seed))
@@ -51,7 +51,7 @@ async def test_every_job_runs_once_and_ends_once(queue: FaultyQueue, start: Star
     jobs = []
     for i in range(0, 600, 20):
         jobs += await once.enqueue_many([{"i": i + k} for k in range(20)])
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # so that there are many claims
     await until(lambda: worker.metrics.completed == 600, 60)
     assert [await job.result("15s") for job in jobs] == [1] * 600
     assert set(ran.values()) == {1}
@@ -82,7 +82,7 @@ async def test_cancels_against_completions_have_one_winner_each(queue: Queue, st
 
     @queue.job
     async def short(ctx: Context) -> str:
-        await asyncio.sleep(dice.random() / 100)
+        await asyncio.sleep(dice.random() / 100)  # some end before their cancel, some after
         finished.add(ctx.job_id)
         return "done"
 

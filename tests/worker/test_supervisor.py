@@ -1,12 +1,12 @@
 """`--processes N`: started together, started again, ended together."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.worker.waiting import until
+from tests.waiting import until
 from treadle import Queue
 from treadle.worker import supervisor
 from treadle.worker.supervisor import Member
@@ -24,12 +24,34 @@ SUPERVISE = (
 )
 
 
+DEAF = """
+import signal, sys, time
+
+def hear(number, frame):
+    with open(sys.argv[1], "a") as heard:
+        print(int(number), file=heard)
+
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, hear)
+open(sys.argv[1], "a").close()
+time.sleep(60)  # until it is killed
+"""
+
+
 @pytest.fixture
-def supervise() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def log(tmp_path: Path) -> Path:
+    """What the supervisor and its workers tell."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def supervise(log: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def supervise(processes: int, *command: str) -> subprocess.Popen[bytes]:
-        running.append(subprocess.Popen([sys.executable, "-c", SUPERVISE, str(processes), *command]))
+        with log.open("w") as output:
+            boss = [sys.executable, "-c", SUPERVISE, str(processes), *command]
+            running.append(subprocess.Popen(boss, stderr=output))
         return running[-1]
 
     yield supervise
@@ -83,15 +105,15 @@ async def test_a_process_that_dies_is_started_again(
 
 
 async def test_the_first_signal_drains_and_the_second_gives_the_jobs_back(
-    queue: Queue, url: str, supervise: Callable[..., subprocess.Popen[bytes]], files: dict[str, str]
+    queue: Queue, url: str, supervise: Callable[..., subprocess.Popen[bytes]], files: dict[str, str], log: Path
 ) -> None:
     boss = supervise(1, *a_worker(url, drain="60s"))
     job = await queue.enqueue("wait", files)
     await until(lambda: Path(files["started"]).exists())
     (child,) = children(boss)
     boss.send_signal(signal.SIGINT)
+    await until(lambda: "draining 1 job" in log.read_text())
     left = await queue.enqueue("echo", {})
-    await until(lambda: psutil.Process(boss.pid).is_running())
     assert not gone(child)
     boss.send_signal(signal.SIGTERM)
     await until(lambda: boss.poll() is not None)
@@ -104,13 +126,16 @@ async def test_the_first_signal_drains_and_the_second_gives_the_jobs_back(
 async def test_the_third_signal_kills_what_hears_none(
     supervise: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    deaf = "import pathlib, signal, sys, time; signal.signal(15, signal.SIG_IGN); pathlib.Path(sys.argv[1]).touch()"
-    boss = supervise(1, sys.executable, "-c", f"{deaf}; time.sleep(60)", str(tmp_path / "deaf"))
-    await until((tmp_path / "deaf").exists)
-    (child,) = children(boss)
-    for _ in range(3):
+    heard = tmp_path / "heard"
+
+    def has_heard(told: str) -> bool:
+        return heard.exists() and heard.read_text().split() == told.split()
+
+    boss = supervise(1, sys.executable, "-c", DEAF, str(heard))
+    for told in ("", "15", "15 2"):
+        await until(partial(has_heard, told))
+        (child,) = children(boss)
         boss.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.3)  # two signals at the same instant are one
     await until(lambda: boss.poll() is not None)
     assert boss.returncode == 1
     assert gone(child)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import ended, in_status, until, work_until_told
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, in_status, until
 from treadle import CancelPolicy, Context, JobCancelled, Queue, Worker
 
 SECONDS = 15
@@ -53,21 +53,6 @@ async def test_a_failure_in_a_thread_has_its_traceback(queue: Queue, start: Star
     assert (job.status, job.error_type) == ("failed", "ValueError")
     assert "in fragile" in (job.last_error or "")
     assert "threads.py" not in (job.last_error or "")
-
-
-async def test_a_payload_that_its_type_refuses_fails_without_a_retry(url: str, queue: Queue, start: Start) -> None:
-    called = []
-
-    @queue.job
-    def strict(order: Order) -> None:
-        called.append(order)
-
-    async with Queue(url) as stranger:
-        job = await stranger.enqueue("strict", {"number": "many"})
-    await start(queue)
-    job = await ended(queue, job)
-    assert (job.status, job.error_type, job.attempt) == ("failed", "InvalidPayload", 1)
-    assert not called
 
 
 async def test_an_exit_in_a_thread_fails_the_job_only(queue: Queue, start: Start) -> None:
@@ -133,9 +118,7 @@ async def test_a_thread_is_cancelled_at_its_checkpoint(queue: Queue, start: Star
     @queue.job
     def careful(ctx: Context) -> None:
         try:
-            while True:
-                ctx.check_cancelled()
-                time.sleep(0.005)
+            work_until_told(ctx)
         except JobCancelled:
             assert ctx.cancelled
             cleaned_up.set()
@@ -169,9 +152,7 @@ async def test_a_thread_that_finishes_after_a_cancel_is_completed(queue: Queue, 
 async def test_a_thread_over_its_limit_is_told_at_its_checkpoint(queue: Queue, start: Start) -> None:
     @queue.job(timeout="100ms", max_attempts=1)
     def slow(ctx: Context) -> None:
-        while True:
-            ctx.check_cancelled()
-            time.sleep(0.005)
+        work_until_told(ctx)
 
     await start(queue)
     job = await ended(queue, await slow.enqueue())
@@ -212,13 +193,13 @@ async def test_threads_and_coroutines_share_the_slots(queue: Queue, start: Start
     @queue.job
     def in_thread() -> None:
         enter(1)
-        time.sleep(0.01)
+        time.sleep(0.01)  # its work
         enter(-1)
 
     @queue.job
     async def on_loop() -> None:
         enter(1)
-        time.sleep(0.001)
+        time.sleep(0.001)  # its work
         enter(-1)
 
     worker = await start(queue, slots=2)

@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
+from tests.waiting import until
 from tests.worker.conftest import Start
-from tests.worker.waiting import until
 from treadle import Fail, Queue
 
 
@@ -14,7 +14,7 @@ async def test_waits_and_runs_of_every_attempt_are_in_the_histograms(queue: Queu
 
     @queue.job
     async def slow() -> None:
-        await asyncio.sleep(0.07)
+        await asyncio.sleep(0.07)  # beyond the seventh bucket
 
     @queue.job
     async def broken() -> None:

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from tests.waiting import ended, until
 from tests.worker import process_handlers
 from tests.worker.conftest import Start
-from tests.worker.waiting import ended, until
 from treadle import Context, Job, Queue, Retry
 from treadle.store.values import Claimed, Wants
 from treadle.telemetry import running_job, tracing
@@ -48,11 +48,17 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
 
 
 def trace_id(span: ReadableSpan) -> int:
-    return span.get_span_context().trace_id  # type: ignore[union-attr]
+    return _context(span).trace_id
 
 
 def span_id(span: ReadableSpan) -> int:
-    return span.get_span_context().span_id  # type: ignore[union-attr]
+    return _context(span).span_id
+
+
+def _context(span: ReadableSpan) -> trace.SpanContext:
+    context = span.get_span_context()
+    assert context
+    return context
 
 
 def joined(run: ReadableSpan, enqueue: ReadableSpan) -> bool:

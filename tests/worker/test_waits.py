@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import ended, event_types, in_status, job_where, until
 from tests.worker import step_handlers
 from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.step_handlers import note, noted
-from tests.worker.waiting import ended, event_types, in_status, until
 from treadle import Concurrency, Context, Job, JobFailed, Queue, Retry, Snooze, Status, WaitTimeout
 from treadle.policy import flow as policy
 from treadle.policy import rules
@@ -33,6 +33,7 @@ CATCHES = of_all_kinds(handlers.catches_all, handlers.catches_all_in_thread)
 RETRIES = of_all_kinds(handlers.retries_around_a_step, handlers.retries_around_a_step_in_thread)
 ASKS = of_all_kinds(handlers.asks, handlers.asks_in_thread)
 WAITS = of_all_kinds(step_handlers.waits, step_handlers.waits_in_thread)
+OFTEN = Retry(100, backoff="fixed", delay="1ms")
 SOON = Retry(3, backoff="fixed", delay="1ms")
 
 
@@ -207,8 +208,9 @@ async def test_an_answer_wakes_a_job_that_sleeps_in_another_branch(
         async def ask() -> str:
             return str(await ctx.wait_external("approve"))
 
-        branches = [nap, ask] if sleep_first else [ask, nap]
-        done, _ = await asyncio.wait([asyncio.ensure_future(one()) for one in branches], return_when="FIRST_COMPLETED")
+        branches = [asyncio.ensure_future(one()) for one in ([nap, ask] if sleep_first else [ask, nap])]
+        done, _ = await asyncio.wait(branches, return_when="FIRST_COMPLETED")
+        await asyncio.gather(*branches, return_exceptions=True)
         return str(done.pop().result())
 
     job = await both.enqueue()
@@ -396,18 +398,17 @@ async def _failed_once(queue: Queue, job: Job) -> bool:
 async def test_a_wait_that_fails_is_the_jobs_failure_by_its_policy(
     queue: Queue, start: Start, path: str, kind: str
 ) -> None:
-    """The next attempt waits again: first nobody answers, then the answer is an error, then there is one."""
+    """The next attempt waits again."""
     if kind == "flow":
-        flow = queue.flow("asks", retry=SOON)
+        flow = queue.flow("asks", retry=OFTEN)
         flow.external("approve", timeout="100ms")
     else:
         function, options = ASKS[kind]
-        queue.register("asks", function, retry=SOON, **options)
+        queue.register("asks", function, retry=OFTEN, **options)
     job = await queue.enqueue("asks", {"path": path, "timeout": "100ms"})
     await start(queue)
-    await until(lambda: _retried(queue, job))
-    seen = await in_status(queue, job, Status.WAITING)
-    assert (seen.error_type, seen.attempt, states(seen)) == ("WaitTimeout", 1, {"approve": "waiting"})
+    seen = await job_where(queue, job, lambda now: now.retries > 0 and now.status == Status.WAITING)
+    assert (seen.error_type, seen.attempt, states(seen)) == ("WaitTimeout", seen.retries, {"approve": "waiting"})
     retrying = [event for event in await queue.events(job.id) if event.type == "job:retrying"]
     assert retrying[0].message.endswith("WaitTimeout: nobody answered step approve in time")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tests.waiting import work_until_told
 from tests.worker.step_handlers import note, noted
 from treadle import AnswerError, Context, Retry, WaitTimeout
 
@@ -105,9 +106,7 @@ async def puts_up_with_it(ctx: Context, payload: Payload) -> str:
 
 def sleeps_long(ctx: Context, payload: Payload) -> None:
     note(payload["path"], "begun")
-    for _ in range(600):
-        time.sleep(0.1)
-        ctx.check_cancelled()
+    work_until_told(ctx)
 
 
 def sleeps_in_a_step(ctx: Context, payload: Payload) -> str:
@@ -123,7 +122,7 @@ def sleeps_in_a_step(ctx: Context, payload: Payload) -> str:
 def slow_once(path: str) -> None:
     note(path, "slow")
     if noted(path).count("slow") == 1:
-        time.sleep(60)
+        time.sleep(60)  # far too long
 
 
 # -- values --------------------------------------------------------------------------------------------

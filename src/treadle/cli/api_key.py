@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing, writable
-from treadle.cli.output import Column, age, listed, print_json, print_table, relative, say
+from treadle.cli.database import ask, writable
+from treadle.cli.output import Column, age, print_json, print_list, relative, say
 
 if TYPE_CHECKING:
     from treadle.accounts import ApiKey
@@ -69,25 +68,16 @@ def list_keys(db: options.Db = None, as_json: options.AsJson = False) -> None:
     """List the API keys, oldest first, without their secrets."""
     from treadle.accounts import Accounts
 
-    async def read() -> Sequence[ApiKey]:
-        async with existing(db) as queue:
-            return await Accounts(queue.store).api_keys.list()
-
-    found = asyncio.run(read())
-    if as_json:
-        print_json(listed(key.as_json() for key in found))
-    elif found:
-        columns = (
-            Column("id"),
-            Column("name", flexible=True),
-            Column("scopes", flexible=True),
-            Column("age", number=True),
-            Column("used"),
-            Column("expires"),
-        )
-        print_table(columns, [_row(key) for key in found])
-    else:
-        say("no API keys")
+    found = ask(db, lambda queue: Accounts(queue.store).api_keys.list())
+    columns = (
+        Column("id"),
+        Column("name", flexible=True),
+        Column("scopes", flexible=True),
+        Column("age", number=True),
+        Column("used"),
+        Column("expires"),
+    )
+    print_list((key.as_json() for key in found), columns, [_row(key) for key in found], "no API keys", as_json)
 
 
 def _row(key: ApiKey) -> list[str]:
@@ -105,11 +95,7 @@ def revoke(
     """Revoke an API key: it opens nothing from now on."""
     from treadle.accounts import Accounts
 
-    async def remove() -> None:
-        async with existing(db) as queue:
-            await Accounts(queue.store).api_keys.revoke(key_id)
-
-    asyncio.run(remove())
+    ask(db, lambda queue: Accounts(queue.store).api_keys.revoke(key_id))
     if as_json:
         print_json({"id": key_id})
     else:

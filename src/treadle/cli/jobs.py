@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing, named_database
+from treadle.cli.database import ask, named_database
 from treadle.cli.output import (
     Column,
     age,
@@ -65,12 +64,11 @@ def list_jobs(
     """List jobs, newest first."""
     chosen = {"topic": topic, "status": wanted_status, "scope": scope, "scope_id": scope_id}
 
-    async def read() -> tuple[Sequence[Job], Count, str]:
-        async with existing(db) as queue:
-            where = named_database(queue, db)
-            return await queue.list(**chosen, limit=limit, offset=offset), await queue.count(**chosen), where
+    async def read(queue: Queue) -> tuple[Sequence[Job], Count, str]:
+        where = named_database(queue, db)
+        return await queue.list(**chosen, limit=limit, offset=offset), await queue.count(**chosen), where
 
-    found, total, where = asyncio.run(read())
+    found, total, where = ask(db, read)
     if as_json:
         items = (job.as_json() for job in found)
         counted = min(total, COUNT_CAP)
@@ -137,11 +135,10 @@ def _say_total(shown: int, offset: int, total: Count, where: str) -> None:
 def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Show everything about a job, with its history."""
 
-    async def read() -> tuple[Job, Sequence[Event]]:
-        async with existing(db) as queue:
-            return await queue.get(job_id), await queue.events(job_id)
+    async def read(queue: Queue) -> tuple[Job, Sequence[Event]]:
+        return await queue.get(job_id), await queue.events(job_id)
 
-    job, events = asyncio.run(read())
+    job, events = ask(db, read)
     if as_json:
         from treadle.insights.timeline import event_as_json
 
@@ -241,11 +238,10 @@ def _event_row(event: Event) -> list[Text | str]:
 def why(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Say why a job is not running."""
 
-    async def read() -> tuple[Job, Sequence[str]]:
-        async with existing(db) as queue:
-            return await queue.get(job_id), await queue.why(job_id)
+    async def read(queue: Queue) -> tuple[Job, Sequence[str]]:
+        return await queue.get(job_id), await queue.why(job_id)
 
-    job, reasons = asyncio.run(read())
+    job, reasons = ask(db, read)
     if as_json:
         print_json({"id": job.id, "status": str(job.status), "reasons": list(reasons)})
     elif reasons:
@@ -280,12 +276,11 @@ def requeue(
 def _plan_requeue(
     job_ids: Sequence[str], force: bool, mode: str | None, step: str | None, db: str | None, as_json: bool
 ) -> None:
-    async def plans() -> list[tuple[str, list[str]]]:
-        async with existing(db) as queue:
-            found = [await queue.requeue_plan(one, force=force, mode=mode, step=step) for one in dict.fromkeys(job_ids)]
-            return [(plan.job.id, plan.steps) for plan in found]
+    async def plans(queue: Queue) -> list[tuple[str, list[str]]]:
+        found = [await queue.requeue_plan(one, force=force, mode=mode, step=step) for one in dict.fromkeys(job_ids)]
+        return [(plan.job.id, plan.steps) for plan in found]
 
-    found = asyncio.run(plans())
+    found = ask(db, plans)
     if as_json:
         print_json(listed({"id": job_id, "wouldRun": steps} for job_id, steps in found))
         return
@@ -308,11 +303,7 @@ def signal(
 
     value = None if result is None else loads(result, "result")
 
-    async def answer() -> Job:
-        async with existing(db) as queue:
-            return await queue.signal(job_id, step, value, error=error, key=key)
-
-    job = asyncio.run(answer())
+    job = ask(db, lambda queue: queue.signal(job_id, step, value, error=error, key=key))
     if as_json:
         print_json(job.as_json())
     else:
@@ -343,7 +334,7 @@ JobAction = Callable[["Queue", str], Awaitable["Job | None"]]
 
 def _steer(done: str, job_ids: Sequence[str], action: JobAction, db: str | None, as_json: bool) -> None:
     """Apply to each job; a refusal is reported on stderr and does not stop the others."""
-    answers = asyncio.run(_each(job_ids, action, db))
+    answers = ask(db, lambda queue: _each(queue, job_ids, action))
     refused = {job_id: answer for job_id, answer in answers.items() if isinstance(answer, TreadleError)}
     if as_json:
         changed = [(job_id, answer) for job_id, answer in answers.items() if job_id not in refused]
@@ -363,12 +354,11 @@ def _steer(done: str, job_ids: Sequence[str], action: JobAction, db: str | None,
         raise typer.Exit(1)
 
 
-async def _each(job_ids: Sequence[str], action: JobAction, db: str | None) -> dict[str, Job | TreadleError | None]:
+async def _each(queue: Queue, job_ids: Sequence[str], action: JobAction) -> dict[str, Job | TreadleError | None]:
     answers: dict[str, Job | TreadleError | None] = {}
-    async with existing(db) as queue:
-        for job_id in dict.fromkeys(job_ids):
-            try:
-                answers[job_id] = await action(queue, job_id)
-            except TreadleError as error:
-                answers[job_id] = error
+    for job_id in dict.fromkeys(job_ids):
+        try:
+            answers[job_id] = await action(queue, job_id)
+        except TreadleError as error:
+            answers[job_id] = error
     return answers

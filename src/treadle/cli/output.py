@@ -123,6 +123,18 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Text | str]])
         _print_paragraph(out, columns, row)
 
 
+def print_list(
+    documents: Iterable[Any], columns: Sequence[Column], rows: Sequence[Sequence[Text | str]], none: str, as_json: bool
+) -> None:
+    """A list as JSON, as a table, or as one line that says that it is empty."""
+    if as_json:
+        print_json(listed(documents))
+    elif rows:
+        print_table(columns, rows)
+    else:
+        say(none)
+
+
 def _fits(out: Console, table: Table) -> bool:
     return out.measure(table, options=out.options.update(max_width=UNBOUNDED)).minimum <= out.width
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
 
 from treadle.cli import options
-from treadle.cli.database import existing, named_database
+from treadle.cli.database import ask, named_database
 from treadle.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from treadle.queue import Queue
 
 
 def reclaim(db: options.Db = None, as_json: options.AsJson = False) -> None:
@@ -15,11 +18,10 @@ def reclaim(db: options.Db = None, as_json: options.AsJson = False) -> None:
     Workers do this every few seconds. Jobs with attempts left are pending again, the others expired.
     """
 
-    async def take_back() -> tuple[int, str]:
-        async with existing(db) as queue:
-            return await queue.reclaim(), named_database(queue, db)
+    async def take_back(queue: Queue) -> tuple[int, str]:
+        return await queue.reclaim(), named_database(queue, db)
 
-    count, where = asyncio.run(take_back())
+    count, where = ask(db, take_back)
     if as_json:
         print_json({"reclaimed": count})
     else:

@@ -10,7 +10,17 @@ import typer
 
 from treadle.cli import options
 from treadle.cli.database import ask
-from treadle.cli.output import Column, listed, print_facts, print_heading, print_json, print_table, relative, say
+from treadle.cli.output import (
+    Column,
+    listed,
+    print_facts,
+    print_heading,
+    print_json,
+    print_list,
+    print_table,
+    relative,
+    say,
+)
 from treadle.model.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -71,12 +81,10 @@ End = Annotated[str | None, typer.Option("--end", metavar="TIME", help="No run a
 def list_schedules(topic: options.Topic = None, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """List all schedules, oldest first."""
     found, now = ask(db, lambda queue: _with_now(queue, queue.schedules.list(topic)))
-    if as_json:
-        print_json(listed(one.as_json(now) for one in found))
-        return
-    if found:
-        print_table(_COLUMNS, [_row(one) for one in found])
-    say("no schedules" if not found else f"{len(found)} {'schedule' if len(found) == 1 else 'schedules'}")
+    rows = [_row(one) for one in found]
+    print_list((one.as_json(now) for one in found), _COLUMNS, rows, "no schedules", as_json)
+    if found and not as_json:
+        say(f"{len(found)} {'schedule' if len(found) == 1 else 'schedules'}")
 
 
 _COLUMNS = (

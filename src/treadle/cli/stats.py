@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing, named_database
+from treadle.cli.database import ask, named_database
 from treadle.cli.output import Column, print_json, print_table, say, span
 
 if TYPE_CHECKING:
     from treadle.insights.stats import QueueStats
+    from treadle.queue import Queue
 
 
 def stats(
@@ -31,11 +31,10 @@ def stats(
     """
     start = options.since(since)
 
-    async def read() -> tuple[QueueStats, str]:
-        async with existing(db) as queue:
-            return await queue.stats(topic=topic, since=start), named_database(queue, db)
+    async def read(queue: Queue) -> tuple[QueueStats, str]:
+        return await queue.stats(topic=topic, since=start), named_database(queue, db)
 
-    found, where = asyncio.run(read())
+    found, where = ask(db, read)
     if as_json:
         print_json(found.as_json())
     elif not found.topics:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing, writable
-from treadle.cli.output import Column, age, listed, print_json, print_table, say
+from treadle.cli.database import ask, writable
+from treadle.cli.output import Column, age, print_json, print_list, say
 from treadle.cli.password import Password, password
+from treadle.cli.user import delete_account
 
 if TYPE_CHECKING:
     from treadle.accounts import Account
@@ -47,18 +47,11 @@ def list_superusers(db: options.Db = None, as_json: options.AsJson = False) -> N
     """List the superusers, oldest first."""
     from treadle.accounts import SUPERUSERS, Accounts
 
-    async def read() -> Sequence[Account]:
-        async with existing(db) as queue:
-            return await Accounts(queue.store).list(SUPERUSERS)
-
-    found = asyncio.run(read())
-    if as_json:
-        print_json(listed(account.as_json() for account in found))
-    elif found:
-        columns = (Column("id"), Column("email"), Column("age", number=True))
-        print_table(columns, [[account.id, account.email, age(account.created)] for account in found])
-    else:
-        say("no superusers; make one with treadle superuser upsert EMAIL")
+    found = ask(db, lambda queue: Accounts(queue.store).list(SUPERUSERS))
+    columns = (Column("id"), Column("email"), Column("age", number=True))
+    rows = [[account.id, account.email, age(account.created)] for account in found]
+    none = "no superusers; make one with treadle superuser upsert EMAIL"
+    print_list((account.as_json() for account in found), columns, rows, none, as_json)
 
 
 @app.command()
@@ -68,15 +61,9 @@ def delete(
     as_json: options.AsJson = False,
 ) -> None:
     """Delete a superuser and sign them out everywhere. The last one stays."""
-    from treadle.accounts import SUPERUSERS, Accounts
+    from treadle.accounts import SUPERUSERS
 
-    async def remove() -> Account:
-        async with existing(db) as queue:
-            deleted = await Accounts(queue.store).delete(SUPERUSERS, account)
-            await queue.schedules.disable_created_by(deleted.id, f"the account {deleted.email} was deleted")
-            return deleted
-
-    gone = asyncio.run(remove())
+    gone = ask(db, lambda queue: delete_account(queue, SUPERUSERS, account))
     if as_json:
         print_json(gone.as_json())
     else:

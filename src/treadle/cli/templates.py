@@ -10,7 +10,7 @@ import typer
 
 from treadle.cli import options
 from treadle.cli.database import ask
-from treadle.cli.output import Column, listed, print_facts, print_heading, print_json, print_table, say
+from treadle.cli.output import Column, listed, print_facts, print_heading, print_json, print_list, print_table, say
 
 if TYPE_CHECKING:
     from treadle.policy.saved_template import SavedTemplate
@@ -24,12 +24,10 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The template's 
 def list_templates(db: options.Db = None, as_json: options.AsJson = False) -> None:
     """List the current template of every topic."""
     found = ask(db, lambda queue: queue.templates.list())
-    if as_json:
-        print_json(listed(one.as_json() for one in found))
-        return
-    if found:
-        print_table(_COLUMNS, [_row(one) for one in found])
-    say("no templates" if not found else f"{len(found)} {'template' if len(found) == 1 else 'templates'}")
+    rows = [_row(one) for one in found]
+    print_list((one.as_json() for one in found), _COLUMNS, rows, "no templates", as_json)
+    if found and not as_json:
+        say(f"{len(found)} {'template' if len(found) == 1 else 'templates'}")
 
 
 _COLUMNS = (

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing, writable
-from treadle.cli.output import Column, age, listed, print_json, print_table, say
+from treadle.cli.database import ask, writable
+from treadle.cli.output import Column, age, print_json, print_list, say
 from treadle.cli.password import Password, password
 
 if TYPE_CHECKING:
     from treadle.accounts import Account
+    from treadle.queue import Queue
 
 app = typer.Typer(help="Manage users, who may do what the rules allow.", rich_markup_mode=None)
 
@@ -73,13 +74,10 @@ def update(
     fields = _fields(data)
     chosen = None if given is None else password(given)
 
-    async def change() -> Account:
-        async with existing(db) as queue:
-            return await Accounts(queue.store).update_user(
-                user, email=email, password=chosen, data=fields, verified=verified
-            )
+    def change(queue: Queue) -> Awaitable[Account]:
+        return Accounts(queue.store).update_user(user, email=email, password=chosen, data=fields, verified=verified)
 
-    _tell("changed", asyncio.run(change()), as_json)
+    _tell("changed", ask(db, change), as_json)
 
 
 @app.command("list")
@@ -91,24 +89,16 @@ def list_users(
     """List the users, oldest first."""
     from treadle.accounts import USERS, Accounts
 
-    async def read() -> Sequence[Account]:
-        async with existing(db) as queue:
-            return await Accounts(queue.store).list(USERS, limit)
-
-    found = asyncio.run(read())
-    if as_json:
-        print_json(listed(account.as_json() for account in found))
-    elif found:
-        columns = (
-            Column("id"),
-            Column("email"),
-            Column("verified"),
-            Column("age", number=True),
-            Column("data", flexible=True, extra=True),
-        )
-        print_table(columns, [_row(account) for account in found])
-    else:
-        say("no users")
+    found = ask(db, lambda queue: Accounts(queue.store).list(USERS, limit))
+    columns = (
+        Column("id"),
+        Column("email"),
+        Column("verified"),
+        Column("age", number=True),
+        Column("data", flexible=True, extra=True),
+    )
+    rows = [_row(account) for account in found]
+    print_list((account.as_json() for account in found), columns, rows, "no users", as_json)
 
 
 def _row(account: Account) -> list[str]:
@@ -119,15 +109,18 @@ def _row(account: Account) -> list[str]:
 @app.command()
 def delete(user: Who, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Delete a user and sign them out everywhere. Their jobs stay."""
-    from treadle.accounts import USERS, Accounts
+    from treadle.accounts import USERS
 
-    async def remove() -> Account:
-        async with existing(db) as queue:
-            account = await Accounts(queue.store).delete(USERS, user)
-            await queue.schedules.disable_created_by(account.id, f"the account {account.email} was deleted")
-            return account
+    _tell("deleted", ask(db, lambda queue: delete_account(queue, USERS, user)), as_json)
 
-    _tell("deleted", asyncio.run(remove()), as_json)
+
+async def delete_account(queue: Queue, collection: str, who: str) -> Account:
+    """Its schedules stop with it."""
+    from treadle.accounts import Accounts
+
+    gone = await Accounts(queue.store).delete(collection, who)
+    await queue.schedules.disable_created_by(gone.id, f"the account {gone.email} was deleted")
+    return gone
 
 
 def _fields(text: str | None) -> Mapping[str, Any] | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from treadle.cli import options
-from treadle.cli.database import existing, named_database
-from treadle.cli.output import Column, listed, print_json, print_table, say
+from treadle.cli.database import ask
+from treadle.cli.output import Column, print_json, print_list, say
 from treadle.model.errors import TreadleError
 
 if TYPE_CHECKING:
@@ -24,28 +22,18 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as
 @app.command("list")
 def list_workers(db: options.Db = None, as_json: options.AsJson = False) -> None:
     """List the workers with a live lease."""
+    from treadle.insights.workers import live_workers
 
-    async def read() -> tuple[Sequence[LiveWorker], str]:
-        from treadle.insights.workers import live_workers
-
-        async with existing(db) as queue:
-            return await live_workers(queue.store), named_database(queue, db)
-
-    found, where = asyncio.run(read())
-    if as_json:
-        print_json(listed(map(_document, found)))
-    elif found:
-        columns = (
-            Column("name", flexible=True),
-            Column("state"),
-            Column("running", number=True),
-            Column("slots", number=True),
-            Column("topics", flexible=True),
-            Column("version"),
-        )
-        print_table(columns, [_row(one) for one in found])
-    else:
-        say(f"no workers{where}")
+    found = ask(db, lambda queue: live_workers(queue.store))
+    columns = (
+        Column("name", flexible=True),
+        Column("state"),
+        Column("running", number=True),
+        Column("slots", number=True),
+        Column("topics", flexible=True),
+        Column("version"),
+    )
+    print_list(map(_document, found), columns, [_row(one) for one in found], "no workers", as_json)
 
 
 def _document(one: LiveWorker) -> dict[str, Any]:
@@ -82,11 +70,7 @@ def undrain(name: Name, db: options.Db = None, as_json: options.AsJson = False) 
 
 
 def _ask(name: str, db: str | None, as_json: bool, *, draining: bool) -> None:
-    async def ask() -> bool:
-        async with existing(db) as queue:
-            return await (queue.drain(name) if draining else queue.undrain(name))
-
-    if not asyncio.run(ask()):
+    if not ask(db, lambda queue: queue.drain(name) if draining else queue.undrain(name)):
         raise TreadleError(f"no live worker has the name {name}; treadle workers list shows them")
     if as_json:
         print_json({"name": name, "draining": draining})

@@ -64,66 +64,10 @@ class Dashboard:
         app = Starlette(
             routes=[
                 Route("/static/{hash}/{name:path}", serve_asset),
-                Route("/login", self._open(sign_in.login)),
-                Route("/login", self._open(sign_in.sign_in), methods=["POST"]),
-                Route("/logout", self._open(sign_in.sign_out), methods=["POST"]),
-                Route("/setup", self._open(sign_in.setup)),
-                Route("/setup", self._open(sign_in.set_up), methods=["POST"]),
-                Route("/", self._shown(overview.overview)),
-                Route("/find", self._shown(find.find)),
-                Route("/shortcuts", self._shown(find.shortcuts)),
-                Route("/live", self._shown(live.live)),
-                Route("/jobs", self._shown(jobs.jobs)),
-                Route("/jobs/new", self._shown(enqueue.form)),
-                Route("/jobs/new", self._changing(enqueue.enqueue), methods=["POST"]),
-                Route("/jobs/{id}", self._shown(job.job)),
-                Route("/jobs/{id}/step", self._shown(steps.step)),
-                Route("/jobs/{id}/run-again", self._shown(run_again.form)),
-                Route("/jobs/{id}/run-again", self._changing(run_again.run), methods=["POST"]),
-                Route("/jobs/{id}/answer", self._changing(steps.answer), methods=["POST"]),
-                Route("/jobs/{id}/{action}", self._shown(job_actions.ask)),
-                Route("/jobs/{id}/{action}", self._changing(job_actions.act), methods=["POST"]),
-                Route("/bulk", self._shown(bulk.ask)),
-                Route("/bulk", self._changing(bulk.act), methods=["POST"]),
-                Route("/operations/{id}", self._shown(bulk.operation)),
-                Route("/operations/{id}/stop", self._changing(bulk.stop), methods=["POST"]),
-                Route("/errors", self._shown(errors.errors)),
-                Route("/topics", self._shown(topics.topics)),
-                Route("/topics/{topic}/pause", self._shown(topics.ask_pause)),
-                Route("/topics/{topic}/pause", self._changing(topics.pause), methods=["POST"]),
-                Route("/topics/{topic}/resume", self._changing(topics.resume), methods=["POST"]),
-                Route("/schedules", self._shown(schedules.schedules)),
-                Route("/new-schedule", self._shown(schedule_edit.new)),
-                Route("/new-schedule", self._changing(schedule_edit.save), methods=["POST"]),
-                Route("/schedule-preview", self._shown(schedule_edit.preview), methods=["POST"]),
-                Route("/schedules/{id}", self._shown(schedule_edit.edit)),
-                Route("/schedules/{id}", self._changing(schedule_edit.save), methods=["POST"]),
-                Route("/schedules/{id}/run", self._changing(schedules.run), methods=["POST"]),
-                Route("/schedules/{id}/enable", self._changing(schedules.enable), methods=["POST"]),
-                Route("/schedules/{id}/disable", self._changing(schedules.disable), methods=["POST"]),
-                Route("/schedules/{id}/delete", self._shown(schedules.ask_delete)),
-                Route("/schedules/{id}/delete", self._changing(schedules.delete), methods=["POST"]),
-                Route("/templates", self._shown(templates.templates)),
-                Route("/templates/{topic}", self._shown(template.template)),
-                Route("/templates/{topic}", self._changing(template.enqueue), methods=["POST"]),
-                Route("/templates/{topic}/enable", self._changing(templates.enable), methods=["POST"]),
-                Route("/templates/{topic}/disable", self._changing(templates.disable), methods=["POST"]),
-                Route("/templates/{topic}/use/{version:int}", self._shown(templates.ask_use)),
-                Route("/templates/{topic}/use/{version:int}", self._changing(templates.use), methods=["POST"]),
-                Route("/workers", self._shown(workers.workers)),
-                Route("/workers/drain", self._shown(workers.ask_drain)),
-                Route("/workers/drain", self._changing(workers.drain), methods=["POST"]),
-                Route("/workers/undrain", self._shown(workers.ask_undrain)),
-                Route("/workers/undrain", self._changing(workers.undrain), methods=["POST"]),
-                Route("/system", self._shown(system.system)),
-                Route("/system/retention", self._shown(system.save_retention), methods=["POST"]),
-                Route("/system/access", self._shown(system.save_access), methods=["POST"]),
-                Route("/system/keys/new", self._shown(system.ask_key)),
-                Route("/system/keys/new", self._changing(system.make_key), methods=["POST"]),
-                Route("/system/keys/{id}/revoke", self._shown(system.ask_revoke_key)),
-                Route("/system/keys/{id}/revoke", self._changing(system.revoke_key), methods=["POST"]),
-                Route("/system/superusers/{id}/revoke", self._shown(system.ask_revoke_sessions)),
-                Route("/system/superusers/{id}/revoke", self._changing(system.revoke_sessions), methods=["POST"]),
+                *self._sign_in(),
+                *self._jobs(),
+                *self._planning(),
+                *self._running(),
             ],
             exception_handlers={
                 NeedsSignIn: _to_sign_in,
@@ -134,6 +78,86 @@ class Dashboard:
         )
         app.router.redirect_slashes = False
         return [Route("/_", _to_slash), Mount("/_", app)]
+
+    def _sign_in(self) -> list[BaseRoute]:
+        """Signing in and out, and the first superuser."""
+        return [
+            Route("/login", self._open(sign_in.login)),
+            Route("/login", self._open(sign_in.sign_in), methods=["POST"]),
+            Route("/logout", self._open(sign_in.sign_out), methods=["POST"]),
+            Route("/setup", self._open(sign_in.setup)),
+            Route("/setup", self._open(sign_in.set_up), methods=["POST"]),
+        ]
+
+    def _jobs(self) -> list[BaseRoute]:
+        """The overview, jobs, and what happens to many of them."""
+        return [
+            Route("/", self._shown(overview.overview)),
+            Route("/find", self._shown(find.find)),
+            Route("/shortcuts", self._shown(find.shortcuts)),
+            Route("/live", self._shown(live.live)),
+            Route("/jobs", self._shown(jobs.jobs)),
+            Route("/jobs/new", self._shown(enqueue.form)),
+            Route("/jobs/new", self._changing(enqueue.enqueue), methods=["POST"]),
+            Route("/jobs/{id}", self._shown(job.job)),
+            Route("/jobs/{id}/step", self._shown(steps.step)),
+            Route("/jobs/{id}/run-again", self._shown(run_again.form)),
+            Route("/jobs/{id}/run-again", self._changing(run_again.run), methods=["POST"]),
+            Route("/jobs/{id}/answer", self._changing(steps.answer), methods=["POST"]),
+            Route("/jobs/{id}/{action}", self._shown(job_actions.ask)),
+            Route("/jobs/{id}/{action}", self._changing(job_actions.act), methods=["POST"]),
+            Route("/bulk", self._shown(bulk.ask)),
+            Route("/bulk", self._changing(bulk.act), methods=["POST"]),
+            Route("/operations/{id}", self._shown(bulk.operation)),
+            Route("/operations/{id}/stop", self._changing(bulk.stop), methods=["POST"]),
+            Route("/errors", self._shown(errors.errors)),
+        ]
+
+    def _planning(self) -> list[BaseRoute]:
+        """Topics, schedules and templates."""
+        return [
+            Route("/topics", self._shown(topics.topics)),
+            Route("/topics/{topic}/pause", self._shown(topics.ask_pause)),
+            Route("/topics/{topic}/pause", self._changing(topics.pause), methods=["POST"]),
+            Route("/topics/{topic}/resume", self._changing(topics.resume), methods=["POST"]),
+            Route("/schedules", self._shown(schedules.schedules)),
+            Route("/new-schedule", self._shown(schedule_edit.new)),
+            Route("/new-schedule", self._changing(schedule_edit.save), methods=["POST"]),
+            Route("/schedule-preview", self._shown(schedule_edit.preview), methods=["POST"]),
+            Route("/schedules/{id}", self._shown(schedule_edit.edit)),
+            Route("/schedules/{id}", self._changing(schedule_edit.save), methods=["POST"]),
+            Route("/schedules/{id}/run", self._changing(schedules.run), methods=["POST"]),
+            Route("/schedules/{id}/enable", self._changing(schedules.enable), methods=["POST"]),
+            Route("/schedules/{id}/disable", self._changing(schedules.disable), methods=["POST"]),
+            Route("/schedules/{id}/delete", self._shown(schedules.ask_delete)),
+            Route("/schedules/{id}/delete", self._changing(schedules.delete), methods=["POST"]),
+            Route("/templates", self._shown(templates.templates)),
+            Route("/templates/{topic}", self._shown(template.template)),
+            Route("/templates/{topic}", self._changing(template.enqueue), methods=["POST"]),
+            Route("/templates/{topic}/enable", self._changing(templates.enable), methods=["POST"]),
+            Route("/templates/{topic}/disable", self._changing(templates.disable), methods=["POST"]),
+            Route("/templates/{topic}/use/{version:int}", self._shown(templates.ask_use)),
+            Route("/templates/{topic}/use/{version:int}", self._changing(templates.use), methods=["POST"]),
+        ]
+
+    def _running(self) -> list[BaseRoute]:
+        """Workers and the server."""
+        return [
+            Route("/workers", self._shown(workers.workers)),
+            Route("/workers/drain", self._shown(workers.ask_drain)),
+            Route("/workers/drain", self._changing(workers.drain), methods=["POST"]),
+            Route("/workers/undrain", self._shown(workers.ask_undrain)),
+            Route("/workers/undrain", self._changing(workers.undrain), methods=["POST"]),
+            Route("/system", self._shown(system.system)),
+            Route("/system/retention", self._shown(system.save_retention), methods=["POST"]),
+            Route("/system/access", self._shown(system.save_access), methods=["POST"]),
+            Route("/system/keys/new", self._shown(system.ask_key)),
+            Route("/system/keys/new", self._changing(system.make_key), methods=["POST"]),
+            Route("/system/keys/{id}/revoke", self._shown(system.ask_revoke_key)),
+            Route("/system/keys/{id}/revoke", self._changing(system.revoke_key), methods=["POST"]),
+            Route("/system/superusers/{id}/revoke", self._shown(system.ask_revoke_sessions)),
+            Route("/system/superusers/{id}/revoke", self._changing(system.revoke_sessions), methods=["POST"]),
+        ]
 
     def begin(self, server: Server) -> None:
         """Called when the server is created: set up what its pages share."""

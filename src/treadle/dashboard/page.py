@@ -117,6 +117,11 @@ class Page:
         assert self.caller.account is not None
         return Actor(self.caller.account.email, self.caller.kind)
 
+    async def note(self, action: str, target: str = "", *, filter: str = "", reason: str = "") -> None:
+        """A change was made: keep it in the audit log, and show it."""
+        await self.state.audit.add(self.actor, action, target, filter=filter, reason=reason)
+        self.state.forget()
+
     # -- the answer --------------------------------------------------------------------------------
 
     async def render(self, template: str, status: int = 200, *, section: str = "", **context: Any) -> Response:

@@ -18,7 +18,7 @@ from treadle.store.protocol import Store
 from treadle.store.views import FOREVER, Backlog, History, Leadership, LiveWorker, Topic
 
 T = TypeVar("T")
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+HOUR_MS = 3_600_000
 QUICK_S = 0.05
 KEPT_FOR = 10
 

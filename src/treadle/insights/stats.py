@@ -12,7 +12,7 @@ from treadle.model.job import to_ms
 from treadle.model.status import Status
 from treadle.policy.rules import Condition
 from treadle.store.protocol import Store
-from treadle.store.views import Listing, Stats, Topic
+from treadle.store.views import Stats, Topic
 
 # How many of the newest completed jobs the average run time is taken from if the roll-ups can't be used.
 AVERAGE_OF = 1000
@@ -60,22 +60,16 @@ def summarise(stats: Stats) -> QueueStats:
 async def stats_of(store: Store, condition: Condition, topic: str | None, since: datetime | None) -> QueueStats:
     """The same figures for a subset of jobs: counted (each up to 10,000) instead of read from the roll-ups."""
     start = None if since is None else to_ms(since, "since")
-
-    def those(status: Status, limit: int = 1) -> Listing:
-        return replace(listing(topic, status, None, None, limit, 0, condition), ended_since=start)
-
-    found = {one: await store.count_by_topic(those(one), COUNT_CAP) for one in Status}
-    counts: dict[str, int] = {status: sum(topics.values()) for status, topics in found.items()}
-    names = sorted({name for topics in found.values() for name in topics})
-    topics = {name: {status.value: found[status].get(name, 0) for status in Status} for name in names}
-    newest = await store.list(those(Status.COMPLETED, AVERAGE_OF))
+    among = listing(topic, None, None, None, AVERAGE_OF, 0, condition)
+    found = summarise(await store.stats(among.topic, start, among=among, cap=COUNT_CAP))
+    newest = await store.list(replace(among, status=Status.COMPLETED, ended_since=start))
     took = [
         (job.completed_at - job.started_at).total_seconds() * 1000
         for job in newest
         if job.completed_at and job.started_at
     ]
     average = sum(took) / len(took) if took else 0.0
-    return replace(summarise(Stats(counts, 0, topics)), avg_execution_time=average if took else None)
+    return replace(found, avg_execution_time=average if took else None)
 
 
 async def topics_of(store: Store, condition: Condition, topics: Sequence[Topic]) -> list[Topic]:

@@ -81,9 +81,12 @@ def is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def _all_plain(values: Iterable[Any], depth: int) -> bool:
-    # Runs for every payload and result; all() over a generator would take twice as long.
-    for value in values:  # noqa: SIM110
-        if not is_plain(value, depth):
+    # Runs for every payload and result: texts are checked here, because a call takes longer than the check.
+    for value in values:
+        if type(value) is str:
+            if not value.isascii() or "\x00" in value:
+                return False
+        elif not is_plain(value, depth):
             return False
     return True
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from treadle.model.errors import ConcurrencyRejected, KeyReused, NotRepeatable, TreadleError, WrongState
 from treadle.model.status import Status
+from treadle.policy.lifecycle import CancelRequested
 
 REJECT = "reject_same_scope"
 QUEUE = "queue_same_scope"
@@ -128,6 +129,10 @@ class Refuse(NamedTuple):
 
 
 Decision = Admit | Existing | Refuse
+
+
+def replaced_by(id: str) -> CancelRequested:
+    return CancelRequested(f"replaced by job {id}")
 
 
 def dedupe_key_becomes(status: Status, repeatable: bool) -> str | None:
@@ -273,9 +278,18 @@ class Candidate(NamedTuple):
         return cls(ref, topic, limit, attempt + 1 >= max_attempts, overdue)
 
 
-def started_in_time(attempt: int) -> bool:
-    """A job that was tried before started in time, so its deadline no longer counts."""
-    return attempt > 0
+def started_in_time(attempt: int, ran_steps: bool = False) -> bool:
+    """A job that was tried before started in time, so its deadline no longer counts. Nor does it if the job has done
+    some of its steps and goes on with the others, though its attempt was given back."""
+    return attempt > 0 or ran_steps
+
+
+def room(most: int, running: int) -> int:
+    """How many of the jobs held under a key a store wakes in each lane; the next claim decides on them again.
+
+    `most`: the limit of the first one. Others may have been enqueued with a higher limit, so it is at least one.
+    """
+    return max(most - running, 1)
 
 
 class Rate(NamedTuple):
@@ -318,6 +332,22 @@ def start(candidates: Sequence[Candidate], facts: StartFacts) -> list[StartVerdi
                 rate_left[one.topic] -= 1
         verdicts.append(verdict)
     return verdicts
+
+
+def within(verdicts: Sequence[StartVerdict], sizes: Sequence[int], limit: int, max_bytes: int) -> list[StartVerdict]:
+    """The verdicts that count: up to `limit` jobs, and as many as fit by the payloads of the starting ones; the first
+    always does. Jobs behind the last one that may be taken are left alone: they were judged as if all before them
+    started."""
+    total = 0
+    for i, verdict in enumerate(verdicts):
+        if limit == 0:
+            return list(verdicts[:i])
+        limit -= verdict in (START, SKIP)
+        if verdict is START:
+            if total and total + sizes[i] > max_bytes:
+                return list(verdicts[:i])
+            total += sizes[i]
+    return list(verdicts)
 
 
 def _verdict(one: Candidate, running: Mapping[str, int], rate_left: Mapping[str, int], slot_free: bool) -> StartVerdict:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from treadle.model.durations import format_ms
-from treadle.model.errors import AnswerError, InvalidInput, UnknownStep, WaitTimeout
+from treadle.model.errors import (
+    AnswerError,
+    InvalidInput,
+    StepEnded,
+    TreadleError,
+    UnknownStep,
+    WaitTimeout,
+    WrongState,
+)
 from treadle.model.retry import Retry, families_of
 from treadle.model.status import Status
-from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState
+from treadle.model.steps import DONE, STEP_ENDED, WAIT_IN_PLACE_MS, StepState, shown_step
 from treadle.policy.judgement import CallResult, Interrupt, Raised, judge
 from treadle.policy.lifecycle import (
     WORKER_LOST,
@@ -24,6 +32,7 @@ from treadle.policy.lifecycle import (
     Outcome,
     Parked,
     Released,
+    Requeued,
     Snoozed,
     Transition,
 )
@@ -250,10 +259,55 @@ def not_answered(name: str) -> str:
     return f"nobody answered step {name} in time"
 
 
+def wait_error(error: str, error_type: str | None) -> WaitTimeout | AnswerError:
+    """What a handler hears of a wait that failed."""
+    return WaitTimeout(error) if error_type == WaitTimeout.__name__ else AnswerError(error)
+
+
 def failed_wait(error: str, error_type: str) -> Raised:
     """A wait that failed, as the failure of a call: the job's policy decides."""
-    kind = WaitTimeout if error_type == WaitTimeout.__name__ else AnswerError
-    return Raised("error", f"{error_type}: {error}", error_type, families=families_of(kind(error)))
+    families = families_of(wait_error(error, error_type))
+    return Raised("error", f"{error_type}: {error}", error_type, families=families)
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+class AnswerFacts(NamedTuple):
+    """What a store finds, under its locks, of a step that is to be answered."""
+
+    job_lives: bool
+    state: StepState | None = None
+    """None: the job has no such step."""
+    waits: bool = False
+    """The step takes answers."""
+    unannounced: bool = False
+    """The answer is kept even if there is no such step yet."""
+
+
+def refuse_answer(job_id: str, step: str, key: str, facts: AnswerFacts) -> TreadleError | None:
+    """Why a step takes no answer; None if it does. It ends the wait of a waiting step, and is kept for any other."""
+    if facts.state in STEP_ENDED and (facts.state is not StepState.FAILED or facts.waits):
+        return step_ended(step, key)
+    if not facts.job_lives and facts.state is not None:
+        return WrongState("the job has ended: signal is not possible")
+    if not facts.job_lives or (facts.state is None and not facts.unannounced):
+        shown = shown_step(step[:100], key[:100])
+        return UnknownStep(f"job {job_id} has no step {shown} that takes an answer", step=step[:100])
+    return None
+
+
+def step_ended(step: str, key: str) -> StepEnded:
+    """Also for an answer that comes second, before its step waits."""
+    shown = shown_step(step, key)
+    return StepEnded(f"step {shown} has its answer already or is over; the first answer counts", step=step)
+
+
+def answered(reply: Reply) -> StepEnd:
+    """What an answer makes of its step; the job's handler hears of an error."""
+    if reply.error is not None:
+        return StepEnd(StepState.FAILED, error=reply.error, error_type=AnswerError.__name__)
+    return StepEnd(StepState.COMPLETED, result="null" if reply.result is None else reply.result)
 
 
 # -- when the job moves ---------------------------------------------------------------------------
@@ -322,6 +376,31 @@ def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) ->
     if mode == "all" or completed:
         return Rerun("all", None)
     return Rerun(mode, _names(one for one in steps if not one.done))
+
+
+class StepRun(Protocol):
+    """A run of a step, as a store finds it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def state(self) -> StepState: ...
+
+
+StepRunT = TypeVar("StepRunT", bound=StepRun)
+
+
+def repeated(steps: Iterable[StepRunT], requeued: Requeued) -> list[StepRunT]:
+    """The runs that a requeue makes undone, as `rerun` has chosen them."""
+    names, runs = requeued.steps, requeued.runs
+    if names is None:
+        return list(steps)
+    if runs is not None:
+        return [one for one in steps if (one.name, one.key) in runs]
+    again = [one for one in steps if one.name in names]
+    return [one for one in again if one.state not in DONE] if requeued.mode == "unfinished" else again
 
 
 def check_mode(mode: str, step: str | None) -> None:

@@ -245,6 +245,11 @@ class Transition(NamedTuple):
         """What applies to the job as the store finds it."""
         return self.if_cancelling if cancel_requested and self.if_cancelling else self
 
+    def may_end_as(self, status: str | None) -> bool:
+        """Whether an ending with its owner's token is the one that the owner asked for, so that only the answer was
+        lost. An external worker may have sent two different ones."""
+        return status == self.to or (self.if_cancelling is not None and status == self.if_cancelling.to)
+
 
 GIVE_ATTEMPT_BACK = frozenset({"job:snoozed", "job:released", "job:waiting"})
 """The events of transitions that end an attempt without using it up."""
@@ -425,6 +430,10 @@ def first_line(error: str) -> str:
     """The last line of a traceback names the exception, which is the line to show in a history."""
     lines = error.strip().splitlines()
     return lines[-1][:500] if lines else ""
+
+
+def is_stale(ended_at: int, stale_after_ms: int, now: int) -> bool:
+    return ended_at + stale_after_ms <= now
 
 
 def retries(status: Status, attempt: int) -> int:

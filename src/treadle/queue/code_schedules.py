@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import from_json, to_json
 
@@ -52,8 +52,7 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     options: dict[str, Any] = {**({} if timezone is None else {"timezone": timezone}), **given}
     definition = schedule_fields({name: value for name, value in options.items() if name != "id"})
     Schedule(id=checked_id(options.get("id", "code")), topic="code", **definition)  # raises if the options are invalid
-    found: CodeSchedule = options  # type: ignore[assignment]
-    return found
+    return cast(CodeSchedule, options)
 
 
 def check_code(handler: Handler, schedules: Sequence[CodeSchedule]) -> None:

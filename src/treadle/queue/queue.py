@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from typing_extensions import Unpack
 
 from treadle.insights import lists, stats, timeline, why
 from treadle.insights.lists import Count
 from treadle.insights.stats import QueueStats
-from treadle.model import settings
-from treadle.model.durations import Duration, Priority, duration_ms
-from treadle.model.errors import InvalidInput, JobNotFound, Refused, SchemaMismatch, UnknownStep
+from treadle.model.durations import Duration, duration_ms
+from treadle.model.errors import InvalidInput, JobNotFound, Refused, UnknownStep
 from treadle.model.events import Event
-from treadle.model.handler import Handler
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
-from treadle.model.settings import Settings
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
-from treadle.queue import results, signals, steering, templates
+from treadle.queue import results, signals, templates
 from treadle.queue.code_schedules import check_code, code_schedules
+from treadle.queue.control import JobControl
 from treadle.queue.flows import Flow, FlowHandler, FlowPayloadT
 from treadle.queue.hooks import AnyHook, Hooks
-from treadle.queue.known_templates import KnownTemplates
 from treadle.queue.new_jobs import (
     EnqueueOptions,
     JobRequest,
     Order,
     merged,
 )
-from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedule_options import CodeSchedule
 from treadle.queue.schedules import Schedules
-from treadle.queue.session import Session, Sessions
-from treadle.queue.steering import Again
+from treadle.queue.session import Session
 from treadle.queue.tasks import (
     ArgumentsTask,
     JobDecorator,
@@ -54,10 +46,8 @@ from treadle.queue.tasks import (
     topic_of,
 )
 from treadle.queue.templates import Templates
-from treadle.store.connect import make_store, shown
-from treadle.store.protocol import Store
-from treadle.store.values import Graces, Inserted, NewJob, Refusal
-from treadle.store.views import FOREVER, StepPage, Topic
+from treadle.store.values import Graces, Inserted, NewJob
+from treadle.store.views import StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -67,55 +57,21 @@ if TYPE_CHECKING:
     from treadle.queue.sync import SyncQueue
 
 
-class RequeuePlan(NamedTuple):
-    """What a requeue would do."""
-
-    job: Job
-    steps: list[str]
-    """The steps that would run again, in their order."""
-
-
 Jobs = list[Job]  # inside the class, `list` is the method
 
 
-class Queue:
+class Queue(JobControl):
     """A durable job queue in the database behind `url`.
 
     Opens automatically at first use; `async with Queue(url) as queue:` opens and closes it.
     """
 
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
-        self.settings: Settings = settings.load().override({**options, "db": url})
-        self.url = self.settings.db
-        self.handlers: dict[str, Handler] = {}
+        super().__init__(url, migrate=migrate, **options)
         self.hooks = Hooks()
-        self._migrate = migrate
-        self._sessions = Sessions(self._open_session)
         self._sync: SyncQueue | None = None
-        self._code_schedules: dict[str, list[CodeSchedule]] = {}
-        self._known = KnownTemplates(self.handlers, self._code_schedules)
         self.schedules = Schedules(self)
         self.templates = Templates(self)
-        make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
-
-    # -- opening and closing -------------------------------------------------------------------
-
-    async def open(self) -> Queue:
-        """Connect and bring the schema up to date; calling it again does nothing."""
-        await self._session()
-        return self
-
-    async def close(self) -> None:
-        """Close everything that is open on this event loop; otherwise that happens when the loop ends."""
-        await self._sessions.close()
-
-    async def __aenter__(self) -> Queue:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def sync(self) -> SyncQueue:
@@ -127,16 +83,6 @@ class Queue:
         return self._sync
 
     @property
-    def store(self) -> Store:
-        """The open store of the running event loop."""
-        return self._sessions.current().store
-
-    @property
-    def site(self) -> RuntimeSettings:
-        """The settings that operators have saved in this database."""
-        return self._sessions.current().site
-
-    @property
     def feed(self) -> Feed:
         """The event feed of this database on the running event loop."""
         from treadle.insights.feed import Feed
@@ -145,61 +91,6 @@ class Queue:
         if session.feed is None:
             session.feed = Feed(self)
         return session.feed
-
-    def new_store(self) -> Store:
-        """A new, unopened store on the same database."""
-        return make_store(self.url, stale_after_ms=self.settings.stale_after_ms)
-
-    def use(self, url: str | None = None, *, migrate: bool = True) -> None:
-        """Switch to another database (the command line's --db), or don't migrate. Call it before opening the queue."""
-        if self._sessions:
-            raise InvalidInput("the queue is open already")
-        self._migrate = self._migrate and migrate
-        if url is not None:
-            self.settings = self.settings.override({"db": url})
-            self.url = url
-            self.new_store()
-
-    async def migrate(self) -> list[str]:
-        """Bring the schema up to date; returns the names of the applied migrations."""
-        store = self.new_store()
-        waiting: list[str] = []
-        try:
-            await store.open(migrate=False)
-        except SchemaMismatch as mismatch:
-            waiting = mismatch.data.get("missing", [])
-            if not waiting:
-                raise
-            store = self.new_store()
-            await store.open(migrate=True)
-        await store.close()
-        return waiting
-
-    async def _session(self, *, joined: bool = False) -> Session:
-        """This loop's session, with the templates saved.
-
-        `joined` is for a call inside the caller's transaction. It writes nothing elsewhere: that transaction may hold
-        SQLite's only write lock, and the call would wait for itself.
-        """
-        session = await self._sessions.opened()
-        if joined:
-            await self._known.read(session)
-        elif not session.saved:
-            if session.saving is None or session.saving.done():
-                session.saving = asyncio.create_task(self._known.save(session))
-            await asyncio.shield(session.saving)
-        return session
-
-    async def _open_session(self) -> Session:
-        store = self.new_store()
-        await store.open(self._migrate)
-        site = RuntimeSettings(store, self.settings)
-        try:
-            await site.read()  # servers and workers read it again regularly, a plain queue does not
-        except BaseException:
-            await store.close()
-            raise
-        return Session(store, site)
 
     # -- handlers ------------------------------------------------------------------------------
 
@@ -406,13 +297,6 @@ class Queue:
 
     # -- looking -------------------------------------------------------------------------------
 
-    async def get(self, job_id: str) -> Job:
-        """The job with this id; JobNotFound if there is none."""
-        job = (await (await self._session()).store.get([job_id]))[0]
-        if job is None:
-            raise JobNotFound(f"no job has the id {str(job_id)[:60]!r}", id=str(job_id)[:60])
-        return self._bind(job)
-
     async def list(
         self,
         *,
@@ -517,61 +401,6 @@ class Queue:
     async def topics(self) -> Sequence[Topic]:
         return await (await self._session()).store.topics()
 
-    # -- steering ------------------------------------------------------------------------------
-
-    async def cancel(self, job_id: str, reason: str = "") -> Job:
-        """Cancel a job: immediately if it is pending, at its next checkpoint if it is running."""
-        session = await self._session()
-        fixed = await self._known.topics_where(session, lambda template: not template.cancel.supported)
-        return self._answer((await steering.cancel(session.store, [job_id], steering.checked_reason(reason), fixed))[0])
-
-    async def requeue(
-        self,
-        job_id: str,
-        *,
-        force: bool = False,
-        mode: str | None = None,
-        step: str | None = None,
-        payload: Any = None,
-    ) -> Job:
-        """Put an ended job back with all its attempts; a completed one only with `force`.
-
-        Of a job with steps, only what has not completed runs again; with `mode="all"` everything, with `mode="from"`
-        that step and all after it. A new `payload` means `mode="all"`; the old one stays in the history.
-        """
-        session = await self._session()
-        disabled = await self._known.topics_where(session, _is_disabled)
-        again = await self._again(job_id, force, mode, step, payload)
-        return self._answer((await steering.requeue(session.store, [job_id], force, disabled, again=again))[0])
-
-    async def requeue_plan(
-        self,
-        job_id: str,
-        *,
-        force: bool = False,
-        mode: str | None = None,
-        step: str | None = None,
-        payload: Any = None,
-    ) -> RequeuePlan:
-        """What `requeue` would do, without doing it: the job as it is, and the steps that would run again."""
-        session = await self._session()
-        disabled = await self._known.topics_where(session, _is_disabled)
-        again = await self._again(job_id, force, mode, step, payload)
-        runs: dict[str, Sequence[str]] = {}
-        [answer] = await steering.requeue(
-            session.store, [job_id], force, disabled, dry_run=True, again=again, runs=runs
-        )
-        return RequeuePlan(self._answer(answer), list(runs.get(job_id, ())))
-
-    async def _again(self, job_id: str, force: bool, mode: str | None, step: str | None, payload: Any) -> Again:
-        if payload is None:
-            return Again(force, mode or "unfinished", step)
-        if mode not in (None, "all"):
-            raise InvalidInput("mode: a new payload runs everything again; use mode all", field="mode")
-        topic = (await self.get(job_id)).topic
-        order = Order(*self._known.chosen(await self._session(), topic))
-        return Again(force, "all", step, order.text(payload))
-
     async def signal(
         self,
         job_id: str,
@@ -597,91 +426,6 @@ class Queue:
             await self.get(job_id)
             raise UnknownStep(f"job {job_id} has no step {str(step)[:100]!r}", step=str(step)[:100])
         return page
-
-    async def release(self, job_id: str) -> Job:
-        """Take a running job from its worker and requeue it without using up the attempt; the worker's later writes are
-        refused.
-        """
-        return self._answer((await steering.release((await self._session()).store, [job_id]))[0])
-
-    async def reschedule(
-        self,
-        job_id: str,
-        *,
-        run_at: datetime | None = None,
-        priority: Priority | None = None,
-        max_attempts: int | None = None,
-    ) -> Job:
-        """Change a pending job."""
-        changes = steering.new_values(run_at, priority, max_attempts)
-        return self._answer((await steering.reschedule((await self._session()).store, [job_id], **changes))[0])
-
-    async def cancel_many(self, job_ids: Sequence[str], reason: str = "") -> Sequence[Exception | None]:
-        """Cancel many jobs; the result has None for each success, or the reason for the refusal."""
-        session = await self._session()
-        fixed = await self._known.topics_where(session, lambda template: not template.cancel.supported)
-        return steering.refusals(await steering.cancel(session.store, job_ids, steering.checked_reason(reason), fixed))
-
-    async def requeue_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
-        session = await self._session()
-        disabled = await self._known.topics_where(session, _is_disabled)
-        return steering.refusals(await steering.requeue(session.store, job_ids, force, disabled))
-
-    async def release_many(self, job_ids: Sequence[str]) -> Sequence[Exception | None]:
-        return steering.refusals(await steering.release((await self._session()).store, job_ids))
-
-    async def reschedule_many(
-        self,
-        job_ids: Sequence[str],
-        *,
-        run_at: datetime | None = None,
-        priority: Priority | None = None,
-        max_attempts: int | None = None,
-    ) -> Sequence[Exception | None]:
-        """Change many pending jobs; the result has None for each success, or the reason for the refusal."""
-        changes = steering.new_values(run_at, priority, max_attempts)
-        return steering.refusals(await steering.reschedule((await self._session()).store, job_ids, **changes))
-
-    async def delete_many(self, job_ids: Sequence[str], *, force: bool = False) -> Sequence[Exception | None]:
-        return steering.refusals(await steering.delete((await self._session()).store, job_ids, force))
-
-    async def delete(self, job_id: str, *, force: bool = False) -> None:
-        """Delete a pending, failed, cancelled or expired job; a completed one only with `force`."""
-        answer = (await steering.delete((await self._session()).store, [job_id], force))[0]
-        if isinstance(answer, Refusal):
-            raise answer.error
-
-    async def pause(self, topic: str, until: datetime | None = None) -> None:
-        """Stop starting jobs of this topic; they can still be enqueued."""
-        when = FOREVER if until is None else to_ms(until, "until")
-        await (await self._session()).store.pause(checked_topic(topic), when)
-
-    async def resume(self, topic: str) -> None:
-        await (await self._session()).store.pause(checked_topic(topic), 0)
-
-    async def drain(self, worker: str) -> bool:
-        """Ask a worker to claim nothing more, finish its jobs and stop; it learns this from its next heartbeat.
-
-        False if no live worker has this name.
-        """
-        return await (await self._session()).store.drain(worker)
-
-    async def undrain(self, worker: str) -> bool:
-        """Let a worker that was asked to drain go on, if it has not stopped yet; its next heartbeat tells it.
-
-        False if no live worker has this name.
-        """
-        return await (await self._session()).store.drain(worker, False)
-
-    def _answer(self, answer: Job | Refusal | None) -> Job:
-        if isinstance(answer, Refusal):
-            raise answer.error
-        assert answer, "only a deleted job has no answer"
-        return self._bind(answer)
-
-    def _bind(self, job: Job) -> Job:
-        job.queue = self
-        return job
 
     # -- working -------------------------------------------------------------------------------
 
@@ -719,19 +463,12 @@ class Queue:
 
         return create_app(self)
 
-    def __repr__(self) -> str:
-        return f"<Queue {shown(self.url)}>"
-
 
 def _checked_requests(requests: Iterable[JobRequest]) -> Iterable[JobRequest]:
     for i, one in enumerate(requests):
         if not isinstance(one, JobRequest):
             raise InvalidInput(f"jobs[{i}]: {type(one).__name__} is not a JobRequest", field="jobs")
         yield one
-
-
-def _is_disabled(template: Template) -> bool:
-    return not template.enabled
 
 
 def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from treadle.model.durations import Duration, duration_ms, format_ms
-from treadle.model.errors import AnswerError, Fail, InvalidAnswer, InvalidInput, Suspend, WaitTimeout
+from treadle.model.errors import Fail, InvalidAnswer, InvalidInput, Suspend
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
 from treadle.model.steps import (
@@ -30,7 +30,7 @@ from treadle.model.steps import (
     is_sleep,
     shown_step,
 )
-from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call, spent
+from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call, spent, wait_error
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
 
@@ -330,8 +330,7 @@ class Waiting:
         if waited.state == "waits":
             self._ctx._leave(Suspend("snooze" if self._wait.sleeps else "park", step, waited.delay_ms))
         if waited.state == "failed":
-            kind = WaitTimeout if waited.error_type == "WaitTimeout" else AnswerError
-            raise kind(waited.error or f"step {step} failed")
+            raise wait_error(waited.error or f"step {step} failed", waited.error_type)
         if self._wait.sleeps:
             return None
         return from_answer(self._type, waited.result, step)
@@ -348,6 +347,3 @@ def from_answer(type_: ResultType | None, text: str | None, step: str) -> Any:
 
 def answer_schema(answer: Any) -> dict[str, Any] | None:
     return None if answer is None else TypeAdapter(answer).json_schema()
-
-
-Awaited = Coroutine[Any, Any, Any]

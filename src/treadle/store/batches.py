@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
+from treadle.model.errors import Refused
 from treadle.model.status import Status
+from treadle.policy.judgement import follow_up_refused
+from treadle.policy.lifecycle import decide
 from treadle.store import wakeups
 from treadle.store.values import Checkpoint, Settlement, Touch
+
+Report = TypeVar("Report", Touch, Checkpoint)
 
 
 def is_plain(one: Settlement) -> bool:
@@ -16,6 +22,13 @@ def is_plain(one: Settlement) -> bool:
 
 def may_be_refused(one: Settlement) -> bool:
     return one.effects is not None and bool(one.effects.jobs)
+
+
+def without_follow_ups(one: Settlement, refusal: Refused) -> Settlement:
+    """What is settled instead if one of its follow-up jobs is refused: a failure, without its other effects but the
+    steps that were done."""
+    effects = one.effects and one.effects._replace(jobs=(), events=())
+    return one._replace(transition=decide(one.job, follow_up_refused(refusal.message)), effects=effects)
 
 
 def by_lease(settlements: Sequence[Settlement]) -> list[tuple[int, Sequence[Settlement]]]:
@@ -35,25 +48,10 @@ def only_newest(settlements: Sequence[Settlement]) -> tuple[list[Settlement], li
     return newest, [one for one in settlements if one.job.token < tokens[one.job.n]]
 
 
-def touch_per_job(touches: Sequence[Touch]) -> list[Touch]:
-    """The reports about the newest claim of each job, merged: a statement gets each job once."""
-    newest: dict[int, Touch] = {}
-    for one in touches:
-        known = newest.get(one.n)
-        if known is None or one.token > known.token:
-            newest[one.n] = one
-        elif one.token == known.token:
-            progress = known.progress if one.progress is None else one.progress
-            message = known.message if one.message is None else one.message
-            grace_ms = known.grace_ms if one.grace_ms is None else one.grace_ms
-            newest[one.n] = one._replace(progress=progress, message=message, grace_ms=grace_ms)
-    return list(newest.values())
-
-
-def checkpoint_per_job(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The newest claim of each job, several of its checkpoints as one: a statement gets each job once."""
-    newest: dict[int, Checkpoint] = {}
-    for one in checkpoints:
+def once_per_job(reports: Sequence[Report]) -> list[Report]:
+    """The newest claim of each job, several of its reports as one: a statement gets each job once."""
+    newest: dict[int, Report] = {}
+    for one in reports:
         known = newest.get(one.n)
         if known is None or one.token > known.token:
             newest[one.n] = one

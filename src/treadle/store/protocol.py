@@ -194,9 +194,6 @@ class Store(Protocol):
     async def count(self, listing: Listing, cap: int = 10_000) -> int:
         """The number of jobs in the listing, at most cap + 1."""
 
-    async def count_by_topic(self, listing: Listing, cap: int = 10_000) -> dict[str, int]:
-        """The same by topic, `cap` in total."""
-
     async def events(self, id: str) -> Sequence[Event] | None:
         """The stored events, oldest first; None: no such job."""
 
@@ -214,8 +211,18 @@ class Store(Protocol):
         `wanted`: a listing or a job's id; returns those jobs as they are between this look and the next.
         """
 
-    async def stats(self, topic: str | None = None, since: int | None = None, *, live: bool = True) -> Stats:
-        """`live=False` counts only what has ended, from the roll-ups, which costs next to nothing."""
+    async def stats(
+        self,
+        topic: str | None = None,
+        since: int | None = None,
+        *,
+        live: bool = True,
+        among: Listing | None = None,
+        cap: int = 10_000,
+    ) -> Stats:
+        """Jobs by topic and status, ended ones from the roll-ups since then. `live=False`: only those, which costs next
+        to nothing. `among`: only of the jobs in this listing, each status counted up to `cap`; how long they ran is not
+        known then."""
 
     async def history(self, since: int, step_minutes: int) -> History:
         """Endings since then by spans of `step_minutes`, topic and status, and histograms of how long jobs waited and

@@ -338,6 +338,14 @@ class Touch(NamedTuple):
     grace_ms: int | None = None
     """How long from now a cancel has to wait for a step that must finish; None keeps what is stored."""
 
+    def then(self, later: Touch) -> Touch:
+        """Both, of one claim."""
+        return later._replace(
+            progress=self.progress if later.progress is None else later.progress,
+            message=self.message if later.message is None else later.message,
+            grace_ms=self.grace_ms if later.grace_ms is None else later.grace_ms,
+        )
+
 
 class Holding(NamedTuple):
     """A running job with the details its owner needs."""

@@ -140,8 +140,13 @@ class Stats:
     counts: Mapping[str, int]
     """Every status; ended ones from the per-minute tally."""
     run_ms: int
-    """Summed over completed jobs."""
+    """Summed over completed jobs, from the tally."""
     topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topics: Mapping[str, Mapping[str, int]], run_ms: int = 0) -> Stats:
+        totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
+        return cls(totals, run_ms, {name: {s.value: counts[s] for s in Status} for name, counts in topics.items()})
 
 
 class EndedCount(NamedTuple):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from treadle.telemetry.log_context import LoggedJob
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
@@ -19,15 +21,9 @@ if TYPE_CHECKING:
 SCOPE = "treadle"
 
 
-class Traced(Protocol):
+class Traced(LoggedJob, Protocol):
     """The parts of a claimed job that its trace needs."""
 
-    @property
-    def id(self) -> str: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
     @property
     def trace(self) -> str | None: ...
 

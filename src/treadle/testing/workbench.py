@@ -220,12 +220,19 @@ def settlement(job: Claimed, outcome: Outcome, ran_ms: int | None = 5) -> Settle
     return Settlement(job, decide(state, outcome), ran_ms)
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], seconds: float = 10) -> None:
-    """Poll until the condition holds; the timeout is only reached when something is wrong."""
+async def eventually(
+    condition: Callable[[], Any], seconds: float = 60, explain: Callable[[], str] = lambda: "", every: float = 0.005
+) -> Any:
+    """What the condition, a function or a coroutine function, returns once that is true.
+
+    Time only runs out when something is wrong, so there is plenty of it.
+    """
     deadline = time.monotonic() + seconds
     while True:
         answer = condition()
-        if await answer if isinstance(answer, Awaitable) else answer:
-            return
-        assert time.monotonic() < deadline, f"waited for {seconds} s"
-        await asyncio.sleep(0.002)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"still not so after {seconds} s\n{explain()}"
+        await asyncio.sleep(every)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from treadle.model.durations import duration_ms, format_ms
-from treadle.model.errors import AnswerError, LeaseLost, WaitTimeout
+from treadle.model.errors import LeaseLost, WaitTimeout
 from treadle.model.steps import StepState
 from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, RetryInPlace, StepEnd, Tries, after_call
@@ -182,14 +182,10 @@ class FlowAttempt:
     # -- waits -------------------------------------------------------------------------------------
 
     async def _take_answer(self, name: str) -> None:
-        reply = self._steps.early_answers()[name]
-        state = StepState.COMPLETED if reply.error is None else StepState.FAILED
-        write = StepWrite(name, "", state, self._steps.place(name), 1, started_ago_ms=0)
-        if reply.error is None:
-            write = write._replace(result=reply.result or "null")
-        else:
-            write = write._replace(error=reply.error, error_type=AnswerError.__name__)
-        await self._write(write, (StepKey(name),))
+        end = flow.answered(self._steps.early_answers()[name])
+        write = StepWrite(name, "", end.state, self._steps.place(name), 1, started_ago_ms=0)
+        ended = write._replace(result=end.result, error=end.error, error_type=end.error_type)
+        await self._write(ended, (StepKey(name),))
 
     def _wait_failed(self, name: str, error: str, error_type: str) -> _End:
         """The job's policy decides whether another attempt waits again."""

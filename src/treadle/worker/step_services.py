@@ -12,9 +12,9 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from treadle.model.errors import AnswerError, JobCancelled, WaitTimeout
+from treadle.model.errors import JobCancelled, WaitTimeout
 from treadle.model.steps import DONE, StepState, shown_step
-from treadle.policy.flow import Pause, Reply, not_answered, tries_before
+from treadle.policy.flow import Pause, Reply, answered, not_answered, tries_before
 from treadle.policy.judgement import Cause
 from treadle.queue.steps import Known, StepRecord, Wait, Waited
 from treadle.store.values import ClaimedStep, StepKey, StepWrite
@@ -122,10 +122,10 @@ class StepServices:
         """It has its answer, or its time is over."""
         found = steps.get(step)
         write = StepWrite(*step, StepState.COMPLETED, steps.place(*step), max(found.attempt if found else 0, 1))
-        if reply is not None and reply.error is not None:
-            write = write._replace(state=StepState.FAILED, error=reply.error, error_type=AnswerError.__name__)
-        elif reply is not None:
-            write = write._replace(result=reply.result or "null", started_ago_ms=0)
+        if reply is not None:
+            end = answered(reply)
+            write = write._replace(state=end.state, result=end.result, error=end.error, error_type=end.error_type)
+            write = write._replace(started_ago_ms=0 if end.error is None else None)
         elif not wait.sleeps:
             error = not_answered(shown_step(*step))
             write = write._replace(state=StepState.FAILED, error=error, error_type=WaitTimeout.__name__)

@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 from argon2 import PasswordHasher, extract_parameters
 
+from tests.waiting import give_way
 from treadle.accounts import Passwords
 from treadle.accounts.passwords import _nobodys_hash
 
@@ -43,7 +44,7 @@ async def test_the_event_loop_goes_on_while_a_password_is_hashed() -> None:
     turns = 0
     while not hashing.done():
         turns += 1
-        await asyncio.sleep(0)
+        await give_way()
     assert turns > 10
 
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.unit.accounts.desk import CLIENT, Clock
+from tests.waiting import give_way
 from treadle.accounts import SignInFailed, SignInThrottle, TooManyAttempts
 from treadle.accounts import throttle as module
 
@@ -101,7 +102,7 @@ async def test_a_thousand_at_once_do_not_slip_through(attempts: SignInThrottle) 
         nonlocal tried
         async with attempts.attempt(CLIENT, "ann"):
             tried += 1
-            await asyncio.sleep(0)
+            await give_way()
             raise SignInFailed
 
     answers = await asyncio.gather(*(guess() for _ in range(1000)), return_exceptions=True)
@@ -121,7 +122,7 @@ async def test_only_so_many_stand_in_line(attempts: SignInThrottle) -> None:
             await gate.wait()
 
     tasks = [asyncio.create_task(slow()) for _ in range(50)]
-    await asyncio.sleep(0)
+    await give_way()
     assert await refused(attempts) == 1
     await succeed(attempts, client="192.0.2.2")
     gate.set()
@@ -137,7 +138,7 @@ async def test_who_gives_up_waiting_leaves_the_line(attempts: SignInThrottle) ->
             await gate.wait()
 
     tasks = [asyncio.create_task(slow()) for _ in range(50)]
-    await asyncio.sleep(0)
+    await give_way()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -202,8 +203,8 @@ async def test_many_addresses_at_one_time_do_not_slip_through(attempts: SignInTh
             return type(error).__name__
 
     guesses = [asyncio.create_task(guess(f"client{i}")) for i in range(100)]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await give_way()
+    await give_way()
     let_in.set()
     answers = await asyncio.gather(*guesses)
     assert answers.count("SignInFailed") == 10

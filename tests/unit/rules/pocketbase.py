@@ -51,7 +51,7 @@ class PocketBase(ServerProcess):
             except httpx.HTTPError as error:
                 if not self.running or time.monotonic() > deadline:
                     raise ServerFailed(f"PocketBase does not answer: {error}\n{self._log_tail()}") from error
-            time.sleep(0.02)
+            time.sleep(0.02)  # until it answers
         self.root = self.signed_in("_superusers", EMAIL, PASSWORD)
 
     def remove(self) -> None:

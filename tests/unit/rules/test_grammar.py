@@ -3,6 +3,7 @@
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,10 +58,10 @@ def test_every_sign(sign: str) -> None:
         ("Null", None),
     ],
 )
-def test_literals(text: str, value: object) -> None:
+def test_literals(text: str, value: Any) -> None:
     found = parse(f"topic = {text}")
     assert isinstance(found, Compared)
-    assert found.right == Constant(value)  # type: ignore[arg-type]
+    assert found.right == Constant(value)
     assert type(found.right.value) is type(value)
 
 

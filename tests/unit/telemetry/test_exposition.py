@@ -9,6 +9,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faulty import FaultyQueue
+from tests.waiting import until
 from treadle import Fail, Queue, Worker
 from treadle.http.exposition import CONTENT_TYPE, exposition
 from treadle.http.prometheus import render
@@ -170,11 +171,8 @@ async def _work_off(queue: Queue, worker: Worker, ids: list[str]) -> Samples:
     try:
         for id in ids:
             await results.ended(queue, id, 15)
-        while (
-            worker.metrics.completed + worker.metrics.failed < len(ids)
-            or worker.metrics.free_slots() < worker.metrics.slots
-        ):
-            await asyncio.sleep(0.005)
+        metrics = worker.metrics
+        await until(lambda: metrics.completed + metrics.failed == len(ids) and metrics.free_slots() == metrics.slots)
         return parsed(await exposition(queue, [worker.metrics], HttpMetrics()))
     finally:
         worker.stop()

@@ -64,8 +64,11 @@ async def enqueue(page: Page) -> Response:
         return await _show(page, given, source, error.message, problem_of(error))
     except TreadleError as error:
         return await _show(page, given, source, error.message)
-    await page.state.audit.add(page.actor, "enqueue", made.id)
-    page.state.forget()
+    return await enqueued(page, made)
+
+
+async def enqueued(page: Page, made: Job) -> Response:
+    await page.note("enqueue", made.id)
     text = "An equal job was there already; this is it." if made.deduplicated else "Enqueued."
     return page.redirect(page.url(f"/jobs/{made.id}"), text)
 

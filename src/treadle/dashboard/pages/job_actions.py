@@ -191,8 +191,7 @@ async def act(page: Page) -> Response:
         return await ask_page(
             page, await _question(page, await page.state.queue.get(id), action, error.message), status=409
         )
-    await page.state.audit.add(page.actor, action, id, reason=reason)
-    page.state.forget()
+    await page.note(action, id, reason=reason)
     own = page.url(f"/jobs/{id}")
     back = page.local(await page.field("back"), own)
     if action == "delete" and back.startswith(own):

@@ -241,6 +241,10 @@ def _checked(page: Page, now: Now, problems: Sequence[Problem]) -> str:
 def _tiles(
     page: Page, now: Now, stats: QueueStats, failed_before: int, runs: Distribution, waits: Distribution
 ) -> list[Tile]:
+    return [*_counts(page, now, stats, failed_before), *_rates_and_times(page, stats, runs, waits)]
+
+
+def _counts(page: Page, now: Now, stats: QueueStats, failed_before: int) -> list[Tile]:
     later, next_at = now.later()
     due = now.due()
     slots = sum(worker.slots for worker in now.workers)
@@ -274,6 +278,11 @@ def _tiles(
             page.url("/errors", range=page.query("range")),
             stats.failed > failed_before,
         ),
+    ]
+
+
+def _rates_and_times(page: Page, stats: QueueStats, runs: Distribution, waits: Distribution) -> list[Tile]:
+    return [
         _split(
             "Success rate",
             words.percent(stats.success_rate),

@@ -158,8 +158,7 @@ async def save(page: Page) -> Response:
         outlook = await _outlook(page, given)
         shown = Outlook(**{**_fields(outlook), "problems": {**outlook.problems, **_renamed(problems)}})
         return await _show(page, schedule, given, shown, refused=error.message)
-    await page.state.audit.add(page.actor, "edit_schedule" if schedule else "create_schedule", made.id)
-    page.state.forget()
+    await page.note("edit_schedule" if schedule else "create_schedule", made.id)
     return page.redirect(page.url("/schedules", open=made.id), f"{made.id} is saved: {made.description}.")
 
 

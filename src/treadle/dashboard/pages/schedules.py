@@ -74,8 +74,7 @@ def _opened(page: Page, rows: list[ScheduleRow]) -> str:
 async def run(page: Page) -> Response:
     id_ = page.request.path_params["id"]
     job = await page.state.queue.schedules.run(id_)
-    await page.state.audit.add(page.actor, "run_schedule", id_)
-    page.state.forget()
+    await page.note("run_schedule", id_)
     back = page.local(await page.field("back"), page.url("/schedules"))
     return page.redirect(back, f"{id_} made a job.", link=page.url(f"/jobs/{job.id}"), link_text="Open it")
 
@@ -91,8 +90,7 @@ async def disable(page: Page) -> Response:
 async def _switch(page: Page, enabled: bool) -> Response:
     id_ = page.request.path_params["id"]
     await page.state.queue.schedules.update(id_, enabled=enabled)
-    await page.state.audit.add(page.actor, "enable_schedule" if enabled else "disable_schedule", id_)
-    page.state.forget()
+    await page.note("enable_schedule" if enabled else "disable_schedule", id_)
     back = page.local(await page.field("back"), page.url("/schedules"))
     return page.redirect(back, f"{id_} is on." if enabled else f"{id_} is off; its jobs that exist still run.")
 
@@ -113,6 +111,5 @@ async def ask_delete(page: Page) -> Response:
 async def delete(page: Page) -> Response:
     id_ = page.request.path_params["id"]
     await page.state.queue.schedules.delete(id_)
-    await page.state.audit.add(page.actor, "delete_schedule", id_)
-    page.state.forget()
+    await page.note("delete_schedule", id_)
     return page.redirect(page.url("/schedules"), f"{id_} is deleted.")

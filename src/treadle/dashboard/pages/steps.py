@@ -101,8 +101,7 @@ async def answer(page: Page) -> Response:
         return await _refused(page, ask, given, {field: error.message}, "Nothing was stored.")
     except TreadleError as error:
         return page.redirect(page.url(f"/jobs/{found.id}"), error.message, "bad")
-    await page.state.audit.add(page.actor, "answer", found.id, reason=name)
-    page.state.forget()
+    await page.note("answer", found.id, reason=name)
     return page.redirect(page.url(f"/jobs/{found.id}"), f"{name} has its answer; {found.topic} goes on.")
 
 

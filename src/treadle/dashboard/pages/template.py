@@ -10,6 +10,7 @@ from starlette.responses import Response
 from treadle.dashboard import words
 from treadle.dashboard.forms import object_of, priority_of, problem_of
 from treadle.dashboard.page import Page
+from treadle.dashboard.pages.enqueue import enqueued
 from treadle.dashboard.schema_fields import (
     PREFIX,
     SchemaField,
@@ -23,7 +24,6 @@ from treadle.dashboard.schema_fields import (
 )
 from treadle.dashboard.template_rows import differences, facts
 from treadle.model.errors import InvalidInput, InvalidPayload, TreadleError
-from treadle.model.job import Job
 from treadle.policy.saved_template import SavedTemplate, changed_fields
 
 OPTIONS = ("delay", "priority", "idempotencyKey", "scope", "scopeId")
@@ -110,7 +110,7 @@ async def enqueue(page: Page) -> Response:
     except TreadleError as error:
         problems = problem_of(error) if isinstance(error, InvalidInput) else {}
         return await _show(page, saved, given, problems, error.message)
-    return await _enqueued(page, made)
+    return await enqueued(page, made)
 
 
 class _Refused(Exception):
@@ -146,10 +146,3 @@ def _options(page: Page, given: Mapping[str, str]) -> dict[str, Any]:
         "created_by": page.caller.account_id if page.caller else None,
     }
     return {name: value for name, value in options.items() if value is not None}
-
-
-async def _enqueued(page: Page, made: Job) -> Response:
-    await page.state.audit.add(page.actor, "enqueue", made.id)
-    page.state.forget()
-    text = "An equal job was there already; this is it." if made.deduplicated else "Enqueued."
-    return page.redirect(page.url(f"/jobs/{made.id}"), text)

@@ -43,8 +43,7 @@ async def disable(page: Page) -> Response:
 async def _switch(page: Page, enabled: bool) -> Response:
     topic = page.request.path_params["topic"]
     await page.state.queue.templates.update(topic, enabled=enabled)
-    await page.state.audit.add(page.actor, "enable_template" if enabled else "disable_template", topic)
-    page.state.forget()
+    await page.note("enable_template" if enabled else "disable_template", topic)
     told = "is on." if enabled else "is off: new jobs are refused, pending ones still run."
     return page.redirect(page.local(await page.field("back"), page.url("/templates")), f"{topic} {told}")
 
@@ -73,6 +72,5 @@ async def use(page: Page) -> Response:
     topic, version = page.request.path_params["topic"], page.request.path_params["version"]
     expected = await page.field("expected")
     await page.state.queue.templates.use(topic, version, expected=int(expected) if expected.isdecimal() else None)
-    await page.state.audit.add(page.actor, "use_template", topic, reason=f"version {version}")
-    page.state.forget()
+    await page.note("use_template", topic, reason=f"version {version}")
     return page.redirect(page.url(f"/templates/{topic}"), f"New jobs of {topic} get version {version}.")

@@ -87,14 +87,12 @@ async def pause(page: Page) -> Response:
     except InvalidInput as error:
         return await ask_page(page, await _question(page, topic, problem_of(error)), section="Topics", status=400)
     told = f"until {until:%Y-%m-%d %H:%M} UTC" if until else "until it is resumed"
-    await page.state.audit.add(page.actor, "pause", topic, filter=told, reason=await page.field("reason"))
-    page.state.forget()
+    await page.note("pause", topic, filter=told, reason=await page.field("reason"))
     return page.redirect(page.url("/topics"), f"{topic} is paused {told}.")
 
 
 async def resume(page: Page) -> Response:
     topic = page.request.path_params["topic"]
     await page.state.queue.resume(topic)
-    await page.state.audit.add(page.actor, "resume", topic)
-    page.state.forget()
+    await page.note("resume", topic)
     return page.redirect(page.url("/topics"), f"{topic} is running again.")

@@ -161,8 +161,7 @@ async def ask_drain(page: Page) -> Response:
 async def drain(page: Page) -> Response:
     worker = await _drainable(page, await page.field("worker"))
     await page.state.queue.drain(worker.name)
-    await page.state.audit.add(page.actor, "drain", worker.name, reason=await page.field("reason"))
-    page.state.forget()
+    await page.note("drain", worker.name, reason=await page.field("reason"))
     return page.redirect(page.url("/workers"), f"{worker.name} was asked to drain.")
 
 

@@ -78,14 +78,20 @@ async def change_many(
             changed=done.changed,
             skipped=done.refused,
         )
+    return _changed(body, done.matched, done.changed, done.refused, dry_run=dry_run)
+
+
+def _changed(
+    body: req.BulkBody, matched: int, changed: int, refused: int, *, dry_run: bool = False, operation: str | None = None
+) -> Response:
     return answer(
         {
             "action": body.action,
             "dryRun": dry_run,
-            "matched": done.matched,
-            "changed": done.changed,
-            "refused": done.refused,
-            "operationId": None,
+            "matched": matched,
+            "changed": changed,
+            "refused": refused,
+            "operationId": operation,
         }
     )
 
@@ -98,16 +104,7 @@ async def _in_background(
     assert moment
     expected = sum(one.count for one in await dry_run_of(here.queue, change, search, moment) if not one.skipped)
     operation = await here.operations.start(change, search, moment, Actor(caller.name, caller.kind), expected)
-    return answer(
-        {
-            "action": body.action,
-            "dryRun": False,
-            "matched": expected,
-            "changed": operation.changed,
-            "refused": operation.refused,
-            "operationId": operation.id,
-        }
-    )
+    return _changed(body, expected, operation.changed, operation.refused, operation=operation.id)
 
 
 @router.post("/api/jobs/{id}/requeue", **spec(doc.RequeuedDocument, body=req.RequeueBody, errors=(404, 409)))

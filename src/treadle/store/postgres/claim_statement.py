@@ -12,8 +12,8 @@ from functools import cache
 from treadle.store.sql.queries import load
 from treadle.store.sql.scripts.lanes import MERGED
 
-# `lane`: the lanes with ready jobs, by their heads; empty ones end here. `share`: how many rows to take from each, found
-# without a lock. That many are then locked, even if they are different rows by then.
+# `lane`: the lanes with ready jobs, by their heads; empty ones end here. `share`: how many rows to take from each,
+# found without a lock. That many are then locked, even if they are different rows by then.
 _SEVERAL = """), lane AS MATERIALIZED (
     SELECT l.lane, p.rate_limit IS NOT NULL AS rated, coalesce(m.rank, -2147483648) AS mark_rank,
         coalesce(m.run_at, -1) AS mark_at, coalesce(m.n, -1) AS mark_n,

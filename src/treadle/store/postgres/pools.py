@@ -266,18 +266,9 @@ class Pool:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         task = loop.create_task(work)
-        task.add_done_callback(partial(self._finished, connection, answer))  # cheaper than `asyncio.shield`
+        task.add_done_callback(partial(self.give_back, connection))
+        task.add_done_callback(partial(_pass_on, answer))  # cheaper than `asyncio.shield`
         return await answer
-
-    def _finished(self, connection: Any, answer: asyncio.Future[Any], done: asyncio.Task[Any]) -> None:
-        self.give_back(connection)
-        if done.cancelled():
-            answer.cancel()
-        elif error := done.exception():  # looked at even if its caller is gone, because asyncio logs what no one does
-            if not answer.done():
-                answer.set_exception(error)
-        elif not answer.done():
-            answer.set_result(done.result())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -297,7 +288,7 @@ class Pool:
             if not connection.is_closed():
                 return connection
 
-    def give_back(self, connection: Any) -> None:
+    def give_back(self, connection: Any, _done: asyncio.Task[Any] | None = None) -> None:
         self._room.release()
         self._busy.discard(connection)
         # Still in a transaction: its user was cancelled before it could roll back.
@@ -330,6 +321,16 @@ class Pool:
             await asyncio.sleep(0.01)
         for connection in list(self._busy):
             connection.terminate()
+
+
+def _pass_on(answer: asyncio.Future[Any], done: asyncio.Task[Any]) -> None:
+    if done.cancelled():
+        answer.cancel()
+    elif error := done.exception():  # looked at even if its caller is gone, because asyncio logs what no one does
+        if not answer.done():
+            answer.set_exception(error)
+    elif not answer.done():
+        answer.set_result(done.result())
 
 
 def _settings(settings: dict[str, str]) -> str:

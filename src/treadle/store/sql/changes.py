@@ -264,10 +264,11 @@ class Reader:
         return {row[1]: self._as_job(row) for row in rows}
 
     def _jobs(self, wanted: Listing | str) -> Reading[list[Job]]:
+        values: Sequence[Any]
         if isinstance(wanted, str):
             sql, values = lists.by_id(self._queries), [to_json([{"id": wanted}]).decode()]
         else:
-            sql, values = lists.page(self._queries, self._dialect, wanted, self._stale_after_ms)  # type: ignore[assignment]
+            sql, values = lists.page(self._queries, self._dialect, wanted, self._stale_after_ms)
         return [self._as_job(row) for row in (yield sql, values)]
 
 

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import LIVE, Status
 from treadle.model.steps import DONE, StepState
-from treadle.policy.lifecycle import retries
+from treadle.policy.lifecycle import is_stale, retries
 from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
 # A job's extras. Only jobs with a flag pay for the statements it needs when they move.
@@ -116,7 +116,7 @@ class ViewRow(NamedTuple):
 def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
     status = row.job_status
     ended = row.ended_at
-    stale = ended is not None and ended + stale_after_ms <= row.now
+    stale = ended is not None and is_stale(ended, stale_after_ms, row.now)
     # Enqueued always; started and completed come from the job's timestamps, unless its end is a stored event.
     completed = status is Status.COMPLETED
     plain_events = 1 + (row.started_at is not None and (completed or status in LIVE)) + completed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
@@ -12,18 +13,13 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
-from treadle.policy.judgement import follow_up_refused
-from treadle.policy.lifecycle import decide
-from treadle.policy.rules import looks_inside
-from treadle.policy.saved_template import KIND, VERSION_KIND
-from treadle.store import batches, wakeups
-from treadle.store.sql import lists, scripts, secrets
+from treadle.store import batches, secrets, wakeups
+from treadle.store.sql import lists, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
 from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
 from treadle.store.sql.scripts import LOCKED_MS, Script
-from treadle.store.sql.secrets import Secrets
 from treadle.store.values import (
     Advanced,
     Answer,
@@ -32,7 +28,6 @@ from treadle.store.values import (
     Claimed,
     ClaimedSteps,
     DutyReport,
-    FollowUpsBusy,
     Graces,
     Holding,
     Inserted,
@@ -52,27 +47,20 @@ from treadle.store.views import (
     ANY_SIZE,
     FOREVER,
     AppliedMigration,
-    Backlog,
     Changes,
-    EndedCount,
     FailedGroup,
     History,
     Leadership,
-    LimitReached,
     Listing,
     LiveWorker,
     Obstacle,
-    RateReached,
     Stats,
     StepPage,
-    Times,
     Topic,
 )
 from treadle.telemetry.outages import OutageLog
 
 T = TypeVar("T")
-# Follow-up jobs with a locked key that one call tries to store: other endings wait for each of them.
-BUSY_TRIES = 2
 # PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
 
@@ -90,7 +78,7 @@ class SqlStore(ABC):
     def __init__(self, stale_after_ms: int) -> None:
         self.stale_after_ms = stale_after_ms
         self.queries = load(self.dialect)
-        self._secrets = Secrets()
+        self._secrets = secrets.Secrets()
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
@@ -209,45 +197,9 @@ class SqlStore(ABC):
         for lease, mine in batches.by_lease(plain):
             lost += await self.settle_completed(lease, mine)
         if len(plain) < len(settlements):
-            lost += await self._settle_others([one for one in settlements if not batches.is_plain(one)], refused)
+            others = [one for one in settlements if not batches.is_plain(one)]
+            lost += await settling.settle(self, others, [] if refused is None else refused)
         return lost
-
-    async def _settle_others(
-        self, settlements: Sequence[Settlement], refused: list[Settlement] | None
-    ) -> list[Settlement]:
-        lost: list[Settlement] = []
-        sure = [one for one in settlements if not batches.may_be_refused(one)]
-        for _, mine in batches.by_lease(sure):
-            lost += await self.transact(lambda mine=mine: scripts.settle(mine), batches.hints(mine))  # type: ignore[misc]
-        left: list[Settlement] = []
-        tried = 0
-        for one in settlements:
-            if not batches.may_be_refused(one):
-                continue
-            if tried == BUSY_TRIES:
-                left.insert(0, one)  # before the ones that were tried
-                continue
-            try:
-                lost += await self._settle_with_effects(one, [] if refused is None else refused)
-            except StoreBusy:
-                left.append(one)
-                tried += 1
-        if left:
-            raise FollowUpsBusy(left, lost)
-        return lost
-
-    async def _settle_with_effects(self, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
-        """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
-        try:
-            return await self.transact_or_busy(lambda: scripts.settle([one]), batches.hints([one]))
-        except Refused as refusal:
-            effects = one.effects and one.effects._replace(jobs=(), events=())
-            instead = one._replace(transition=decide(one.job, follow_up_refused(refusal.message)), effects=effects)
-            lost = await self.transact(lambda: scripts.settle([instead]), batches.hints([instead]))
-            if lost:
-                return [one]
-            refused.append(instead)
-            return []
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
@@ -255,14 +207,14 @@ class SqlStore(ABC):
 
     async def touch(self, lease: int, touches: Sequence[Touch]) -> list[tuple[int, int]]:
         known: set[tuple[int, int]] = set()
-        newest = batches.touch_per_job(touches)
+        newest = batches.once_per_job(touches)
         for i in range(0, len(newest), TOUCHED_TOGETHER):
             rows = [one._asdict() | {"lease": lease} for one in newest[i : i + TOUCHED_TOGETHER]]
             known.update((n, token) for n, token in await self._change("touch_running", rows))
         return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
-        merged = batches.checkpoint_per_job(checkpoints)
+        merged = batches.once_per_job(checkpoints)
         lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
         written = {(one.n, one.token) for one in merged} - set(lost)
         return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
@@ -333,7 +285,7 @@ class SqlStore(ABC):
 
     async def _steer(self, known: Sequence[str], judge: Judge, dry_run: bool) -> dict[str, Refusal | None]:
         def script() -> Script[scripts.Steering]:
-            return _then_wake(scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run))
+            return scripts.then_wake(scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run))
 
         try:
             steering = await self.transact_patiently(known, script)
@@ -357,33 +309,24 @@ class SqlStore(ABC):
             rows = await self.read_by_key(sql, [document])
         else:
             rows = await query_with(connection, self.dialect, sql, document)
-        jobs = {job.id: job for job in await self._without_secrets([self._job(row) for row in rows], connection)}
+        found = await self._shown([self._job(row) for row in rows], connection)
+        jobs = {job.id: job for job in found}
         return [jobs.get(id) for id in ids]
 
-    async def _without_secrets(self, jobs: list[Job], connection: Any = None) -> list[Job]:
-        # Until nothing is unknown: what was learned may be forgotten again during the read.
-        while unknown := self._secrets.unknown(jobs):
-            wanted = secrets.records_of(unknown)
-            self._secrets.learn(unknown, await self._records_by(connection, wanted))
-        self._secrets.hide_in(jobs)
-        return jobs
+    async def _shown(self, jobs: list[Job], connection: Any = None) -> list[Job]:
+        """Without what is secret. `connection`: look up there what that is, because a blocking caller can't wait for
+        another one."""
+        return await self._secrets.hide_in(jobs, lambda names: self._records_by(connection, names))
 
-    async def _records_by(self, connection: Any, wanted: Sequence[tuple[str, str]]) -> Sequence[Record]:
-        """`connection`: read there, because a blocking caller can't wait for another one."""
+    async def _records_by(self, connection: Any, wanted: secrets.Names) -> Sequence[Record]:
         if connection is None:
             return [record for record in await self.get_records(wanted) if record]
         document = to_json([{"kind": kind, "id": id} for kind, id in wanted]).decode()
         rows = await query_with(connection, self.dialect, self.queries["get_records"].sql, document)
         return [Record(*row) for row in rows]
 
-    async def _check_secrets(self, wanted: Listing | str | None) -> None:
-        """Before a condition over documents is asked."""
-        if isinstance(wanted, Listing) and wanted.condition is not None and looks_inside(wanted.condition):
-            templates = [record for kind in (KIND, VERSION_KIND) for record in await self._all_records(kind)]
-            secrets.check(wanted.condition, templates)
-
-    async def _all_records(self, kind: str) -> Sequence[Record]:
-        return await self.find_records(kind, limit=MOST_RECORDS)
+    async def _check_secrets(self, wanted: Listing) -> None:
+        await secrets.check(wanted.condition, lambda kind: self.find_records(kind, limit=MOST_RECORDS))
 
     def _job(self, row: Any) -> Job:
         return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
@@ -394,7 +337,7 @@ class SqlStore(ABC):
             return [self._job(row) for row in rows]
 
         await self._check_secrets(wanted)
-        return await self._without_secrets(await self.search(page))
+        return await self._shown(await self.search(page))
 
     async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
         def selected() -> Reading[Sequence[tuple[int, str]]]:
@@ -408,14 +351,6 @@ class SqlStore(ABC):
         def counted() -> Reading[int]:
             rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
             return int(rows[0][0])
-
-        await self._check_secrets(wanted)
-        return await self.search(counted)
-
-    async def count_by_topic(self, wanted: Listing, cap: int = 10_000) -> dict[str, int]:
-        def counted() -> Reading[dict[str, int]]:
-            rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
-            return {topic: int(count) for topic, count in rows}
 
         await self._check_secrets(wanted)
         return await self.search(counted)
@@ -440,85 +375,56 @@ class SqlStore(ABC):
         return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
 
     async def workers(self) -> Sequence[LiveWorker]:
-        found = []
-        for name, serves, until, running, renewed_at in await self._ask("live_workers"):
-            can = from_json(serves)
-            found.append(
-                LiveWorker(
-                    name,
-                    can.get("topics", []),
-                    can.get("capabilities", []),
-                    can.get("slots", 0),
-                    until,
-                    running,
-                    renewed_at,
-                    can.get("draining", False),
-                    can.get("host", ""),
-                    can.get("version", ""),
-                )
-            )
-        return found
+        return await overview.workers(self._ask)
 
     async def drain(self, worker: str, draining: bool = True) -> bool:
         row = {"worker": worker, "draining": draining}
         return bool(await self._change("drain_worker", [row], [wakeups.CANCEL]))
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
-        if not is_job_id(id):
-            return []
-        found: list[Obstacle] = []
-        behind = await self._ask("held_behind", [{"id": id}])
-        if behind:
-            found.append(LimitReached(behind[0][0], [row[2] for row in behind], behind[0][3]))
-        for limit, window_ms, used in await self._ask("rate_used", [{"id": id}]):
-            if used >= limit:
-                found.append(RateReached(limit, window_ms))
-        return found
+        return await overview.obstacles(self._ask, id) if is_job_id(id) else []
 
     async def changes(
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
     ) -> Changes:
         reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
-        await self._check_secrets(wanted)
         if isinstance(wanted, Listing):
+            await self._check_secrets(wanted)
             found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
         else:
             found = await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
         told = {id(job): job for job in (*(change.job for change in found.events if change.job), *(found.jobs or ()))}
-        await self._without_secrets([*told.values()])
+        await self._shown([*told.values()])
         return found
 
-    async def stats(self, topic: str | None = None, since: int | None = None, *, live: bool = True) -> Stats:
-        minute = -(2**40) if since is None else since // 60_000
-        topics = await self._live_counts() if live else {}
-        run_ms = 0
-        for name, status, count, ran in await self._ask("ended_counts", [{"minute": minute}]):
-            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
-            if status == Status.COMPLETED and topic in (None, name):
-                run_ms += int(ran)
-        if topic is not None:
-            topics = {name: counts for name, counts in topics.items() if name == topic}
-        totals = {status.value: sum(counts[status] for counts in topics.values()) for status in Status}
-        return Stats(totals, run_ms, {name: {s.value: c[s] for s in Status} for name, c in topics.items()})
+    async def stats(
+        self,
+        topic: str | None = None,
+        since: int | None = None,
+        *,
+        live: bool = True,
+        among: Listing | None = None,
+        cap: int = 10_000,
+    ) -> Stats:
+        if among is None:
+            return await overview.stats(self._ask, topic, since, live)
+        await self._check_secrets(among)
+        found = {
+            status: await self._by_topic(replace(among, topic=topic, status=status, ended_since=since), cap)
+            for status in Status
+        }
+        names = sorted({name for topics in found.values() for name in topics})
+        return Stats.of({name: {status: found[status].get(name, 0) for status in Status} for name in names})
 
-    async def _live_counts(self) -> dict[str, dict[str, int]]:
-        """Jobs that have not ended, by topic and status."""
-        topics: dict[str, dict[str, int]] = {}
-        for name, status, count in await self._ask("live_counts"):
-            topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)
-        return topics
+    async def _by_topic(self, wanted: Listing, cap: int) -> dict[str, int]:
+        def counted() -> Reading[dict[str, int]]:
+            rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
+            return {topic: int(count) for topic, count in rows}
+
+        return await self.search(counted)
 
     async def history(self, since: int, step_minutes: int) -> History:
-        spans = [{"minute": since // 60_000, "step": step_minutes}]
-        ended = await self._ask("tally_history", spans)
-        times = await self._ask("times_history", spans)
-        return History(
-            [
-                EndedCount(int(minute) * 60_000, topic, status, int(n), int(ran))
-                for minute, topic, status, n, ran in ended
-            ],
-            [Times(int(minute) * 60_000, topic, kind, bucket, int(n)) for minute, topic, kind, bucket, n in times],
-        )
+        return await overview.history(self._ask, since, step_minutes)
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         rows = await self._ask("failed_groups", [{"top": newest}])
@@ -530,20 +436,7 @@ class SqlStore(ABC):
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
-        waiting: dict[str, list[Backlog]] = {}
-        if backlog:  # pending jobs are counted once: there may be hundreds of thousands
-            for topic, capability, due, n, first in await self._ask("backlog"):
-                waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first)))
-            pending = {topic: sum(one.jobs for one in parts) for topic, parts in waiting.items()}
-            running = {topic: int(n) for topic, n in await self._ask("running_counts")}
-        else:
-            counts = await self._live_counts()
-            pending = {topic: found[Status.PENDING] for topic, found in counts.items()}
-            running = {topic: found[Status.PROCESSING] for topic, found in counts.items()}
-        return [
-            Topic(name, paused, pending.get(name, 0), running.get(name, 0), waiting.get(name, ()))
-            for name, paused in await self._ask("list_topics")
-        ]
+        return await overview.topics(self._ask, backlog)
 
     async def elect(self, name: str, holder: str, ttl_ms: int, duties: Sequence[DutyReport] = ()) -> bool:
         row = {"name": name, "holder": holder}
@@ -618,10 +511,3 @@ def _storable(*texts: str) -> bool:
         return b"\x00" not in "".join(texts).encode()
     except UnicodeEncodeError:
         return False
-
-
-def _then_wake(script: Script[T]) -> Script[T]:
-    """In the same transaction, let in jobs that waited behind the ones the script took out of the queue."""
-    answer = yield from script
-    yield from scripts.take_wakes()
-    return answer

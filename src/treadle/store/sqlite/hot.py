@@ -145,8 +145,11 @@ def _turns(db: sqlite3.Connection, queries: dict[str, Query], lanes: Sequence[in
 @cache
 def _merge(lanes: int) -> str:
     """SQLite merges sorted index scans row by row and stops at the limit, if the statement names each of them."""
-    branches = " UNION ALL ".join(["SELECT lane, rank, run_at, n FROM treadle_ready WHERE lane = ?"] * lanes)
-    return f"SELECT json_group_array(lane) FROM ({branches} ORDER BY rank, run_at, n LIMIT ?)"
+    return _MERGE.replace("{branches}", " UNION ALL ".join([_BRANCH] * lanes))
+
+
+_MERGE = "SELECT json_group_array(lane) FROM ({branches} ORDER BY rank, run_at, n LIMIT ?)"
+_BRANCH = "SELECT lane, rank, run_at, n FROM treadle_ready WHERE lane = ?"
 
 
 def _fitting(

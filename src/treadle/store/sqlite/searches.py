@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from treadle.model.errors import StoreUnavailable
 from treadle.store.sql.lists import SEARCH_SECONDS, too_slow
-from treadle.store.sqlite.fork_gate import transaction_lock
+from treadle.store.sqlite.thread_connections import ThreadConnections
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -35,10 +35,8 @@ class Searches:
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], seconds: float = SEARCH_SECONDS) -> None:
         self.seconds = seconds
-        self._connect = connect
         self._threads = ThreadPoolExecutor(THREADS, "treadle-search")
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections = ThreadConnections(connect)
         self._deadlines = _Deadlines()
         self._closing = False
 
@@ -46,9 +44,8 @@ class Searches:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
 
     def _run(self, work: Work[T]) -> T:
-        connection = self._connection()
         try:
-            with self._local.transacting, self._deadlines.within(self.seconds, connection):
+            with self._connections.transacting() as connection, self._deadlines.within(self.seconds, connection):
                 self._check_open()
                 return work(connection)
         except sqlite3.Error as error:
@@ -61,23 +58,13 @@ class Searches:
         if self._closing:
             raise StoreUnavailable("the queue is closing")
 
-    def _connection(self) -> sqlite3.Connection:
-        """This thread's own."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            self._local.transacting = transaction_lock()
-            with self._local.transacting:
-                connection = self._local.connection = self._connect()
-            self._connections.append(connection)
-        return connection
-
     def close(self) -> None:
         """Stop running searches; blocks until they have ended."""
         self._closing = True
         self._deadlines.stop_all()
         self._threads.shutdown(wait=True)
         self._deadlines.close()
-        for connection in self._connections:
+        for connection in self._connections.all:
             connection.close()
 
 

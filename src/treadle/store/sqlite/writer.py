@@ -32,6 +32,7 @@ from treadle.store import clock
 from treadle.store.sqlite.fork_gate import transaction_lock
 from treadle.store.sqlite.lock import WriteLock
 from treadle.store.sqlite.searches import Searches
+from treadle.store.sqlite.thread_connections import ThreadConnections
 from treadle.store.sqlite.watcher import FileWatcher
 
 MIN_VERSION = (3, 35, 0)
@@ -82,8 +83,7 @@ class Writer:
         self._clock = clock.current()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(2, "treadle-read")
-        self._local = threading.local()
-        self._read_connections: list[sqlite3.Connection] = []
+        self._read_connections = ThreadConnections(self.connect)
         self._small_reads: sqlite3.Connection | None = None
         self._log = f"{path}-wal"
         self._in_use = threading.Lock()
@@ -154,17 +154,19 @@ class Writer:
         self._stopping.set()
         if self._bell:
             self._bell.stop()
-        self._requests.put(None)
         await asyncio.to_thread(self._join)
 
     def _join(self) -> None:
-        for connection in self._read_connections:
+        for connection in self._read_connections.all:
             connection.interrupt()
         self._readers.shutdown(wait=True)
-        for connection in self._read_connections:
+        for connection in self._read_connections.all:
             # A new statement clears the interrupt, which would also stop the last connection's checkpoint.
             connection.execute("SELECT 1").fetchone()
             connection.close()
+        # The writer's connection closes last and alone: of two that close at the same moment each can find the other
+        # still open, and then neither of them ends the log.
+        self._requests.put(None)
         # A writer waiting for another process's lock ends when it gets it; leaving earlier loses nothing.
         until = time.monotonic() + CLOSE_SECONDS
         threads = [thread for thread in (self._watch, self._writer) if thread]
@@ -343,7 +345,7 @@ class Writer:
             if self._small_reads is None:
                 self._small_reads = self.connect()
                 self._small_reads.execute("PRAGMA busy_timeout = 0")
-                self._read_connections.append(self._small_reads)
+                self._read_connections.all.append(self._small_reads)
             return self._small_reads.execute(sql, values).fetchall()
         except sqlite3.Error:
             return await self.read(sql, values)  # busy, or worse: a thread can wait, and report it
@@ -354,9 +356,8 @@ class Writer:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_snapshot, work)
 
     def _read_snapshot(self, work: Work) -> Any:
-        connection = self._reader()
         try:
-            with self._local.transacting:
+            with self._read_connections.transacting() as connection:
                 connection.execute("BEGIN")
                 try:
                     return work(connection)
@@ -365,20 +366,9 @@ class Writer:
         except sqlite3.Error as error:
             raise _explained(error, self.path) from None
 
-    def _reader(self) -> sqlite3.Connection:
-        """One per thread. Opened here, because an initializer that fails once breaks the pool for good."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            self._local.transacting = transaction_lock()
-            with self._local.transacting:
-                connection = self._local.connection = self.connect()
-            self._read_connections.append(connection)
-        return connection
-
     def _read(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        connection = self._reader()
         try:
-            with self._local.transacting:
+            with self._read_connections.transacting() as connection:
                 rows: list[Any] = connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             self._check_process()  # closing interrupts it

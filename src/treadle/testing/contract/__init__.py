@@ -15,15 +15,22 @@ from treadle.testing.contract.changes import BusyChangesContract, ChangesContrac
 from treadle.testing.contract.claiming import (
     ClaimContract,
     ClaimOrderContract,
-    DeadlineContract,
-    LastAttemptContract,
     ManyClaimersContract,
-    PauseContract,
+)
+from treadle.testing.contract.counting import (
+    FailedGroupsContract,
+    ObstaclesContract,
+    OverviewContract,
+    StatsContract,
+    TopicsContract,
+)
+from treadle.testing.contract.effects import (
+    BadDataContract,
+    EffectsContract,
 )
 from treadle.testing.contract.filtering import FilterContract, SortContract
 from treadle.testing.contract.gates import (
     QueuePolicyContract,
-    RateContract,
     RejectPolicyContract,
     ReplacePolicyContract,
 )
@@ -40,19 +47,17 @@ from treadle.testing.contract.leases import (
 from treadle.testing.contract.looking import (
     AttemptsContract,
     EventsContract,
-    FailedGroupsContract,
     GetContract,
     HintsContract,
     ListContract,
-    ObstaclesContract,
-    OverviewContract,
     SearchContract,
     SelectContract,
-    StatsContract,
-    TopicsContract,
 )
 from treadle.testing.contract.moving import PromoteContract, ReclaimContract
 from treadle.testing.contract.races import GateRaceContract, KeyRaceContract, RaceContract
+from treadle.testing.contract.rates import (
+    RateContract,
+)
 from treadle.testing.contract.records import RecordContract
 from treadle.testing.contract.requests import (
     CancelContract,
@@ -63,11 +68,14 @@ from treadle.testing.contract.requests import (
     RescheduleContract,
 )
 from treadle.testing.contract.settling import (
-    BadDataContract,
     CancelledWhileRunningContract,
-    EffectsContract,
     GuardContract,
     SettleContract,
+)
+from treadle.testing.contract.starting import (
+    DeadlineContract,
+    LastAttemptContract,
+    PauseContract,
 )
 from treadle.testing.contract.steps import CheckpointContract, WaitContract
 from treadle.testing.contract.steps_again import KeptContract, RequeueStepsContract

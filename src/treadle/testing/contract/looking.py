@@ -1,10 +1,11 @@
-"""Reads: get, list, count, events, stats, obstacles, and wake-up hints."""
+"""Reads: get, list, count, events, and wake-up hints."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -101,8 +102,8 @@ class GetContract(ContractPart):
 
 
 class ListContract(ContractPart):
-    async def listed(self, bench: Workbench, **wanted: object) -> list[str]:
-        listing = Listing(**{"limit": 100, **wanted})  # type: ignore[arg-type]
+    async def listed(self, bench: Workbench, **wanted: Any) -> list[str]:
+        listing = Listing(**{"limit": 100, **wanted})
         jobs = await bench.store.list(listing)
         assert await bench.store.count(listing) == len(jobs)
         return [job.id for job in jobs]
@@ -339,8 +340,8 @@ class EventsContract(ContractPart):
             ("cancelling", "cancelled"),
             ("cancelled", "pending"),
         ]
-        numbers = [event.id for event in events]
-        assert numbers == sorted(numbers)  # type: ignore[type-var]
+        numbers = [event.id or 0 for event in events]
+        assert numbers == sorted(numbers)
         assert {event.job_id for event in events} == {id}
         assert [event.metadata.get("startedAt") is not None for event in events] == [True, *[False] * 5]
         assert (await bench.job(id)).events_count == 1 + len(events) + 1  # enqueued, plus the one written start
@@ -366,180 +367,6 @@ class EventsContract(ContractPart):
         assert await bench.history(b) == ["cancelled", "requeued"]
 
 
-class StatsContract(ContractPart):
-    async def test_an_empty_queue(self, bench: Workbench) -> None:
-        stats = await bench.store.stats()
-        assert stats.counts == dict.fromkeys((status.value for status in Status), 0)
-        assert (stats.run_ms, stats.topics) == (0, {})
-
-    async def test_every_status_is_counted(self, bench: Workbench) -> None:
-        for state in STATES:
-            await bench.make(state, topic=f"t.{state}")
-        counts = (await bench.store.stats()).counts
-        assert counts["pending"] == 4
-        assert counts["processing"] == 2  # one of them is the job that the held one waits for
-        assert [counts[status] for status in ("cancelling", *ENDED)] == [1] * 5
-        assert counts["waiting"] == 0
-
-    async def test_by_topic(self, bench: Workbench) -> None:
-        await bench.make("completed", topic="a")
-        await bench.make("failed", topic="a")
-        await bench.enqueue(2, topic="b")
-        stats = await bench.store.stats()
-        assert set(stats.topics) == {"a", "b"}
-        assert (stats.topics["a"]["completed"], stats.topics["a"]["failed"], stats.topics["b"]["pending"]) == (1, 1, 2)
-        of_a = await bench.store.stats(topic="a")
-        assert set(of_a.topics) == {"a"}
-        assert (of_a.counts["completed"], of_a.counts["pending"], of_a.run_ms) == (1, 0, 5)
-        of_b = await bench.store.stats(topic="b")
-        assert (of_b.counts["completed"], of_b.counts["pending"], of_b.run_ms) == (0, 2, 0)
-        assert sum((await bench.store.stats(topic="nobodys")).counts.values()) == 0
-
-    async def test_the_run_time_is_that_of_completed_jobs(self, bench: Workbench) -> None:
-        await bench.enqueue(3)
-        a, b, c = await bench.claim(3)
-        await bench.store.settle(
-            [
-                settlement(a, Completed(), ran_ms=100),
-                settlement(b, Completed(), ran_ms=250),
-                settlement(c, Failed("Boom", "Boom"), ran_ms=10_000),
-            ]
-        )
-        assert (await bench.store.stats()).run_ms == 350
-
-    async def test_since(self, bench: Workbench) -> None:
-        await bench.make("completed")
-        await bench.pass_time(2 * HOUR)
-        await bench.make("completed")
-        await bench.make("failed")
-        now = await bench.store.now()
-        recent = await bench.store.stats(since=now - HOUR)
-        assert (recent.counts["completed"], recent.counts["failed"], recent.run_ms) == (1, 1, 5)
-        everything = await bench.store.stats(since=now - 3 * HOUR)
-        assert (everything.counts["completed"], everything.run_ms) == (2, 10)
-
-    async def test_before_and_after_a_requeue(self, bench: Workbench) -> None:
-        id = await bench.make("completed")
-        before = await bench.store.stats()
-        await steering.requeue(bench.store, [id], force=True)
-        after = await bench.store.stats()
-        assert (before.counts["completed"], before.run_ms) == (1, 5)
-        assert (after.counts["completed"], after.run_ms, after.counts["pending"]) == (0, 0, 1)
-        await bench.settle(await bench.claim_one(), Completed(), ran_ms=70)
-        again = await bench.store.stats()
-        assert (again.counts["completed"], again.run_ms) == (1, 70)
-
-    async def test_before_and_after_a_delete_and_a_prune(self, bench: Workbench) -> None:
-        deleted, kept = await bench.make("failed"), await bench.make("completed")
-        await bench.pass_time(2 * HOUR)
-        await bench.make("completed")
-        await steering.delete(bench.store, [deleted])
-        counts = (await bench.store.stats()).counts
-        assert (counts["failed"], counts["completed"]) == (0, 2)
-        assert await bench.store.prune(HOUR) == 1
-        assert await bench.store.get([kept]) == [None]
-        stats = await bench.store.stats()
-        assert (stats.counts["completed"], stats.run_ms) == (1, 5)
-
-    async def test_tidying_changes_no_count(self, bench: Workbench) -> None:
-        stores = await bench.others(2)
-        await bench.enqueue(6)
-        for store in (bench.store, *stores):
-            for job in await bench.claim(2, store=store):
-                await bench.settle(job, Completed(), store=store, ran_ms=10)
-        await bench.pass_time(HOUR)
-        before = await bench.store.stats()
-        await bench.store.tidy()
-        await bench.store.tidy()
-        assert await bench.store.stats() == before
-        assert (before.counts["completed"], before.run_ms) == (6, 60)
-
-
-class OverviewContract(ContractPart):
-    async def test_endings_are_told_by_span_topic_and_status(self, bench: Workbench) -> None:
-        for topic in ("mail", "mail", "other"):
-            await bench.make("completed", topic=topic)
-        await bench.make("failed", topic="mail")
-        now = await bench.store.now()
-        found, _ = await bench.store.history(now - HOUR, 30)
-        assert {(one.topic, one.status, one.jobs) for one in found} == {
-            ("mail", "completed", 2),
-            ("mail", "failed", 1),
-            ("other", "completed", 1),
-        }
-        assert all(one.at % (30 * MINUTE) == 0 and one.at <= now for one in found)
-        assert await bench.store.history(now + HOUR, 30) == ([], [])
-
-    async def test_attempts_that_are_tried_again_are_counted_and_end_no_job(self, bench: Workbench) -> None:
-        for _ in range(2):
-            await bench.make("retrying", topic="mail")
-        now = await bench.store.now()
-        found, _ = await bench.store.history(now - HOUR, 60)
-        assert {(one.topic, one.status, one.jobs) for one in found} == {("mail", "retrying", 2)}
-        counts = (await bench.store.stats()).counts
-        assert (counts["pending"], sum(counts.values())) == (2, 2)
-        await bench.pass_time(HOUR)
-        await bench.store.tidy()
-        await bench.store.prune(2 * HOUR, 100)
-        assert sum(one.jobs for one in (await bench.store.history(now - 3 * HOUR, 60)).ended) == 2
-        await bench.store.prune(MINUTE, 100)
-        assert (await bench.store.history(now - 3 * HOUR, 60)).ended == []
-
-    async def test_the_backlog_knows_what_is_due_and_what_comes_later(self, bench: Workbench) -> None:
-        before = await bench.store.now()
-        await bench.enqueue(3, topic="mail")
-        await bench.enqueue(2, topic="video", capability="gpu")
-        await bench.make("delayed", topic="mail")
-        topics = await bench.store.topics(backlog=True)
-        found = {(topic.topic, one.capability, one.due): one for topic in topics for one in topic.backlog}
-        assert {key: one.jobs for key, one in found.items()} == {
-            ("mail", "", True): 3,
-            ("video", "gpu", True): 2,
-            ("mail", "", False): 1,
-        }
-        assert before - SECOND <= found["mail", "", True].first <= await bench.store.now()
-        assert found["mail", "", False].first > before
-
-    async def test_the_leader_is_known_as_long_as_its_term(self, bench: Workbench) -> None:
-        assert await bench.store.leaders() == []
-        await bench.store.elect("maintenance", "w1", HOUR)
-        (leader,) = await bench.store.leaders()
-        assert (leader.name, leader.holder) == ("maintenance", "w1")
-        await bench.pass_time(HOUR + SECOND)
-        assert await bench.store.leaders() == []
-
-    async def test_a_worker_s_last_heartbeat_is_known(self, bench: Workbench) -> None:
-        before = await bench.store.now()
-        await bench.lease()
-        (worker,) = await bench.store.workers()
-        assert before <= worker.renewed_at <= await bench.store.now()
-
-
-class FailedGroupsContract(ContractPart):
-    async def test_failures_are_grouped_by_their_error(self, bench: Workbench) -> None:
-        ids = []
-        for error in ("connection 1 refused", "connection 2 refused", "no such user"):
-            ids.append(await bench.enqueue_one(max_attempts=1))
-            await bench.settle(await bench.claim_one(), Failed(error, "SmtpError"))
-            await bench.pass_time(MINUTE)
-        await bench.make("completed")
-        found = sorted(await bench.store.failed_groups(100), key=lambda one: len(one.ended))
-        assert [(len(one.ended), one.newest_id) for one in found] == [(1, ids[2]), (2, ids[1])]
-        jobs = [job for job in await bench.store.get(ids) if job]
-        assert [one.group for one in found] == [jobs[2].error_group, jobs[0].error_group]
-        assert sorted(found[1].ended) == [int(job.failed_at.timestamp() * 1000) for job in jobs[:2] if job.failed_at]
-        (newest,) = await bench.store.failed_groups(1)
-        assert newest == found[0]
-
-    async def test_an_error_group_is_a_filter(self, bench: Workbench) -> None:
-        await bench.make("failed")
-        (group,) = await bench.store.failed_groups(10)
-        listing = Listing(status=Status.FAILED, condition=rules.parse_filter(f'errorGroup = "{group.group}"'))
-        assert [job.id for job in await bench.store.list(listing)] == [group.newest_id]
-        other = replace(listing, condition=rules.parse_filter('errorGroup = "other"'))
-        assert await bench.store.list(other) == []
-
-
 class SelectContract(ContractPart):
     async def test_numbers_and_ids_go_on_below_the_last_one(self, bench: Workbench) -> None:
         ids = await bench.enqueue(5)
@@ -552,35 +379,6 @@ class SelectContract(ContractPart):
             place = found[-1][0]
             await steering.delete(bench.store, [seen[-1]])
         assert seen == list(reversed(ids))
-
-
-class TopicsContract(ContractPart):
-    async def test_every_topic_with_its_work(self, bench: Workbench) -> None:
-        assert await bench.store.topics() == []
-        await bench.make("processing", topic="b")
-        await bench.enqueue(2, topic="b")
-        await bench.enqueue(1, topic="a")
-        await bench.store.pause("c")
-        topics = await bench.store.topics()
-        assert [(one.topic, one.pending, one.processing, one.paused_until is None) for one in topics] == [
-            ("a", 1, 0, True),
-            ("b", 2, 1, True),
-            ("c", 0, 0, False),
-        ]
-
-    async def test_a_pause_that_is_over_is_not_shown(self, bench: Workbench) -> None:
-        await bench.store.pause("a", await bench.store.now() + MINUTE)
-        await bench.pass_time(HOUR)
-        assert [one.paused_until for one in await bench.store.topics()] == [None]
-
-
-class ObstaclesContract(ContractPart):
-    async def test_nothing_stands_in_the_way(self, bench: Workbench) -> None:
-        assert list(await bench.store.obstacles(await bench.enqueue_one())) == []
-
-    async def test_of_no_job(self, bench: Workbench) -> None:
-        for id in [UNKNOWN, *MALFORMED]:
-            assert list(await bench.store.obstacles(id)) == []
 
 
 class HintsContract(ContractPart):
@@ -610,11 +408,10 @@ class HintsContract(ContractPart):
     async def test_what_is_told_here_at_once_is_not_told_again(self, bench: Workbench) -> None:
         heard: list[str] = []
         stop = bench.store.subscribe(heard.append)
-        await asyncio.sleep(0.2)  # PostgreSQL's listener sends one hint when it starts
-        heard.clear()
-        await bench.store.insert([new_job()])
-        await asyncio.sleep(0.2)
-        assert heard == ["ready"]
+        for _ in range(5):
+            await bench.store.insert([new_job()])
+        await asyncio.sleep(0.2)  # time in which they would be told again
+        assert heard.count("ready") in (5, 6), "PostgreSQL's listener sends one hint when it starts"
         stop()
 
     async def test_another_store_is_told_too(self, bench: Workbench) -> None:

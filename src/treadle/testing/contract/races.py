@@ -21,7 +21,7 @@ from treadle.store.protocol import Store
 from treadle.store.values import Claimed, Inserted, Refusal, Wants
 from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import DAY, HOUR, LEASES_ONLY, MINUTE, TOPIC, Workbench, new_job, settlement
+from treadle.testing.workbench import DAY, HOUR, LEASES_ONLY, MINUTE, TOPIC, Workbench, eventually, new_job, settlement
 
 T = TypeVar("T")
 
@@ -60,6 +60,14 @@ class RaceContract(ContractPart):
         """This many running jobs, each under a separate lease."""
         await bench.enqueue(count, **options)
         return [await bench.claim_one(lease=await bench.lease(lease_ms)) for _ in range(count)]
+
+    async def a_millisecond_later(self, bench: Workbench) -> None:
+        now = await bench.store.now()
+
+        async def later() -> bool:
+            return await bench.store.now() > now
+
+        await eventually(later)
 
     async def test_cancel_against_complete(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
         worker, operator = stores
@@ -131,7 +139,7 @@ class RaceContract(ContractPart):
         leader, operator = stores
         async for count in rounds():
             ids = await bench.enqueue(count, delay_ms=1)
-            await asyncio.sleep(0.002)
+            await self.a_millisecond_later(bench)
             _, answers = await together(
                 leader.advance(), asyncio.gather(*(steering.cancel(operator, [id], "") for id in ids))
             )
@@ -206,7 +214,7 @@ class RaceContract(ContractPart):
             async def one(job: Claimed) -> None:
                 lease = await worker.open_lease("short", 4)
                 fresh = await worker.claim(lease, Wants([TOPIC], [], 1, 1))
-                await asyncio.sleep(random.uniform(0.002, 0.004))
+                await asyncio.sleep(random.uniform(0.002, 0.004))  # about as long as the lease
                 renewed, reaped = await together(worker.renew(lease, HOUR), reaper.reap(LEASES_ONLY))
                 outcomes[renewed is not None] += 1
                 for mine in fresh.jobs:
@@ -217,9 +225,12 @@ class RaceContract(ContractPart):
 
             await bench.store.settle([settlement(job, Released()) for job in jobs])
             await asyncio.gather(*(self._unless_lost(one(job)) for job in jobs))
-            await asyncio.sleep(0.005)
-            await reaper.reap(LEASES_ONLY)
-        assert (await bench.store.stats()).counts["processing"] == 0
+
+            async def none_left() -> bool:
+                await reaper.reap(LEASES_ONLY)
+                return (await bench.store.stats()).counts["processing"] == 0
+
+            await eventually(none_left)
 
     async def _unless_lost(self, actor: Awaitable[None]) -> None:
         from treadle.model.errors import LeaseLost
@@ -303,7 +314,7 @@ class RaceContract(ContractPart):
         leader, operator = stores
         async for count in rounds():
             ids = await bench.enqueue(count, delay_ms=1)
-            await asyncio.sleep(0.002)
+            await self.a_millisecond_later(bench)
             _, answers = await together(
                 leader.advance(), asyncio.gather(*(steering.delete(operator, [id]) for id in ids))
             )
@@ -327,10 +338,14 @@ class RaceContract(ContractPart):
         worker, leader = stores
         async for count in rounds():
             ids = await bench.enqueue(count, expires_in_ms=random.randint(1, 6))
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.003)  # the deadlines of some
             claimed, _ = await together(bench.claim(count, store=worker), leader.advance())
-            await asyncio.sleep(0.005)
-            await leader.advance()
+
+            async def none_left() -> bool:
+                await leader.advance()
+                return (await bench.store.stats()).counts["pending"] == 0
+
+            await eventually(none_left)
             kept = {job.id for job in claimed}
             for id in ids:
                 assert await bench.status(id) is (Status.PROCESSING if id in kept else Status.EXPIRED)
@@ -357,7 +372,7 @@ class RaceContract(ContractPart):
             )
             moved = [one.id for answer in answers[:4] for one in answer.moved]
             assert sorted(moved) == sorted(job.id for job in jobs)
-            await asyncio.sleep(0.002)
+            await self.a_millisecond_later(bench)
             await bench.store.advance()
             left = await bench.claim(2 * count)
             assert len(left) == 2 * count
@@ -491,12 +506,16 @@ class GateRaceContract(ContractPart):
             job = new_job(limit=Limit(f"g{turn % 7}", "queue_same_scope", 2), delay_ms=1)
             ids.append(job.id)
             await together(bench.store.insert([job]), other.tidy(), bench.store.advance())
-        await asyncio.sleep(0.002)
         done: list[str] = []
-        await bench.store.advance()
-        while jobs := await bench.claim(100):
-            assert await bench.store.settle([settlement(job, Completed()) for job in jobs]) == []
-            done += [job.id for job in jobs]
+
+        async def all_done() -> bool:
+            await bench.store.advance()
+            while jobs := await bench.claim(100):
+                assert await bench.store.settle([settlement(job, Completed()) for job in jobs]) == []
+                done.extend(job.id for job in jobs)
+            return len(done) >= len(ids)
+
+        await eventually(all_done)
         assert sorted(done) == sorted(ids)
 
     async def test_requeue_against_tidying(self, bench: Workbench) -> None:
@@ -532,12 +551,15 @@ class GateRaceContract(ContractPart):
 
         for _ in range(ONE_BY_ONE // 2):
             await asyncio.gather(*(anything(store) for store in stores * 2))
-        await asyncio.sleep(0.002)
-        await bench.store.advance()
-        while jobs := await bench.claim(10):
-            assert len(jobs) <= 2
-            await bench.store.settle([settlement(job, Completed()) for job in jobs])
-        assert (await bench.store.stats()).counts["pending"] == 0
+
+        async def none_left() -> bool:
+            await bench.store.advance()
+            while jobs := await bench.claim(10):
+                assert len(jobs) <= 2
+                await bench.store.settle([settlement(job, Completed()) for job in jobs])
+            return (await bench.store.stats()).counts["pending"] == 0
+
+        await eventually(none_left)
 
 
 def _made(answer: object) -> bool:

@@ -14,7 +14,7 @@ from treadle.store.sql.scripts.common import Script, not_found
 from treadle.store.sql.scripts.due import LOCKED_MS, advance, stop_replaced
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
-from treadle.store.sql.scripts.limits import take_wakes
+from treadle.store.sql.scripts.limits import then_wake
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.running import release_unknown, settle, split_lease
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
@@ -47,7 +47,7 @@ __all__ = [
     "split_lease",
     "steer",
     "stop_replaced",
-    "take_wakes",
+    "then_wake",
     "tidy",
     "times_of",
     "write_records",

@@ -8,7 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treadle.model.errors import StoreUnavailable
-from treadle.policy.admission import DEDUPE, Admit, Decision, Facts, LiveJob, Owner, Request, UniqueKey, admit, wanted
+from treadle.policy.admission import (
+    DEDUPE,
+    ONCE,
+    Admit,
+    Decision,
+    Facts,
+    LiveJob,
+    Owner,
+    Request,
+    UniqueKey,
+    admit,
+    replaced_by,
+    wanted,
+)
 from treadle.store.sql.rows import UNCANCELABLE
 from treadle.store.sql.scripts.common import LOOKS, Script
 
@@ -65,7 +78,7 @@ def _completed(requests: Sequence[Request]) -> Script[dict[str, str]]:
     keys = {key.key for one in requests if not one.repeatable for key in one.unique if key.kind == DEDUPE}
     if not keys:
         return {}
-    found = yield "find_keys", [{"kind": "once", "key": key} for key in sorted(keys)]
+    found = yield "find_keys", [{"kind": ONCE, "key": key} for key in sorted(keys)]
     return {key: id_ for _, key, _, id_ in found}
 
 
@@ -101,7 +114,7 @@ def replace(asked: Admission, cancel: Cancel, *, within_batch: bool) -> Script[N
     """Cancel replaced jobs: the ones outside this batch, or earlier ones in it once they are stored."""
     batch = {request.id for request in asked.requests}
     reasons = {
-        id_: f"replaced by job {request.id}"
+        id_: replaced_by(request.id).reason
         for request, decision in zip(asked.requests, asked.decisions, strict=True)
         if isinstance(decision, Admit)
         for id_ in decision.cancels

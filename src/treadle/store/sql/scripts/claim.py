@@ -23,6 +23,7 @@ from treadle.policy.admission import (
     StartVerdict,
     rate,
     start,
+    within,
 )
 from treadle.policy.lifecycle import DeadlinePassed
 from treadle.store.sql.rows import EXPIRES, LIMITED
@@ -121,21 +122,12 @@ def _look(wants: Wants, rates: RateAllowance, more: int) -> Script[Look]:
     heads, cut, waits = yield from _heads(wants._replace(limit=wants.limit + more), rates)
     running = yield from _lock_limits(heads)
     facts = StartFacts(running, rates.left, wants.free)
-    verdicts = _until_full(start([head.candidate(rates.now) for head in heads], facts), wants.limit)
-    fitting = _fitting(heads, verdicts, wants.max_bytes)
+    verdicts = start([head.candidate(rates.now) for head in heads], facts)
+    fitting = within(verdicts, [head.size for head in heads], wants.limit, wants.max_bytes)
     locked = any(head.limit and head.limit.key not in running for head in heads[: len(fitting)])
     counted = sum(verdict in (START, SKIP) for verdict in fitting)
     full = len(fitting) < len(heads) or counted >= wants.limit
     return Look(heads[: len(fitting)], fitting, full, cut or len(fitting) < len(heads), locked, waits)
-
-
-def _until_full(verdicts: Sequence[StartVerdict], limit: int) -> list[StartVerdict]:
-    """Jobs behind the last one that may be taken are left alone: they were judged as if all before them started."""
-    for i, verdict in enumerate(verdicts):
-        if limit == 0:
-            return list(verdicts[:i])
-        limit -= verdict in (START, SKIP)
-    return list(verdicts)
 
 
 def _apply(look: Look, lease: int, rates: RateAllowance) -> Script[list[Claimed]]:
@@ -174,17 +166,6 @@ def _lock_limits(heads: Sequence[Head]) -> Script[dict[str, int]]:
         return {}
     yield "make_limits", rows
     return dict((yield "lock_free_limits", rows))
-
-
-def _fitting(heads: Sequence[Head], verdicts: Sequence[StartVerdict], max_bytes: int) -> list[StartVerdict]:
-    """As many as fit by the payloads of the starting jobs; the first always does."""
-    total = 0
-    for i, verdict in enumerate(verdicts):
-        if verdict is START:
-            if total and total + heads[i].size > max_bytes:
-                return list(verdicts[:i])
-            total += heads[i].size
-    return list(verdicts)
 
 
 def _hold(heads: Sequence[Head]) -> Script[None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from treadle.model import events
+from treadle.policy.history import ran_ms
 from treadle.store.sql.rows import NOBODY
 from treadle.store.sql.scripts.common import Script, event_row, numbers
 
@@ -29,14 +30,13 @@ class EndedRow(NamedTuple):
 
     def undone(self) -> dict[str, Any]:
         """The tally row that takes this ending back, in the minute in which it was counted."""
-        ran = self.ended_at - self.started_at if self.started_at is not None else 0
         return {
             "minute": self.ended_at // 60_000,
             "writer": 0,
             "topic": self.topic,
             "status": self.status,
             "count": -1,
-            "run_ms": -max(ran, 0),
+            "run_ms": -ran_ms(self.started_at, self.ended_at),
         }
 
 

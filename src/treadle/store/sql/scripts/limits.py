@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from treadle.policy.admission import room
 from treadle.store.sql.scripts.common import Script, numbers
+
+T = TypeVar("T")
 
 
 def leave_running(keys: Iterable[str]) -> Script[None]:
@@ -31,6 +34,13 @@ def leave_running(keys: Iterable[str]) -> Script[None]:
 def leave_ready(keys: Iterable[str]) -> Script[None]:
     if rows := key_rows(keys):
         yield "add_wakes", rows
+
+
+def then_wake(script: Script[T]) -> Script[T]:
+    """In the same transaction, let in jobs that waited behind the ones the script took out of the queue."""
+    answer = yield from script
+    yield from take_wakes()
+    return answer
 
 
 def take_wakes() -> Script[bool]:
@@ -55,11 +65,12 @@ def wake(running: Mapping[str, int]) -> Script[bool]:
     lanes = (yield "held_lanes", key_rows(running)) if running else []
     if not lanes:
         return False
-    room = {(key, lane): max(most - running[key], 1) for key, lane, most in lanes}
+    places = {(key, lane): room(most, running[key]) for key, lane, most in lanes}
     rows = [
-        {"key": key, "lane": lane, "running": running[key], "room": left} for (key, lane), left in sorted(room.items())
+        {"key": key, "lane": lane, "running": running[key], "room": most}
+        for (key, lane), most in sorted(places.items())
     ]
-    first = _first((yield "next_held", rows), room)
+    first = _first((yield "next_held", rows), places)
     taken = (yield "take_held", numbers(first)) if first else []
     if taken:
         yield "place_ready", [{"n": n, "attempt": attempt} for n, attempt in sorted(taken)]
@@ -70,9 +81,9 @@ def wake(running: Mapping[str, int]) -> Script[bool]:
     return bool(stuck)
 
 
-def _first(held: Sequence[Any], room: Mapping[tuple[str, int], int]) -> dict[int, str]:
+def _first(held: Sequence[Any], places: Mapping[tuple[str, int], int]) -> dict[int, str]:
     """Of the rows (key, lane, n) as many as each lane has room for: n and its key."""
-    left = dict(room)
+    left = dict(places)
     first: dict[int, str] = {}
     for key, lane, n in held:
         if left[key, lane] > 0:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from treadle.model import events
-from treadle.model.error_group import error_group
 from treadle.model.status import ENDED, Status
 from treadle.policy.admission import dedupe_key_becomes, started_in_time
+from treadle.policy.history import counted_as, ending, has_run, metadata, note, ran_ms
 from treadle.policy.lifecycle import Outcome, RowState, decide
 from treadle.store.sql.rows import DEDUPE, EXPIRES, LIMITED, NOBODY, ONCE, STEPS
 from treadle.store.sql.scripts.common import (
@@ -25,11 +25,6 @@ from treadle.store.sql.scripts.limits import leave_ready, leave_running
 from treadle.store.sql.scripts.steps import interrupt, park
 from treadle.store.values import Moved
 
-# What the tally calls an attempt that failed and is tried again.
-RETRYING = "retrying"
-# Of an error, in the history.
-MOST_OF_A_STACK = 8192
-
 
 def relocate(moves: Sequence[Move], now: int) -> Script[None]:
     """Put jobs that were taken out of their places where their transitions say, and update all dependent rows."""
@@ -37,8 +32,8 @@ def relocate(moves: Sequence[Move], now: int) -> Script[None]:
     pending = [move for move in moves if move.transition.to is Status.PENDING]
     if ended:
         yield "add_outcomes", [_outcome_row(move, now) for move in ended]
-    if counted := [*ended, *(move for move in pending if move.transition.event == events.RETRYING)]:
-        yield "add_tally", [_tally_row(move, now) for move in counted]
+    if counted := [row for move in (*ended, *pending) for row in _tally_rows(move, now)]:
+        yield "add_tally", counted
     if ended:
         yield from _untie(ended)
     if pending:
@@ -49,8 +44,8 @@ def relocate(moves: Sequence[Move], now: int) -> Script[None]:
         # Told first: an answer that came early ends the wait right here.
         yield "add_events", [moved_event_row(move, now) for move in waiting]
         yield from park(waiting, now)
-    if told_of := [move for move in (*pending, *waiting) if move.transition.error is not None or _ran(move)]:
-        yield "add_notes", [_note_row(move) for move in told_of]
+    if notes := [row for move in (*pending, *waiting) for row in _note_rows(move)]:
+        yield "add_notes", notes
     told = [moved_event_row(move, now) for move in moves if move.transition.event and move not in waiting]
     if done := [move.facts.n for move in ended if not move.transition.event]:
         told.append(completed_row(done, now))
@@ -73,16 +68,15 @@ def _put_back(moves: Sequence[Move], now: int) -> Script[None]:
         yield "place_later", _moved_positions(delayed)
     if ready := [move for move in moves if not move.transition.delay_ms]:
         yield "place_ready", _moved_positions(ready)
-    if started := [m for m in moves if m.facts.flags & EXPIRES and started_in_time(m.transition.attempt)]:
-        yield "drop_deadlines", numbers(move.facts.n for move in started)
-    # Nor does it if a job has done some of its steps and goes on with the others, though its attempt was given back.
-    if begun := [m.facts.n for m in moves if m.facts.flags & EXPIRES and m.facts.flags & STEPS and _ran(m)]:
-        yield "drop_deadlines", numbers(begun)
+    expiring = [move for move in moves if move.facts.flags & EXPIRES]
+    if met := [m.facts.n for m in expiring if started_in_time(m.transition.attempt, _ran_steps(m))]:
+        yield "drop_deadlines", numbers(met)
+    if begun := [move.facts.n for move in expiring if _ran_steps(move)]:
         yield "started_in_time", numbers(begun)
 
 
-def _ran(move: Move) -> bool:
-    return move.attempt is not None and move.attempt.started_at is not None
+def _ran_steps(move: Move) -> bool:
+    return bool(move.facts.flags & STEPS) and has_run(move.attempt)
 
 
 def _moved_positions(moves: Iterable[Move]) -> list[dict[str, int]]:
@@ -104,72 +98,40 @@ def _untie(ended: Sequence[Move]) -> Script[None]:
 
 
 def _outcome_row(move: Move, now: int) -> dict[str, Any]:
-    attempt, transition = move.attempt or TakenAttempt(move.facts.n, None, 0), move.transition
-    return {
-        "n": move.facts.n,
-        "token": attempt.token,
-        "topic": move.facts.topic,
-        "status": transition.to,
-        "attempt": transition.attempt,
-        "ended_at": now,
-        "claimed_at": attempt.claimed_at,
-        "started_at": attempt.started_at,
-        "cancel_at": attempt.cancel_at or (now if transition.to is Status.CANCELLED else None),
-        "cancel_reason": attempt.cancel_reason
-        or (transition.message or None if transition.to is Status.CANCELLED else None),
-        "progress": attempt.progress,
-        "message": attempt.message,
-        "result": transition.result,
-        "error": transition.error,
-        "error_type": transition.error_type,
-        "error_group": transition.error and error_group(transition.error_type or "", transition.error),
-        "worker": move.worker.id if move.worker else None,
-    }
+    """The token is kept only if the owner ended its attempt."""
+    token = move.attempt.token if move.attempt else None
+    kept = ending(move.transition, move.attempt, now)._asdict()
+    return kept | {"n": move.facts.n, "token": token, "topic": move.facts.topic, "worker": _worker(move)}
 
 
-def _tally_row(move: Move, now: int) -> dict[str, Any]:
-    started = move.attempt.started_at if move.attempt else None
-    return {
-        "minute": now // 60_000,
-        "writer": move.writer,
-        "topic": move.facts.topic,
-        "status": move.transition.to if move.transition.to in ENDED else RETRYING,
-        "count": 1,
-        "run_ms": max(now - started, 0) if started is not None else 0,
-    }
+def _tally_rows(move: Move, now: int) -> list[dict[str, Any]]:
+    status = counted_as(move.transition)
+    if status is None:
+        return []
+    row = {"minute": now // 60_000, "writer": move.writer, "topic": move.facts.topic, "status": status, "count": 1}
+    return [row | {"run_ms": ran_ms(move.attempt.started_at if move.attempt else None, now)}]
 
 
-def _note_row(move: Move) -> dict[str, Any]:
-    """What people see of it until it runs again. Without steps it starts anew, and so does its progress."""
-    transition = move.transition
-    attempt = move.attempt if move.facts.flags & STEPS else None
-    return {
-        "n": move.facts.n,
-        "error": transition.error,
-        "error_type": transition.error_type,
-        "worker": move.worker.id if move.worker else None,
-        "progress": attempt.progress if attempt else None,
-        "message": attempt.message if attempt else None,
-    }
+def _note_rows(move: Move) -> list[dict[str, Any]]:
+    found = note(move.transition, move.attempt, bool(move.facts.flags & STEPS))
+    return [] if found is None else [found._asdict() | {"n": move.facts.n, "worker": _worker(move)}]
+
+
+def _worker(move: Move) -> int | None:
+    return move.worker.id if move.worker else None
 
 
 def moved_event_row(move: Move, now: int) -> dict[str, Any]:
     transition = move.transition
-    metadata: dict[str, Any] = dict(move.metadata or {})
-    if move.attempt:
-        metadata["attempt"] = move.attempt.attempt
-        if move.attempt.started_at is not None:
-            metadata["startedAt"] = move.attempt.started_at
-    if transition.delay_ms:
-        metadata["delayMs"] = transition.delay_ms
-    if move.worker:
-        metadata["worker"] = move.worker.name
-    if transition.error_type:
-        metadata["errorType"] = transition.error_type
-    if move.attempt and transition.error:
-        metadata["error"] = transition.error[-MOST_OF_A_STACK:]  # its end names the exception
+    told = metadata(transition, move.attempt, move.worker.name if move.worker else None)
     return event_row(
-        move.facts.n, transition.event or "", move.source, transition.to, transition.message, metadata, now
+        move.facts.n,
+        transition.event or "",
+        move.source,
+        transition.to,
+        transition.message,
+        dict(move.metadata or {}) | told,
+        now,
     )
 
 

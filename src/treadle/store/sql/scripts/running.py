@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from treadle.model.errors import LeaseLost
-from treadle.policy.lifecycle import Released, Transition
+from treadle.policy.lifecycle import Released
 from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.common import (
     JobFacts,
@@ -39,7 +39,7 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
     if lost:
         rows = [{"n": one.job.n, "token": one.job.token} for one in lost]
         ended = dict((yield "settled_by", rows))
-        lost = [one for one in lost if not _is_own(one.transition, ended.get(one.job.n))]
+        lost = [one for one in lost if not one.transition.may_end_as(ended.get(one.job.n))]
     kept = [one for one in settlements if one.job.n in taken]
     if kept:
         worker = LeaseOwner(*held[0][2:])
@@ -53,13 +53,6 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         yield from _pause_topics(moves, now)
         yield from _follow_up(done)
     return lost
-
-
-def _is_own(transition: Transition, ended: str | None) -> bool:
-    """Whether an ending with the caller's token is the one it asked for: the answer to its COMMIT was lost. An external
-    worker may have sent two different ones."""
-    possible = [one.to for one in (transition, transition.if_cancelling) if one]
-    return ended in possible
 
 
 def _keep_steps(settlements: Sequence[Settlement], now: int) -> Script[None]:

@@ -12,14 +12,16 @@ from pydantic_core import from_json
 
 from treadle.model.errors import TreadleError
 from treadle.model.status import ENDED, Status
-from treadle.model.steps import DONE
 from treadle.policy.admission import DEDUPE, Admit, Refuse, Request, UniqueKey
+from treadle.policy.flow import repeated
+from treadle.policy.history import requeue_metadata
 from treadle.policy.lifecycle import (
     CancelRequested,
     Outcome,
     Requeued,
     Transition,
     decide,
+    is_stale,
 )
 from treadle.store import wakeups
 from treadle.store.sql.rows import EXPIRES, ONCE, STEPS
@@ -152,7 +154,7 @@ def _judged(
     judged = []
     for one in found:
         job = one.facts
-        stale = one.ended is not None and one.ended.ended_at + stale_after_ms <= now
+        stale = one.ended is not None and is_stale(one.ended.ended_at, stale_after_ms, now)
         state = SteeredJob(job.id, job.topic, one.status, one.attempt, job.max_attempts, stale, one.steps)
         try:
             outcome = judge(state)
@@ -244,7 +246,7 @@ def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> 
 def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     payloads = yield from _old_payloads(verdicts)
     moves = [
-        Move(v.facts, v.status, v.to, metadata=_history(v.ended) | payloads.get(v.facts.n, {}))
+        Move(v.facts, v.status, v.to, metadata=requeue_metadata(v.ended, payloads.get(v.facts.n)))
         for v in verdicts
         if v.ended
     ]
@@ -267,11 +269,11 @@ def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Scr
     steering.hints.add(wakeups.READY)
 
 
-def _old_payloads(verdicts: Sequence[JudgedJob]) -> Script[dict[int, dict[str, Any]]]:
+def _old_payloads(verdicts: Sequence[JudgedJob]) -> Script[dict[int, Any]]:
     """Of jobs that get a new one: the old one stays in the history."""
     edited = [v.facts.n for v in verdicts if isinstance(v.outcome, Requeued) and v.outcome.payload is not None]
     rows = (yield "job_payloads", numbers(edited)) if edited else []
-    return {n: {"payload": from_json(text)} for n, text in rows}
+    return {n: from_json(text) for n, text in rows}
 
 
 def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
@@ -280,20 +282,12 @@ def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
     payloads = []
     for one in verdicts:
         if isinstance(one.outcome, Requeued):
-            again[one.facts.n] = [step for step in one.steps if _runs_again(step, one.outcome)]
+            again[one.facts.n] = repeated(one.steps, one.outcome)
             if one.outcome.payload is not None:
                 payloads.append({"n": one.facts.n, "payload": one.outcome.payload})
     yield from run_again(again)
     if payloads:
         yield "set_payloads", payloads
-
-
-def _runs_again(step: ClaimedStep, outcome: Requeued) -> bool:
-    if outcome.steps is None:
-        return True
-    if outcome.runs is not None:
-        return (step.name, step.key) in outcome.runs
-    return step.name in outcome.steps and (outcome.mode != "unfinished" or step.state not in DONE)
 
 
 def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Script[list[Move]]:
@@ -313,22 +307,6 @@ def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Sc
 def _returning(job: JobFacts) -> Request:
     unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
     return Request(job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True)
-
-
-def _history(one: EndedRow | None) -> dict[str, Any]:
-    """The old outcome, kept in the history."""
-    assert one, "it has ended"
-    outcome = {
-        "status": one.status,
-        "attempt": one.attempt,
-        "endedAt": one.ended_at,
-        "startedAt": one.started_at,
-        "result": one.result,
-        "error": one.error,
-        "errorType": one.error_type,
-        "worker": one.worker,
-    }
-    return {"outcome": outcome}
 
 
 def _reschedule(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:

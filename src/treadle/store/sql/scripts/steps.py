@@ -6,18 +6,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treadle.model import events
-from treadle.model.errors import StepEnded, UnknownStep, WrongState
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
-from treadle.policy.flow import interrupted, restarts_clock
+from treadle.policy.flow import AnswerFacts, Reply, answered, interrupted, refuse_answer, restarts_clock, step_ended
+from treadle.policy.history import end_of, step_metadata
 from treadle.policy.lifecycle import Answered, RowState, WaitOver, decide
 from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
 from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
-
-MOST_OF_AN_ERROR = 8192
-ANSWERED_WITH_AN_ERROR = "AnswerError"
-
 
 # -- by their owner --------------------------------------------------------------------------------
 
@@ -51,17 +47,20 @@ def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tup
     return [(one.n, one.token) for one in checkpoints if (one.n, one.token) not in mine]
 
 
-def write_steps(writes: Iterable[tuple[int, StepWrite]], now: int, to: Status | None = None) -> Script[None]:
+def write_steps(writes: Iterable[tuple[int, StepWrite]], now: int) -> Script[None]:
     """The newest of each step, with the results that are kept apart and the events of those that completed."""
     newest = {(n, step.name, step.key): step for n, step in writes}
     if not newest:
         return
-    yield "put_steps", [_step_row(n, step, now) for (n, _, _), step in newest.items()]
-    large = [(n, step) for (n, _, _), step in newest.items() if _is_large(step)]
-    if large:
-        yield "put_step_results", [_result_row(n, step) for n, step in large]
-    if told := [step_event(n, step, now, to) for (n, _, _), step in newest.items() if step.told]:
+    yield from _put_steps([(n, step) for (n, _, _), step in newest.items()], now)
+    if told := [_step_event(n, step, now) for (n, _, _), step in newest.items() if step.told]:
         yield "add_events", told
+
+
+def _put_steps(steps: Sequence[tuple[int, StepWrite]], now: int) -> Script[None]:
+    yield "put_steps", [_step_row(n, step, now) for n, step in steps]
+    if large := [(n, step) for n, step in steps if _is_large(step)]:
+        yield "put_step_results", [_result_row(n, step) for n, step in large]
 
 
 def use_answers(used: Sequence[tuple[int, StepKey]]) -> Script[None]:
@@ -69,15 +68,12 @@ def use_answers(used: Sequence[tuple[int, StepKey]]) -> Script[None]:
         yield "drop_answers", [{"n": n, "name": step.name, "key": step.key} for n, step in used]
 
 
-def step_event(n: int, step: StepWrite, now: int, to: Status | None, answered_by: str | None = None) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"step": step.name, "stepAttempt": step.attempt}
-    if step.key:
-        metadata["key"] = step.key
-    if step.started_ago_ms is not None:
-        metadata["durationMs"] = step.started_ago_ms
-    if answered_by is not None:
-        metadata["answeredBy"] = answered_by
-    source = Status.WAITING if to else None
+def _step_event(
+    n: int, step: StepWrite, now: int, move: tuple[Status, Status] | None = None, answered_by: str | None = None
+) -> dict[str, Any]:
+    """`move`: what became of its job in the same transaction."""
+    source, to = move or (None, None)
+    metadata = step_metadata(step.name, step.key, step.attempt, step.started_ago_ms, answered_by)
     return event_row(n, events.STEP_COMPLETED, source, to, shown_step(step.name, step.key), metadata, now)
 
 
@@ -90,7 +86,6 @@ def _is_large(step: StepWrite) -> bool:
 
 
 def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
-    error = None if step.error is None else step.error[-MOST_OF_AN_ERROR:]  # its end names the exception
     return {
         "n": n,
         "name": step.name,
@@ -104,7 +99,7 @@ def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
         "ended_at": now if step.state in STEP_ENDED else None,
         "ran_ms": step.ran_ms,
         "until": None if step.until_ms is None else now + step.until_ms,
-        "error": error,
+        "error": None if step.error is None else end_of(step.error),
         "error_type": step.error_type,
         "result": None if _is_large(step) else step.result,
         "result_size": None if step.result is None else len(step.result.encode()),
@@ -140,7 +135,7 @@ def park(moves: Sequence[Move], now: int) -> Script[None]:
     yield "started_in_time", numbers(expiring)
     found = yield "early_answers", numbers(move.facts.n for move in moves)
     for n, name, key, place, attempt, result, error, by in found:
-        yield from _end_wait(n, StepWrite(name, key, StepState.WAITING, place, attempt), result, error, by, now)
+        yield from _end_wait(n, StepWrite(name, key, StepState.WAITING, place, attempt), Reply(result, error), by, now)
     yield from use_answers([(row[0], StepKey(row[1], row[2])) for row in found])
     yield from wake({row[0] for row in found}, Answered())
 
@@ -177,7 +172,7 @@ class _Found(NamedTuple):
     place: int
     attempt: int
     waits: bool
-    """It takes an answer."""
+    """It takes answers."""
 
 
 class Answering(NamedTuple):
@@ -225,54 +220,30 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     """Why it is refused, if it is, and how many jobs it woke."""
     rows = yield "lock_steps", [{"n": job.n, "name": one.step, "key": one.key}]
     found = _Found(StepState(rows[0][3]), *rows[0][4:]) if rows else None
-    refused = _refused(one, found, place)
+    known = AnswerFacts(place not in (None, "ended"), unannounced=one.unannounced)
+    known = known._replace(state=found.state, waits=found.waits) if found else known
+    refused = refuse_answer(one.id, one.step, one.key, known)
     if refused is not None:
         return refused, 0
     if found is not None and found.state is StepState.WAITING:
         write = StepWrite(one.step, one.key, StepState.WAITING, found.place, found.attempt)
-        yield from _end_wait(job.n, write, one.result, one.error, one.answered_by, now)
+        yield from _end_wait(job.n, write, Reply(one.result, one.error), one.answered_by, now)
         return None, (yield from wake({job.n}, Answered()))
     row = {"n": job.n, "name": one.step, "key": one.key, "created_at": now}
     kept = yield "add_answers", [row | {"answered_by": one.answered_by, "error": one.error, "result": one.result}]
     if not kept:
-        return _ended(one), 0
+        return step_ended(one.step, one.key), 0
     yield "flag_steps", numbers([job.n])
     yield "flag_ready", numbers([job.n])
     return None, 0
 
 
-def _refused(one: Answer, found: _Found | None, place: str | None) -> Exception | None:
-    if found is not None and found.state in STEP_ENDED and (found.state is not StepState.FAILED or found.waits):
-        return _ended(one)
-    if place is None or place == "ended":
-        return WrongState("the job has ended: signal is not possible") if found else _unknown(one)
-    if found is None and not one.unannounced:
-        return _unknown(one)
-    return None
-
-
-def _unknown(one: Answer) -> UnknownStep:
-    step = shown_step(one.step[:100], one.key[:100])
-    return UnknownStep(f"job {one.id} has no step {step} that takes an answer", step=one.step[:100])
-
-
-def _ended(one: Answer) -> StepEnded:
-    step = shown_step(one.step, one.key)
-    return StepEnded(f"step {step} has its answer already or is over; the first answer counts", step=one.step)
-
-
-def _end_wait(
-    n: int, step: StepWrite, result: str | None, error: str | None, answered_by: str | None, now: int
-) -> Script[None]:
-    if error is not None:
-        failed = step._replace(state=StepState.FAILED, error=error, error_type=ANSWERED_WITH_AN_ERROR)
-        yield from write_steps([(n, failed)], now)
-        return
-    done = step._replace(state=StepState.COMPLETED, result="null" if result is None else result)
-    yield "put_steps", [_step_row(n, done, now)]
-    if _is_large(done):
-        yield "put_step_results", [_result_row(n, done)]
-    yield "add_events", [step_event(n, done, now, Status.PENDING, answered_by)]
+def _end_wait(n: int, step: StepWrite, reply: Reply, answered_by: str | None, now: int) -> Script[None]:
+    end = answered(reply)
+    ended = step._replace(state=end.state, result=end.result, error=end.error, error_type=end.error_type)
+    yield from _put_steps([(n, ended)], now)
+    if ended.told:
+        yield "add_events", [_step_event(n, ended, now, (Status.WAITING, Status.PENDING), answered_by)]
 
 
 # -- by a requeue ----------------------------------------------------------------------------------

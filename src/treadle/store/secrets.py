@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from treadle.model.errors import InvalidInput
 from treadle.model.job import Job
 from treadle.model.secrets import Path, hide, secret_paths, touches
-from treadle.policy.rules import Condition, documents_in
+from treadle.policy.rules import Condition, documents_in, looks_inside
 from treadle.policy.saved_template import KIND, VERSION_KIND, secret_fields, version_id
 from treadle.store.values import Record
 
 REREAD_S = 5.0
 Origin: TypeAlias = tuple[str, int | None]
 """A topic, and the version of its template that a job was made with."""
+Names: TypeAlias = Sequence[tuple[str, str]]
+"""Kinds and ids of records."""
 
 
 class Secrets:
@@ -29,23 +31,28 @@ class Secrets:
         self._paths: dict[Origin, tuple[Path, ...]] = {}
         self._since = float("-inf")
 
-    def unknown(self, jobs: Iterable[Job]) -> list[Origin]:
+    async def hide_in(self, jobs: list[Job], read: Callable[[Names], Awaitable[Iterable[Record]]]) -> list[Job]:
+        """`read`: the records that exist."""
+        # Until nothing is unknown: what was learned may be forgotten again during the read.
+        while unknown := self._unknown(jobs):
+            self._learn(unknown, await read(records_of(unknown)))
+        for job in jobs:
+            if paths := self._paths[job.topic, job.template_version]:
+                job.payload = hide(job.payload, paths)
+        return jobs
+
+    def _unknown(self, jobs: Iterable[Job]) -> list[Origin]:
         if time.monotonic() - self._since > REREAD_S:
             self._paths.clear()
             self._since = time.monotonic()
         return list({(job.topic, job.template_version) for job in jobs} - self._paths.keys())
 
-    def learn(self, origins: Sequence[Origin], records: Iterable[Record]) -> None:
+    def _learn(self, origins: Sequence[Origin], records: Iterable[Record]) -> None:
         """`records` are those that `records_of` these names."""
         found = {(record.kind, record.id): paths_in(record) for record in records}
         for topic, version in origins:
             own = found.get((VERSION_KIND, version_id(topic, version)), ()) if version is not None else ()
             self._paths[topic, version] = (*found.get((KIND, topic), ()), *own)
-
-    def hide_in(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            if paths := self._paths[job.topic, job.template_version]:
-                job.payload = hide(job.payload, paths)
 
 
 def records_of(origins: Iterable[Origin]) -> list[tuple[str, str]]:
@@ -58,8 +65,11 @@ def paths_in(record: Record) -> tuple[Path, ...]:
     return secret_paths(secret_fields(record.body, record.kind))
 
 
-def check(condition: Condition, templates: Iterable[Record]) -> None:
-    """Refuse to compare with a secret: by asking often enough, anyone would learn it."""
+async def check(condition: Condition | None, read: Callable[[str], Awaitable[Iterable[Record]]]) -> None:
+    """Refuse to compare with a secret: by asking often enough, anyone would learn it. `read`: all records of a kind."""
+    if condition is None or not looks_inside(condition):
+        return
+    templates = [record for kind in (KIND, VERSION_KIND) for record in await read(kind)]
     secret = [path for record in templates for path in paths_in(record)]
     for document, path in documents_in(condition):
         if document == "payload" and touches(path, secret):
