@@ -42,7 +42,7 @@ async def main(url: str, workflows: int, count: int) -> None:
         client.enqueue({"queue_name": "bench", "workflow_name": "steps", "app_version": "1"}, JOB, count)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CHECKPOINT")
-        # Only now does anybody look at the queue.
+        # The queue is only read from here on.
         await DBOS.register_queue_async("bench", polling_interval_sec=0.1, worker_concurrency=200)
         deadline = time.monotonic() + LIMIT_S
         while _unfinished(connection) and time.monotonic() < deadline:

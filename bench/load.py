@@ -1,10 +1,10 @@
 """HTTP load: `python -m bench.load` reads what to do as JSON from stdin and prints what it saw.
 
 Plain sockets that stay open and one epoll, because the machine that is measured also runs this: about
-20 µs a request. With a rate, requests are due at random moments of that rate, as from people who know
-nothing of each other, and each is timed from the moment when it was due, sent in time or not: a server
-that stalls is charged for everybody who came meanwhile. Without one, every connection asks again as soon
-as it is answered, and only what gets through is counted.
+20 µs a request. With a rate, requests are due at random moments of that rate, like requests from independent
+people, and each is timed from the moment it was due, even if it is sent late: a stall of the server counts
+for every request that was due during it. Without a rate, every connection sends its next request as soon as
+the last one is answered, and only the throughput counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`make bench-peers`: steps per second of ten-step no-op flows, ours next to DBOS's workflows.
 
-Both run on one PostgreSQL with fsync and `synchronous_commit`, in one worker process, in turn. DBOS comes from its
-package into an environment of its own (`.cache/dbos`).
+Both run on one PostgreSQL with fsync and `synchronous_commit`, in one worker process, in turn. DBOS is
+installed from its package into a separate environment (`.cache/dbos`).
 
 python -m bench.peers --flows 100 --rounds 1     small: a check that it works, not a result
 """

@@ -34,7 +34,7 @@ async def one_at_a_time(queue: Queue, seconds: float) -> tuple[float, list[float
 
 
 async def enqueue(url: str, seconds: float) -> Figures:
-    """One at a time, a hundred callers at once, and in bulk."""
+    """One at a time, by a hundred concurrent callers, and in bulk."""
     queue = Queue(url)
     queue.register("noop", _nothing)
     async with queue:
@@ -222,7 +222,7 @@ async def _until(done: Callable[[], bool], seconds: float = 60) -> None:
 
 
 async def single_calls(url: str, calls: int) -> Figures:
-    """p99 of one awaited enqueue and of one claim, with whatever waits in the database already."""
+    """p99 of one awaited enqueue and of one claim, next to the jobs that already wait in the database."""
     queue = Queue(url)
     queue.register("noop", _nothing)
     async with queue:

@@ -2,8 +2,8 @@
 
     python examples/first_job.py
 
-ServerDep one program does everything. In real life the web application enqueues and `treadle worker first_job:queue`
-runs beside it; both only share the database.
+Here one program does everything. In real life the web application enqueues and `treadle worker first_job:queue`
+runs as another process; both only share the database.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One job per user at a time, others beside it; and what to do with one too many.
+"""One job per user at a time, while other users' jobs run; and what to do with one job too many.
 
 python examples/one_per_user.py
 """

@@ -1,4 +1,4 @@
-"""A long job that says how far it is, and stops when somebody cancels it.
+"""A long job that reports its progress and stops when it is cancelled.
 
 python examples/progress_and_cancel.py
 """

@@ -29,7 +29,7 @@ async def parse(payload: dict[str, str]) -> int:
 @queue.job
 async def charge(payload: dict[str, int]) -> None:
     if payload["cents"] < 0:
-        raise Fail("an amount can't be negative")  # whatever attempts are left
+        raise Fail("an amount can't be negative")  # no matter how many attempts are left
 
 
 looks: list[float] = []

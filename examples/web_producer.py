@@ -1,9 +1,9 @@
-"""A web application that answers at once and leaves the work to a queue.
+"""A web application that answers immediately and leaves the work to a queue.
 
     python examples/web_producer.py
 
-Nothing but the standard library serves here; with Flask, Django or FastAPI the two methods look the same.
-`POST /reports` enqueues and answers 202 with a job id, `GET /reports/ID` says how far it is.
+It only needs the standard library; with Flask, Django or FastAPI the two methods look the same.
+`POST /reports` enqueues and answers 202 with a job id, `GET /reports/ID` returns the progress.
 """
 
 import json

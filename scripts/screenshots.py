@@ -36,7 +36,7 @@ ADDRESSES = {
 }
 PAGES = (
     "overview jobs job flow waiting errors topics schedules schedule workers templates template system".split()
-)  # or those that the command names
+)  # or the ones that the command names
 
 # Lists of jobs with steps; the first one is opened.
 STEPS = {"flow": "jobs?topic=multi_step_pipeline&status=completed", "waiting": "jobs?status=waiting"}

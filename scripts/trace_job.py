@@ -34,7 +34,7 @@ class Trace:
     def __init__(self) -> None:
         self.on = False
         self.calls: dict[FrameType, bool] = {}
-        """Each call, in order, and whether it called something of ours."""
+        """Each call, in order, and whether it called Treadle's own code."""
 
     def install(self) -> None:
         sys.setprofile(self._event)

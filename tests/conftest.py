@@ -23,7 +23,7 @@ def pytest_configure() -> None:
 
 
 # Measuring coverage doubles the price of a test (before Python 3.12), so lines are counted where a test was written for
-# them: not where many lines are used at once to show something else, and on one of two stores where both run the same
+# them: not where a test runs many lines to show something else, and on one of two stores where both run the same
 # code. What is PostgreSQL's own is counted in its part of the contract suite.
 HERE = Path(__file__).parent
 UNCOUNTED = [
@@ -65,8 +65,8 @@ def sqlite_url() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[str]:
-    """A fresh PostgreSQL database, dropped after the test whoever is still connected. It has Treadle's tables already,
-    which is half the price; for `empty_database` it has not."""
+    """A fresh PostgreSQL database, dropped after the test even if connections are open. It already has
+    Treadle's tables, which halves the time; with `empty_database` it has none."""
     empty = request.node.get_closest_marker("empty_database")
     template = "template1" if empty else request.getfixturevalue("migrated_template")
     with postgres_server.database(template) as name:
@@ -94,7 +94,7 @@ def pgbouncer_url(postgres_server: PostgresServer, pgbouncer: PgBouncer) -> Iter
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """One quick server (no fsync) for all tests of a process. Who breaks servers starts one of their own."""
+    """One fast server (no fsync) for all tests of a process. Tests that break servers start their own."""
     binaries = needed(find_postgres)
     with PostgresServer(binaries, log=tmp_path_factory.mktemp("postgres") / "server.log") as server:
         yield server

@@ -1,4 +1,4 @@
-"""A store whose calls tests can watch, hold up, change or make fail, verb by verb."""
+"""A store with calls that tests can watch, hold up, change or make fail, verb by verb."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class FaultyStore:
 
 
 def faulty(queue: Queue) -> FaultyStore:
-    """Put a faulty store around the one that an open queue has on this loop, for all that ask it from now on."""
+    """Wrap the store that an open queue has on this loop in a faulty one, for all later calls."""
     session = queue._sessions.current()
     faults = FaultyStore(session.store)
     session.store = cast(Store, faults)
@@ -107,12 +107,13 @@ def faulty(queue: Queue) -> FaultyStore:
 
 
 class FaultyQueue(Queue):
-    """All its stores are faulty ones: the one of its loop, and then those of its workers' lease keepers."""
+    """Make all its stores faulty: the one on its loop, and later the ones of its workers' lease keepers."""
 
     def __init__(self, url: str, around_all: Around | None = None, **options: Any) -> None:
-        super().__init__(url, **options)
         self._around_all = around_all
         self.stores: list[FaultyStore] = []
+        super().__init__(url, **options)
+        self.stores.clear()  # one was made to check the URL
 
     async def __aenter__(self) -> FaultyQueue:
         await self.open()

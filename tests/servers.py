@@ -1,4 +1,4 @@
-"""Real database servers for tests, on loopback, as an unprivileged user, gone when the tests are gone."""
+"""Real database servers for tests, on loopback, as an unprivileged user; they end with the tests."""
 
 import atexit
 import functools
@@ -34,7 +34,7 @@ class ServerMissing(Exception):
 
 
 class ServerFailed(Exception):
-    """A server is there but did not start or stop; the message ends with its log."""
+    """A server exists but did not start or stop; the message ends with its log."""
 
 
 def find_postgres(kind: str | None = None) -> Path:
@@ -71,7 +71,7 @@ def needed(find: Callable[[], Path]) -> Path:
 
 
 class ServerProcess:
-    """One server process with a directory of its own; the parts that are the same for every server."""
+    """One server process with its own directory; the parts that all servers share."""
 
     name: str
     abort_signal: signal.Signals
@@ -111,9 +111,9 @@ class ServerProcess:
         return self._process.pid
 
     def kill9(self) -> None:
-        """SIGKILL to the server and its children at once: no goodbye, no checkpoint; `start()` recovers."""
+        """SIGKILL to the server and all its children: no clean shutdown, no checkpoint; `start()` recovers."""
         main = psutil.Process(self.pid)
-        main.suspend()  # so that no child is born meanwhile
+        main.suspend()  # so that it forks no child in between
         family = [main, *main.children(recursive=True)]
         for process in family:
             process.kill()
@@ -127,7 +127,7 @@ class ServerProcess:
             time.sleep(0.005)  # until they are gone
 
     def remove(self) -> None:
-        """Stop at once and delete the data (a log kept elsewhere stays)."""
+        """Stop immediately and delete the data (a log in another folder stays)."""
         if self._process is not None:
             self._signal_and_wait(self.abort_signal)
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -141,10 +141,10 @@ class ServerProcess:
     def _spawn(self, command: list[str]) -> None:
         assert not self.running, f"{self.name} runs already"
         if self._process is not None:
-            self._reap()  # somebody else killed it
+            self._reap()  # another process killed it
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, **self._popen_options(log), start_new_session=True)
-        # Reads a pipe whose other end only we hold: if we are killed, it ends the server and clears up.
+        # Reads a pipe that only this process holds open: if this process is killed, it stops the server and cleans up.
         script = 'cat >/dev/null; kill -$1 $2; while kill -0 $2; do sleep 0.1; done; rm -rf "$3"'
         arguments = [str(int(self.abort_signal)), str(self.pid), str(self.directory)]
         self._watchdog = subprocess.Popen(
@@ -253,7 +253,7 @@ class PostgresServer(ServerProcess):
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, name: str, template: str = "template1") -> str:
-        """A copy of the template (which nobody may be connected to); its URL."""
+        """A copy of the template, which must have no connections; its URL."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             # Copying files is half the price of logging every page; before 15 there was nothing else.
             strategy = "STRATEGY FILE_COPY" if connection.info.server_version >= 15_00_00 else ""
@@ -262,7 +262,7 @@ class PostgresServer(ServerProcess):
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop it, whoever is still connected."""
+        """Drop it, even if connections are open."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
             connection.execute(statement.format(sql.Identifier(name)))
@@ -334,7 +334,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    """A port below the range that the kernel lends out, so that it is still free at a restart."""
+    """A port below the kernel's ephemeral range, so that it is still free at a restart."""
     while True:
         port = 15_000 + secrets.randbelow(15_000)
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Waiting for something to be so. Time only runs out when something is wrong, so there is plenty of it."""
+"""Waiting for a condition. Time only runs out when something is wrong, so the limits are generous."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def in_status(queue: Queue, job: Job, status: str, seconds: float = 60.0) 
 
 
 async def after_failures(queue: Queue, job: Job, failures: int) -> Job:
-    """The job once it waits after so many failures, or has failed for good."""
+    """The job once it waits after this many failures, or has failed for good."""
     return await job_where(queue, job, lambda now: now.retries == failures and now.locked_by is None)
 
 

@@ -1,4 +1,4 @@
-"""What acceptance tests work with: the public queue, real workers here and in processes, and time that can pass."""
+"""Fixtures for acceptance tests: the public queue, real workers here and in processes, and a way to let time pass."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ async def start(another: Another) -> AsyncIterator[Start]:
 
 @pytest.fixture
 def travel(url: str) -> Travel:
-    """Let so many seconds pass in the database: everything that is stored gets older."""
+    """Let this many seconds pass in the database: everything stored gets older."""
 
     async def travel(seconds: float) -> None:
         await RelationalDatabase(url).pass_time(round(seconds * 1000))

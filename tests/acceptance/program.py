@@ -1,4 +1,4 @@
-"""A worker in a process of its own, to be killed. Arguments: URL, a folder for notes, the worker's options."""
+"""A worker in a separate process that tests kill. Arguments: URL, a folder for notes, the worker's options."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ PHASES = ("download", "process", "upload")
 
 
 def note_run(folder: Path, ctx: Context) -> None:
-    """One line that is there whatever happens to this process afterwards."""
+    """Write one line that survives even if this process is killed right after."""
     with (folder / RUNS).open("a") as file:
         file.write(f"{ctx.job_id} {ctx.attempt} {os.getpid()}\n")
         file.flush()
@@ -33,7 +33,7 @@ def make_queue(url: str, folder: Path) -> Queue:
 
     @queue.job
     async def wait_for_gate(ctx: Context) -> dict[str, Any]:
-        """Runs until somebody opens the gate."""
+        """Runs until a test opens the gate."""
         note_run(folder, ctx)
         await until((folder / GATE).exists, 600)
         return {"pid": os.getpid(), "attempt": ctx.attempt}

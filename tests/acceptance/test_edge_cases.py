@@ -38,7 +38,7 @@ async def test_2_a_job_over_its_execution_limit_fails_and_the_default_limit_is_t
     assert (late.status, late.error_type) == (Status.PENDING, "TimeoutError")
 
 
-async def test_2_a_long_job_can_be_split_into_jobs_of_its_own(queue: Queue, start: Start) -> None:
+async def test_2_a_long_job_can_be_split_into_smaller_jobs(queue: Queue, start: Start) -> None:
     @queue.job
     async def part(payload: dict[str, int]) -> int:
         return payload["n"]
@@ -132,7 +132,7 @@ asyncio.run(main())
 """
 
 
-async def test_5_and_6_many_enqueues_at_once_are_all_stored_under_ids_of_their_own(url: str, queue: Queue) -> None:
+async def test_5_and_6_many_concurrent_enqueues_are_all_stored_under_different_ids(url: str, queue: Queue) -> None:
     command = [sys.executable, "-c", ENQUEUE, url]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     ids = [id for process in processes for id in process.communicate(timeout=60)[0].split()]

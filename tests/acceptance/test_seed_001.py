@@ -134,7 +134,7 @@ async def test_no_job_is_claimed_twice_by_claims_at_the_same_time(url: str, queu
 
 
 async def test_a_claim_that_is_under_way_does_not_hold_up_another(postgres_url: str) -> None:
-    """SKIP LOCKED: rows that somebody is claiming are stepped over, not waited for."""
+    """SKIP LOCKED: a claim skips rows that another one has locked, and does not wait for them."""
     async with Queue(postgres_url) as queue:
         jobs = [job.id for job in await queue.enqueue_many("mail", [{}] * 6)]
         slow = await asyncpg.connect(postgres_url)
@@ -260,7 +260,7 @@ async def test_never_store_large_payloads(queue: Queue) -> None:
         await queue.enqueue("mail", {"video": "x" * 2_000_000})
 
 
-async def test_never_forget_the_index_the_claim_uses_it_whatever_else_is_there(postgres_url: str) -> None:
+async def test_never_forget_the_index_the_claim_uses_it_next_to_any_backlog(postgres_url: str) -> None:
     """Only jobs that can be claimed are in the table that the claim reads: its primary key is the partial index."""
     async with Queue(postgres_url) as queue:
         await queue.enqueue_many("mail", [{}] * 3000)

@@ -286,7 +286,7 @@ async def test_a_worker_looks_for_the_request_between_steps_and_inside_a_long_on
     assert [one["type"] for one in await timeline(api, made.id)][-2:] == ["job:cancelling", "job:cancelled"]
 
 
-async def test_a_waiting_run_that_nobody_holds_is_cancelled_with_both_events(api: Api) -> None:
+async def test_a_waiting_run_without_a_worker_is_cancelled_with_both_events(api: Api) -> None:
     flow = api.queue.flow("approval")
     flow.external("approve")
     job = await flow.enqueue({})

@@ -314,7 +314,7 @@ async def test_lifecycle_pending_claimed_running_completed(queue: Queue, start: 
     lease = await queue.store.open_lease("w", 60_000)
     await queue.store.claim(lease, Wants(["mail"], [], 1, 1))
     claimed = await queue.get(job.id)
-    assert (claimed.status, claimed.started_at) == (Status.PROCESSING, None)  # "claimed": nobody has begun yet
+    assert (claimed.status, claimed.started_at) == (Status.PROCESSING, None)  # "claimed": its handler has not started
     await queue.release(job.id)
     await start(queue)
 
@@ -449,7 +449,7 @@ async def test_worker_an_id_is_made_unless_one_is_given(queue: Queue, start: Sta
     await until(there)
 
 
-async def test_worker_runs_at_most_so_many_jobs_at_once(queue: Queue, start: Start) -> None:
+async def test_worker_runs_at_most_as_many_jobs_as_its_slots(queue: Queue, start: Start) -> None:
     running, most, all_slots = 0, 0, asyncio.Barrier(4)
 
     @queue.job
@@ -467,7 +467,7 @@ async def test_worker_runs_at_most_so_many_jobs_at_once(queue: Queue, start: Sta
     assert most == 4
 
 
-async def test_worker_polls_for_what_nobody_told_it(queue: Queue, start: Start, travel: Travel) -> None:
+async def test_worker_polls_for_jobs_without_a_hint(queue: Queue, start: Start, travel: Travel) -> None:
     queue.register("mail", lambda: None)
     job = await queue.enqueue("mail", delay="1h")
     await start(queue, lease="10h", poll_interval="100ms")

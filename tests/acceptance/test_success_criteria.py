@@ -40,7 +40,7 @@ def _note_statements(patch: pytest.MonkeyPatch, name: str, seen: list[str]) -> N
     original = getattr(asyncpg.Connection, name)
 
     async def noting(self: Any, query: str, *values: Any, **options: Any) -> Any:
-        if "NOTIFY" not in query:  # after the commit, on a connection of its own: nobody waits for it
+        if "NOTIFY" not in query:  # after the commit, on a separate connection, so no call waits for it
             seen.append(query)
         return await original(self, query, *values, **options)
 
@@ -151,7 +151,7 @@ def test_sc_005_the_seeds_own_numbers() -> None:
     assert Retry().max_attempts == 3
 
 
-async def test_sc_007_a_worker_settles_many_jobs_at_once(
+async def test_sc_007_a_worker_settles_many_jobs_together(
     queue: Queue, url: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims and endings go in batches: a thousand jobs cost far fewer round trips than jobs."""

@@ -10,7 +10,7 @@ from treadle import Job, Queue, Status
 
 
 async def crashed_job(queue: Queue, program: StartProgram, folder: Path, **options: object) -> tuple[Job, Program]:
-    """A job whose worker was killed in the middle of it."""
+    """A job left by a worker that was killed while it ran."""
     job = await queue.enqueue("wait_for_gate")
     worker = program(**options)
     await until(lambda: runs(folder))

@@ -55,7 +55,7 @@ async def test_5_a_job_is_deleted_if_it_is_pending_or_failed(api: Api) -> None:
     assert failure(refused) == (409, "wrong_state")
 
 
-async def test_6_whoever_is_not_signed_in_gets_401(api: Api) -> None:
+async def test_6_an_anonymous_caller_gets_401(api: Api) -> None:
     job = await api.enqueue("mail_digest")
     calls = [
         await api.post("/api/jobs/enqueue", {"topic": "mail_digest"}, as_=None),

@@ -35,7 +35,7 @@ async def test_2_the_rule_true_is_for_everybody(api: Api) -> None:
     assert await listed(api) == [200, 200, 200]
 
 
-async def test_3_a_rule_about_the_caller_is_for_whoever_is_signed_in(api: Api) -> None:
+async def test_3_a_rule_about_the_caller_is_for_signed_in_users(api: Api) -> None:
     await api.rules(enqueue_rule="@request.auth.id != ''", manage_rule="@request.auth.id != ''")
     assert await enqueued(api) == [401, 200, 200]
     assert await listed(api) == [401, 200, 200]

@@ -1,4 +1,4 @@
-"""The short form of `make bench`: it measures, compares and reports. How fast it was says nothing here."""
+"""The short form of `make bench`: it measures, compares and reports. Its speed does not matter here."""
 
 import re
 import subprocess

@@ -55,7 +55,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def person(page: Page, served: Site) -> Iterator[Person]:
-    """Somebody who has signed in; a script error or a broken policy on any page fails the test."""
+    """A signed-in person; a script error or a broken policy on any page fails the test."""
     found = Person(page, served)
     found.sign_in()
     yield found

@@ -1,4 +1,4 @@
-"""Somebody at a browser."""
+"""A person at a browser."""
 
 from __future__ import annotations
 

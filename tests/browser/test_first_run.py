@@ -1,4 +1,4 @@
-"""The first look: the set-up link, and pages that have nothing to show yet."""
+"""The first visit: the set-up link, and pages without data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live pages: patches that disturb nobody, and streams that leave room for others."""
+"""Live pages: patches don't disturb the reader, and streams leave room for others."""
 
 from __future__ import annotations
 

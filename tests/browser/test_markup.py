@@ -135,7 +135,7 @@ def test_markup_of_templates_schedules_and_people(wary: Person, served: Site) ->
     for i, text in enumerate(XSS):
         served.queue.register(f"titled{i}", lambda payload: None, title=text, description=text, capability=text[:40])
         served.run(served.queue.save_templates())
-        payload = {text: text} if "{{" not in text else {}  # a placeholder that there is not
+        payload = {text: text} if "{{" not in text else {}  # an unknown placeholder
         served.run(
             served.queue.schedules.create(
                 f"titled{i}", "0 9 * * *", id=f"s{i}", payload=payload, scope=text, scope_id=text

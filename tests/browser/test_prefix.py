@@ -17,14 +17,14 @@ PAGES = "/ /jobs /errors /topics /workers /schedules /templates /system /jobs/ne
 
 @pytest.fixture
 def mounted(sqlite_url: str) -> Iterator[Site]:
-    """`queue.asgi()` in an application of somebody's own."""
+    """`queue.asgi()` mounted in a user's application."""
     with site(sqlite_url, prefix="/tools/queue") as found:
         yield found
 
 
 @pytest.fixture
 def proxied(sqlite_url: str) -> Iterator[Site]:
-    """A server whose public address has a path, as `treadle serve` behind a proxy."""
+    """A server with a path in its public address, as `treadle serve` behind a proxy."""
     with site(sqlite_url, public_url="http://127.0.0.1/tools/queue") as found:
         found.url += "/tools/queue"
         yield found

@@ -1,4 +1,4 @@
-"""Somebody watches the steps of a job, runs some again, and answers one that waits."""
+"""A person watches the steps of a job, runs some again, and answers a waiting one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_step_chosen_in_the_requeue_dialog_gets_its_dry_run_in_the_dialog(pers
     expect(person.page.locator("#job-head")).to_contain_text("pending")
 
 
-def test_somebody_answers_a_waiting_step_by_keyboard(person: Person, served: Site) -> None:
+def test_a_waiting_step_is_answered_by_keyboard(person: Person, served: Site) -> None:
     job = served.run(served.flows.waiting())
     person.open("/jobs?status=waiting")
     expect(person.row(job.id)).to_contain_text("Step approve waits for an answer. It gives up in 2d 23h.")
@@ -108,7 +108,7 @@ def test_a_half_written_answer_survives_patches(person: Person, served: Site) ->
     expect(person.page.locator("input[value=false]")).to_be_checked()
 
 
-def test_the_form_disappears_when_somebody_else_has_answered(person: Person, served: Site) -> None:
+def test_the_form_disappears_when_another_person_has_answered(person: Person, served: Site) -> None:
     job = served.run(served.flows.waiting({"type": "boolean"}))
     person.open(f"/jobs/{job.id}")
     person.live()

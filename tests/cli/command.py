@@ -1,4 +1,4 @@
-"""The real command in a process of its own."""
+"""The real command in a separate process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Ran:
 
 
 class Command:
-    """Runs `treadle` in a folder of its own, with nobody else's settings."""
+    """Runs `treadle` in a fresh folder, without settings from outside."""
 
     def __init__(self, folder: Path, database: str | None = None) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Command:
         return Ran(*forks().run(words, self.folder, self.environment(environment), stdin, SECONDS))
 
     def from_shell(self, *words: str, stdin: str = "", **environment: str) -> Ran:
-        """Started as a shell does it, for what starts processes of its own."""
+        """Started as a shell does it, for commands that start processes."""
         done = subprocess.run(
             [TREADLE, *words],
             input=stdin,
@@ -79,7 +79,7 @@ class Command:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def on_terminal(self, *words: str, columns: int = 110, **environment: str) -> Ran:
-        """On a terminal of its own, where stdout and stderr are the same."""
+        """On a separate terminal, where stdout and stderr are the same."""
         with self.at_terminal(*words, columns=columns, **environment) as terminal:
             terminal.read_all()
             return Ran(terminal.process.wait(SECONDS), terminal.shown, "")
@@ -108,7 +108,7 @@ class Command:
 
     @contextlib.contextmanager
     def started(self, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-        """One that goes on until it is told to stop; killed at the latest when the test is over."""
+        """A command that runs until it is told to stop; killed when the test ends at the latest."""
         process = subprocess.Popen(
             [TREADLE, *words],
             cwd=self.folder,
@@ -146,7 +146,7 @@ class Command:
 
 
 class Terminal:
-    """What a terminal shows, and somebody who types."""
+    """A terminal: what it shows, and what is typed."""
 
     def __init__(self, process: subprocess.Popen[bytes], leader: int) -> None:
         self.process = process
@@ -170,7 +170,7 @@ class Terminal:
         assert readable, f"nothing more is shown:\n{self.shown}"
         try:
             part = os.read(self._leader, 65536)
-        except OSError:  # Linux ends a terminal that nobody holds with EIO
+        except OSError:  # on Linux, reading a terminal without a holder ends with EIO
             return False
         self.shown += part.decode()
         return bool(part)

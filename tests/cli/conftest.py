@@ -1,4 +1,4 @@
-"""What tests of the command line work with."""
+"""Fixtures for tests of the command line."""
 
 from pathlib import Path
 
@@ -54,6 +54,6 @@ def treadle(request: pytest.FixtureRequest, alone: Command, url: str) -> Command
 
 @pytest.fixture
 def app(treadle: Command) -> Command:
-    """The same beside an app.py with handlers."""
+    """The same in a folder with an app.py that has handlers."""
     treadle.module("app", APP)
     return treadle

@@ -174,6 +174,11 @@ def test_users_are_listed_and_deleted(treadle: Command) -> None:
         assert f"there is no account {EMAIL}" in treadle("user", *words).refused(1)
 
 
+def test_an_update_without_options_is_refused(treadle: Command) -> None:
+    treadle("user", "create", EMAIL, PASSWORD).done()
+    assert treadle("user", "update", EMAIL).refused(2) == "nothing to change; see treadle user update --help"
+
+
 def test_no_password_or_hash_is_ever_printed(treadle: Command) -> None:
     outputs = [
         treadle("user", "create", EMAIL, PASSWORD, "--json"),

@@ -139,7 +139,7 @@ def test_why_a_job_is_not_running(treadle: Command, queue: SyncQueue) -> None:
 # -- steering ------------------------------------------------------------------------------------------------------
 
 
-def test_cancel_requeue_and_delete_several_at_once(treadle: Command, queue: SyncQueue) -> None:
+def test_cancel_requeue_and_delete_several_together(treadle: Command, queue: SyncQueue) -> None:
     ids = [job.id for job in queue.enqueue_many("mail", [{}] * 3)]
 
     def statuses() -> list[Any]:

@@ -61,7 +61,7 @@ def in_a_request() -> Iterator[str]:
     request_id.reset(token)
 
 
-def test_a_line_is_one_line_whatever_it_says() -> None:
+def test_a_line_is_one_line_for_every_message() -> None:
     assert text(record("forged\nline \x1b[2J", job_id="0190")) == rf"{STAMP} forged\nline \x1b[2J [0190]"
 
 
@@ -81,7 +81,7 @@ def test_the_facts_of_the_job_that_a_caller_names() -> None:
     }
 
 
-def test_a_line_of_nobody_has_no_facts() -> None:
+def test_a_line_without_a_job_has_no_facts() -> None:
     assert text(record("hi")) == f"{STAMP} hi"
     assert set(entry(record("hi"))) == {"time", "level", "logger", "message"}
 

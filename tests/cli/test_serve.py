@@ -1,4 +1,4 @@
-"""`treadle serve`: the real server in a process of its own."""
+"""`treadle serve`: the real server in a separate process."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""What holds for every command: help, exit codes, one line for what goes wrong."""
+"""Every command: help, exit codes, one line per error."""
 
 import os
 import signal
@@ -116,7 +116,7 @@ def test_a_file_that_is_no_database(alone: Command) -> None:
 
 
 def forbidden_folder(parent: Path) -> Path:
-    """Where nobody may make a file; a mode would not stop root."""
+    """A folder in which no user can create a file; a mode would not stop root."""
     if os.geteuid() == 0:
         return Path("/proc")
     folder = parent / "forbidden"

@@ -14,7 +14,7 @@ from treadle import Job, Queue
 
 
 def look(treadle: Command, job_id: str) -> Job:
-    """From Python: a command for each look would take longer than what it looks for."""
+    """From Python, because a command per look would be too slow."""
     with Queue(treadle.database).sync as queue:
         return queue.get(job_id)
 
@@ -101,7 +101,7 @@ def test_after_the_drain_the_job_is_given_back_unspent(app: Command) -> None:
     assert (left.status, left.attempt) == ("pending", 0)
 
 
-def test_a_second_signal_leaves_at_once_and_gives_the_job_back(app: Command) -> None:
+def test_a_second_signal_stops_immediately_and_gives_the_job_back(app: Command) -> None:
     with app.worker("--lease", "2s", "--drain", "1h") as worker:
         job_id = started(app)
         worker.send_signal(signal.SIGTERM)

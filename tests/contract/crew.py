@@ -1,7 +1,7 @@
-"""Several OS processes on one database that start what they do at the same moment.
+"""Several OS processes on one database that start their work at the same moment.
 
-`python -m tests.contract.crew URL ACT [ARGUMENT, …]` forks one process for each argument. Each makes
-ready, waits until all are, and answers with JSON.
+`python -m tests.contract.crew URL ACT [ARGUMENT, …]` forks one process for each argument. Each gets
+ready, waits for the others, and answers with JSON.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def start(store: Store, name: str) -> str:
 
 
 async def same_key(store: Store, clients: int) -> list[str]:
-    """So many clients enqueue with one key: the ids of the jobs that they got."""
+    """Many clients enqueue with one key; returns the ids of the jobs they got."""
     jobs = [new_job(idempotency_key="the one") for _ in range(clients)]
     answers = await asyncio.gather(*(store.insert([job]) for job in jobs))
     got = [(job.id, answer) for job, (answer,) in zip(jobs, answers, strict=True)]

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that loses a connection at a chosen moment."""
+"""A TCP proxy in front of PostgreSQL that drops a connection at a chosen moment."""
 
 import asyncio
 import re

@@ -187,7 +187,7 @@ class RelationalDatabase(Database):
         return found
 
     async def execute(self, *statements: str) -> list[Any]:
-        """Run statements with {table} names in one transaction of our own; the rows of the last."""
+        """Run statements with {table} names in one transaction; returns the rows of the last."""
         answers = await asyncio.to_thread(self._run, statements)
         return answers[-1]
 

@@ -1,7 +1,7 @@
 """What a verb costs per job does not grow with its batch: eight times as many jobs cost about eight times as much.
 
 The cost is counted, not timed: steps of SQLite's virtual machine, and rows that pass through the nodes of PostgreSQL's
-plans (also those that a join or a filter throws away, which is where a quadratic statement spends its time).
+plans (rows that a join or a filter discards included, because a quadratic statement spends its time on them).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Meter:
 
 
 def _rows(node: dict[str, Any]) -> int:
-    """All rows that a node and those below it looked at."""
+    """All rows that a node and the nodes below it looked at."""
     passed = sum(value for name, value in node.items() if name == "Actual Rows" or name.startswith("Rows Removed"))
     mine = int((passed + 1) * node["Actual Loops"])
     return mine + sum(_rows(child) for child in node.get("Plans", ()))
@@ -120,7 +120,7 @@ def _watch(store: Any, meter: Meter) -> None:
 
 
 class Verb(NamedTuple):
-    """What is there before, for a batch of so many, and what is counted."""
+    """What is prepared for a batch of this size, and what is counted."""
 
     prepare: Callable[[Workbench, int], Awaitable[Any]]
     act: Callable[[Workbench, Any], Awaitable[Any]]
@@ -239,7 +239,7 @@ async def limited(bench: Workbench, count: int) -> list[str]:
 
 
 async def blocked(bench: Workbench, count: int) -> int:
-    """So many behind one that runs under their key."""
+    """This many jobs held behind one that runs under their key."""
     await bench.enqueue(count + 1, limit=Limit("g", QUEUE, 1))
     await bench.claim_one()
     return count
@@ -580,7 +580,7 @@ def _noted(script: scripts.Script[Any], names: list[str]) -> scripts.Script[Any]
         answer = yield name, rows
 
 
-# Those that join the rows of a batch to a table whose size changes all the time.
+# Verbs that join the rows of a batch to a table that changes its size all the time.
 AT_RISK = [
     "settle completed",
     "settle completed with results",

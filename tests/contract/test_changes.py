@@ -1,4 +1,4 @@
-"""What happened since last time, on both stores; and on PostgreSQL, whose transactions commit in any order."""
+"""What happened since the last look, on both stores; PostgreSQL's transactions commit in any order."""
 
 import asyncio
 import contextlib
@@ -101,7 +101,7 @@ class TestOpenTransactions(Watched):
         assert await watcher.news() == []
         assert watcher.cursor.jobs.gaps == ()
 
-    async def test_one_that_was_open_before_anybody_looked(self, bench: Workbench, connect: Any) -> None:
+    async def test_one_that_was_open_before_the_first_look(self, bench: Workbench, connect: Any) -> None:
         connection = await connect()
         slow = connection.transaction()
         await slow.start()
@@ -155,7 +155,7 @@ class TestOpenTransactions(Watched):
         await transactions[2].commit()
         assert [id_of(change) for change in await watcher.look()] == [early.id]
 
-    async def test_one_above_all_that_ended_was_open_before_anybody_looked(
+    async def test_one_above_all_that_ended_was_open_before_the_first_look(
         self, bench: Workbench, connect: Any
     ) -> None:
         first, second = await connect(), await connect()
@@ -193,7 +193,7 @@ class TestOpenTransactions(Watched):
         assert watcher.cursor.events.gaps == ()
 
     async def test_a_quiet_database_costs_no_transaction_ids(self, bench: Workbench, watcher: Watcher) -> None:
-        """Only a gap makes a look ask for one: they are a limited good."""
+        """Only a gap makes a look ask for one, because transaction ids are limited."""
         await bench.enqueue(3)
         assert await watcher.news() == ["enqueued"] * 3
         before = await next_transaction(bench.store)

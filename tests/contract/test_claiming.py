@@ -1,4 +1,4 @@
-"""Claims: whose turn it is, and who has to wait."""
+"""Claims: which jobs are next, and which have to wait."""
 
 from treadle.testing import contract
 

@@ -1,4 +1,4 @@
-"""What `doctor` says of a database that is not as it should be."""
+"""What `doctor` says about a database with problems."""
 
 import re
 import sqlite3

@@ -77,7 +77,7 @@ class TestLostAtCommit(ContractPart):
         assert await bench.claimable() == [job.id]
 
     @pytest.mark.parametrize("keys", [{}, {"idempotency_key": "k"}], ids=["plain", "keyed"])
-    async def test_an_enqueue_whose_commit_is_still_on_its_way(
+    async def test_an_enqueue_with_its_commit_still_on_its_way(
         self, bench: Workbench, proxy: Proxy, store: PostgresStore, keys: dict[str, str]
     ) -> None:
         """The client is told of the loss before the server has committed: what it looks for is not there yet."""
@@ -92,7 +92,7 @@ class TestLostAtCommit(ContractPart):
     async def test_a_batch_of_which_some_are_refused(
         self, bench: Workbench, proxy: Proxy, store: PostgresStore, forward: bool
     ) -> None:
-        """Everybody gets the answer that is true for his own job."""
+        """Every caller gets the right answer for its own job."""
         first = await bench.enqueue_one(idempotency_key="taken")
         gate = Limit("g", "reject_same_scope", 1)
         batch: list[NewJob] = [
@@ -138,7 +138,7 @@ class TestLostAtCommit(ContractPart):
         assert await bench.history(id) == ["failed"]
         assert (await bench.store.stats()).counts["failed"] == 1
 
-    async def test_a_claim_whose_answer_is_lost_is_given_back(
+    async def test_a_claim_with_a_lost_answer_is_given_back(
         self, bench: Workbench, proxy: Proxy, store: PostgresStore
     ) -> None:
         (id,) = await bench.enqueue(1)
@@ -208,7 +208,7 @@ class TestConnecting(ContractPart):
         assert said in str(refusal.value)
         assert "cret" not in str(refusal.value)
 
-    async def test_an_error_that_nobody_foresaw_says_what_it_is(self, postgres_url: str) -> None:
+    async def test_an_unexpected_error_says_what_it_is(self, postgres_url: str) -> None:
         with pytest.raises(asyncpg.UndefinedObjectError, match="no_such_setting"):
             await PostgresStore(f"{postgres_url}?no_such_setting=1", stale_after_ms=DAY).open()
 

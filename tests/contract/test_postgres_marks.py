@@ -79,7 +79,7 @@ class TestMarks(ContractPart):
             await mine.claim(lease, Wants(["mail"], [], 1, 1))
             assert mine._marks == {}
 
-    async def test_a_more_urgent_job_drops_the_marks_wherever_it_comes_from(
+    async def test_a_more_urgent_job_from_anywhere_drops_the_marks(
         self, bench: Workbench, from_head: list[bool], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store, "MARK_SECONDS", 3600.0)

@@ -42,7 +42,7 @@ def database(postgres_database: RelationalDatabase) -> RelationalDatabase:
 
 @pytest.fixture
 async def user(database: RelationalDatabase) -> AsyncIterator[Any]:
-    """A connection of a user's own, with a transaction open on it; rolled back at the end."""
+    """A user's connection with an open transaction; rolled back at the end."""
     connection = await asyncpg.connect(database.url)
     transaction = connection.transaction()
     await transaction.start()
@@ -201,7 +201,7 @@ class TestOpenTransactions(ContractPart):
     async def test_enqueues_claims_and_endings_go_on_while_many_wait_for_keys(
         self, bench: Workbench, user: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The store has few connections: those who wait must not have them all."""
+        """The store has few connections, so waiting calls must not hold all of them."""
         monkeypatch.setattr(waiting_room, "WAIT_SECONDS", 120.0)
         await bench.store.insert([new_job(idempotency_key=f"k{n}") for n in range(30)], connection=user)
         intake = Intake(bench.store)

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode a session belongs to nobody; everything still works, by polling."""
+"""Behind PgBouncer in transaction mode no client keeps a session; everything still works, by polling."""
 
 import asyncio
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ class TestBehindPgBouncer(ContractPart):
         assert await bench.history(id) == ["retrying", "reclaimed", "cancelled", "requeued"]
         assert (await bench.job(id)).result_value == "done"
 
-    async def test_many_clients_with_different_statements_at_once(self, bench: Workbench) -> None:
+    async def test_many_concurrent_clients_with_different_statements(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(5)]
         (id,) = await bench.enqueue(1)
 

@@ -1,4 +1,4 @@
-"""Connections are opened when needed, used again as they are, and thrown away when something is wrong with them."""
+"""Connections are opened when needed, reused, and closed when something is wrong with them."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ async def test_a_statement_goes_where_it_was_planned_before(pool: Pool) -> None:
     assert await pool.take("SELECT 1") not in (one, two)
 
 
-async def test_no_more_than_its_size_at_once(pool: Pool) -> None:
+async def test_no_more_connections_than_its_size(pool: Pool) -> None:
     seen = set()
 
     async def use() -> None:
@@ -91,7 +91,7 @@ async def test_who_can_not_connect_takes_no_place(postgres_url: str) -> None:
     await pool.close()
 
 
-async def test_what_nobody_uses_is_closed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unused_connections_are_closed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "IDLE_S", 0.05)
     pool = Pool(lambda: asyncpg.connect(postgres_url), 2)
     async with pool.connection() as one, pool.connection() as two:

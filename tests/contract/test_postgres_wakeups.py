@@ -1,4 +1,4 @@
-"""NOTIFY wakes other processes; whatever becomes of the connection that listens."""
+"""NOTIFY wakes other processes, even if the listening connection is lost."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ class TestWakeUps(ContractPart):
         await eventually(lambda: "cancel" in heard)
 
     async def test_an_ending_wakes_another_process(self, bench: Workbench, elsewhere: PostgresStore) -> None:
-        """Of a plain job it is told in this process only: it would cost a NOTIFY for every batch."""
+        """The end of a plain job is announced in this process only, to save a NOTIFY for every batch."""
         await bench.enqueue(1, dedupe_key="d")
         job = await bench.claim_one()
         heard = await self.listening(elsewhere)
@@ -88,12 +88,12 @@ class TestWakeUps(ContractPart):
         assert killed == [(True,)]
         await eventually(lambda: not elsewhere.notifier.listening)
         await eventually(lambda: elsewhere.notifier.listening)
-        await eventually(lambda: "ready" in heard)  # what was missed meanwhile is worth a look
+        await eventually(lambda: "ready" in heard)  # a look finds what was missed in between
         heard.clear()
         await bench.store.insert([new_job()])
         await eventually(lambda: "ready" in heard)
 
-    async def test_a_listener_whose_connection_died_without_a_word_is_noticed(
+    async def test_a_listener_with_a_silently_lost_connection_is_noticed(
         self, bench: Workbench, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(notifier, "CHECK_S", 0.1)
@@ -105,7 +105,7 @@ class TestWakeUps(ContractPart):
             proxy.silence()
             await eventually(lambda: not store.notifier.listening)
             await eventually(lambda: store.notifier.listening)
-            await eventually(lambda: "ready" in heard)  # what was missed meanwhile is worth a look
+            await eventually(lambda: "ready" in heard)  # a look finds what was missed in between
             heard.clear()
             await bench.store.insert([new_job()])
             await eventually(lambda: "ready" in heard)

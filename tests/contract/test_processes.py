@@ -38,7 +38,7 @@ class TestProcesses(ContractPart):
         rest = [job.id for job in await bench.claim(10)]
         assert sorted(done + rest) == sorted(ids)
 
-    async def test_several_processes_enqueue_at_once(self, bench: Workbench, database: RelationalDatabase) -> None:
+    async def test_several_processes_enqueue_concurrently(self, bench: Workbench, database: RelationalDatabase) -> None:
         made = [id for answer in await crew(database.url, "produce", [25] * 6) for id in answer]
         assert await bench.statuses(made) == [Status.PENDING] * 150
         assert sorted(await bench.claimable()) == sorted(made)

@@ -49,7 +49,7 @@ class SqlitePart(ContractPart):
 
     @contextmanager
     def write_lock(self, bench: Workbench) -> Iterator[sqlite3.Connection]:
-        """Somebody who does not know our manners has the write lock."""
+        """A program that does not follow Treadle's locking has the write lock."""
         with closing(sqlite3.connect(self.path(bench), isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
@@ -79,7 +79,7 @@ class TestBusy(SqlitePart):
             (id,) = await writing
         assert await bench.status(id) is Status.PENDING
 
-    async def test_reading_goes_on_while_somebody_has_the_lock(self, bench: Workbench) -> None:
+    async def test_reading_goes_on_while_another_process_has_the_lock(self, bench: Workbench) -> None:
         (id,) = await bench.enqueue(1)
         with self.write_lock(bench):
             assert await bench.status(id) is Status.PENDING
@@ -248,7 +248,7 @@ class TestTurns(SqlitePart):
     async def test_a_group_that_is_taken_apart_is_told_together(
         self, bench: Workbench, limit: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One fails, so each gets a transaction of its own; but then another process has the lock."""
+        """One fails, so each gets a separate transaction; but then another process has the lock."""
         engine = self.store(bench).engine
         release = WriteLock.release
         with ExitStack() as stack:
@@ -471,14 +471,14 @@ class TestErrors(SqlitePart):
             await (engine.read_snapshot(lambda db: db.execute(sql).fetchall()) if together else engine.read(sql, []))
         await bench.close()
 
-    async def test_a_mistake_of_ours_is_no_outage(self, bench: Workbench) -> None:
+    async def test_a_programming_error_is_no_outage(self, bench: Workbench) -> None:
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
             await self.store(bench).engine.read("SELECT 1 FROM no_table", [])
 
     async def test_a_small_read_that_fails_is_left_to_a_thread(
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """On the loop nobody waits for a lock."""
+        """The event loop never waits for a lock."""
         (saved,) = await bench.store.write_records([RecordWrite("settings", "a", "a", "{}")])
         assert await bench.store.get_records([("settings", "a")]) == [saved]
         engine = self.store(bench).engine
@@ -503,7 +503,7 @@ class TestErrors(SqlitePart):
     async def test_the_watch_leaves_our_own_commits_out(
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever they concern here was told by the verb that made them."""
+        """The verb that made them has already told the listeners in this process."""
         engine = self.store(bench).engine
         watched = Shaky(engine._connection, failures=0)
         monkeypatch.setattr(engine, "_connection", watched)
@@ -520,13 +520,13 @@ class TestErrors(SqlitePart):
         await eventually(lambda: "ready" in heard)
 
     def commit_elsewhere(self, bench: Workbench) -> None:
-        """By somebody who gives no hint."""
+        """By a program that sends no hint."""
         with closing(sqlite3.connect(self.path(bench), isolation_level=None)) as connection:
             connection.execute("CREATE TABLE theirs (a)")
 
 
 class TestClaimsBehindNewJobs(SqlitePart):
-    """Whoever claims through the same writer is told before the commit: a job is often claimed as it is stored."""
+    """A claim through the same writer is woken before the commit, so one commit often stores and claims a job."""
 
     async def claim_when_told(self, bench: Workbench) -> tuple[list[str], "asyncio.Future[Claim]"]:
         lease = await bench.lease()
@@ -563,7 +563,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
         assert transactions == [], "the insert and its claim joined the transaction that was under way"
 
     async def test_no_look_is_taken_past_what_is_to_be_written(self, bench: Workbench) -> None:
-        """A look from before the insert would say that there is nothing."""
+        """A look from before the insert would find nothing."""
         lease = await bench.lease()
         for _ in range(50):
             inserting = asyncio.create_task(bench.store.insert([job := new_job()]))
@@ -597,7 +597,7 @@ class TestClaimsBehindNewJobs(SqlitePart):
 
 
 class Shaky:
-    """A connection whose statements fail at first, but for the very first one."""
+    """A connection with statements that fail at first, except for the very first one."""
 
     def __init__(self, connection: sqlite3.Connection, failures: int) -> None:
         self.connection = connection
@@ -630,7 +630,7 @@ class TestLargePayloads(SqlitePart):
 
 
 class TestTurningToWal:
-    """A file that somebody else has locked while it is turned."""
+    """A file that another program has locked while it is converted."""
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The suite itself: complete, and usable by those who write another store."""
+"""The suite itself: complete, and usable by authors of other stores."""
 
 import inspect
 from pathlib import Path
@@ -29,12 +29,12 @@ def test_the_whole_contract_has_every_part() -> None:
     assert {part.__name__ for part in parts} | {"StoreContract"} == set(contract.__all__)
 
 
-def test_somebody_elses_store_can_be_tested(pytester: pytest.Pytester) -> None:
+def test_another_authors_store_can_be_tested(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(THEIRS)
     arguments = ("-p", "no:cacheprovider", "-p", "no:xdist", "-k", "TestLeader or TestTopics")
     options = ("-o", "asyncio_default_fixture_loop_scope=function", "-o", f"pythonpath={Path(__file__).parents[2]}")
     result = pytester.runpytest_subprocess(*arguments, *options)
-    result.assert_outcomes(passed=8, deselected=result.parseoutcomes()["deselected"])
+    result.assert_outcomes(passed=10, deselected=result.parseoutcomes()["deselected"])
 
 
 def test_no_module_but_the_contract_needs_pytest(pytester: pytest.Pytester) -> None:

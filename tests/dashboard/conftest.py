@@ -1,4 +1,4 @@
-"""A dashboard, once on each store, and somebody who has signed in."""
+"""A dashboard, once on each store, and a signed-in visitor."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ TEMPLATE = "dashboard_template"
 
 
 def join(url: str) -> None:
-    """In a thread of its own: playwright has an event loop running in this one."""
+    """In a separate thread, because playwright runs an event loop in this one."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, joined(url)).result()
 
@@ -36,7 +36,7 @@ def people_template(postgres_server: PostgresServer) -> str:
 
 @pytest.fixture
 def sqlite_url(people_file: Path, tmp_path: Path) -> str:
-    """A copy of a file where everybody has an account already, which is cheaper."""
+    """A copy of a file that already has all accounts, which is faster than creating them."""
     shutil.copyfile(people_file, tmp_path / "jobs.db")
     return f"sqlite:///{tmp_path}/jobs.db"
 
@@ -55,13 +55,13 @@ async def visitor(url: str) -> AsyncIterator[Visitor]:
 
 @pytest.fixture
 async def sqlite_visitor(sqlite_url: str) -> AsyncIterator[Visitor]:
-    """For what no store has a part in."""
+    """For tests that do not depend on the store."""
     async with visiting(sqlite_url) as found:
         yield found
 
 
 @pytest.fixture
 async def stranger(sqlite_url: str) -> AsyncIterator[Visitor]:
-    """Somebody who has not signed in."""
+    """A visitor who has not signed in."""
     async with visiting(sqlite_url, signed_in=False) as found:
         yield found

@@ -82,5 +82,5 @@ class FlowJobs:
         return await self.queue.get(job.id)
 
     async def answered(self, job: Job, result: str) -> None:
-        """By somebody else, as JSON text."""
+        """By another caller, as JSON text."""
         assert await self.queue.store.answer([Answer(job.id, "approve", result=result)]) == [None]

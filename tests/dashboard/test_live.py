@@ -1,4 +1,4 @@
-"""What a live list is sent: rows while it is calm, counts alone while it is not."""
+"""What a live list receives: rows at a low rate of events, only counts at a high one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages tell: problems with their fix, workers, topics, and where a job came from."""
+"""What the pages show: problems with their fix, workers, topics, and where a job came from."""
 
 import re
 from typing import Any

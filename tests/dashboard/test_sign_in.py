@@ -1,4 +1,4 @@
-"""Signing in and out, the first superuser, and whose pages may send forms."""
+"""Signing in and out, the first superuser, and which origins may send forms."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Somebody at the dashboard without JavaScript: follows links, fills in forms, reads what is shown."""
+"""A visitor of the dashboard without JavaScript: follows links, fills in forms, reads the page."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SECONDS = 60
 
 @pytest.fixture
 def workers() -> Iterator[list[subprocess.Popen[str]]]:
-    """Those that the README starts; stopped at the end."""
+    """The workers that the README starts; stopped at the end."""
     started: list[subprocess.Popen[str]] = []
     yield started
     for worker in started:

@@ -110,7 +110,7 @@ async def requeue(arguments: argparse.Namespace) -> None:
 
 
 async def many_keys(arguments: argparse.Namespace) -> None:
-    """So many clients, each enqueuing every key once in an order of its own; every answer is written down."""
+    """Clients that each enqueue every key once, each in a different order, and record every answer."""
     pen = Pen(arguments.journal, arguments.name)
 
     async def client(number: int) -> None:
@@ -137,7 +137,7 @@ async def migrate(arguments: argparse.Namespace) -> None:
 
 
 async def starve(arguments: argparse.Namespace) -> None:
-    """Read when no file can be opened, and again when it can: so much at once that another connection is needed."""
+    """Read when no file can be opened, and again when it can: enough reads together to need another connection."""
     pen = Pen(arguments.journal, arguments.name)
     slow = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 300000) SELECT count(*) FROM c"
     async with Queue(arguments.url) as queue:

@@ -2,7 +2,7 @@
 
 An attempt that was started ends exactly once: by an event that says so (reclaimed, released, retrying, …)
 or by completing. So for each attempt of a job there may be no more starts in the journal than ends in the
-store; one more is a run that nobody can explain.
+store; one more is an unexplained run.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def query(queue: Queue, sql: str) -> list[Any]:
 async def audit(
     queue: Queue, journal: Journal, *, expected: Collection[str] | None = None, lost: Collection[str] = ()
 ) -> Ledger:
-    """Everything that must hold once all jobs have ended. `expected`: the jobs that there must be, and no others."""
+    """Everything that must hold once all jobs have ended. `expected`: exactly the jobs that must exist."""
     ledger = await read(queue)
     if expected is not None:
         missing, surplus = set(expected) - set(ledger.jobs), set(ledger.jobs) - set(expected)
@@ -103,7 +103,7 @@ async def audit(
 
 
 async def in_order(queue: Queue) -> None:
-    """Whatever is going on: one place for each job, keys counted right, the file intact."""
+    """True at any time: one place for each job, keys counted right, the file intact."""
     findings = await queue.store.examine()
     # The quick test server has no fsync, and `doctor` is right to say so.
     wrong = [one for one in findings if one.level == "fail" and one.check != "durability"]
@@ -146,7 +146,7 @@ def _attempts_explained(ledger: Ledger, journal: Journal) -> None:
 
 
 def _endings_happened(ledger: Ledger, journal: Journal) -> None:
-    """A completed job was done by the very attempt whose ending stands."""
+    """A completed job was done by the attempt that is stored as its end."""
     done = {(entry.job_id, entry.token) for entry in journal.entries("done")}
     for id_, row in ledger.jobs.items():
         assert row.attempt is None or row.attempt <= row.max_attempts

@@ -27,7 +27,7 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.fixture
 async def crew(url: str, tmp_path: Path, zygote: Zygote) -> AsyncIterator[Crew]:
-    """Workers on each store in turn; whoever is left at the end is killed."""
+    """Workers on each store in turn; the ones left at the end are killed."""
     crew = Crew(url, tmp_path, zygote)
     yield crew
     crew.kill_all()

@@ -32,6 +32,8 @@ POINTS = {
     "prune": re.compile(r"DELETE FROM treadle[._]jobs"),
     "migrate": re.compile(r"CREATE TABLE treadle[._]jobs"),
 }
+# Steps that are only under way don't count: whether that is written depends on how long they take.
+TRIED = re.compile(r"""['"](completed|pending|failed)['"]""")
 MOMENTS = ("before", "during", "after")
 
 
@@ -62,6 +64,11 @@ class Trap:
         self.crash = crash
         self.pattern = POINTS[crash.point]
         self._commits = itertools.count(1)
+
+    def found(self, sql: str, *values: Any) -> bool:
+        if not self.pattern.search(sql):
+            return False
+        return self.crash.point != "step" or bool(TRIED.search(repr(values)))
 
     def due(self) -> bool:
         return next(self._commits) == self.crash.nth
@@ -94,7 +101,7 @@ def _trap_sqlite(trap: Trap) -> None:
         def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
             if sql == "BEGIN IMMEDIATE":
                 self.marked = False
-            elif trap.pattern.search(sql):
+            elif trap.found(sql, *values):
                 self.marked = True
             elif sql == "COMMIT" and self.marked and trap.due():
                 trap.start()
@@ -103,7 +110,7 @@ def _trap_sqlite(trap: Trap) -> None:
             return super().execute(sql, *values)
 
         def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
-            self.marked = self.marked or bool(trap.pattern.search(sql))
+            self.marked = self.marked or trap.found(sql)
             return super().executemany(sql, *values)
 
     sqlite3.connect = functools.partial(sqlite3.connect, factory=Connection)  # type: ignore[assignment]
@@ -117,7 +124,7 @@ def _trap_postgres(trap: Trap) -> None:
     def trapped(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         async def call(self: Any, sql: str, *values: Any, **options: Any) -> Any:
-            mine = bool(trap.pattern.search(sql))
+            mine = trap.found(sql, *values)
             if mine and self.is_in_transaction():
                 marked.add(self)
             commits = sql.startswith("COMMIT") and self in marked

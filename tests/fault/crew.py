@@ -1,4 +1,4 @@
-"""Worker processes of a test: hired, killed, frozen, and known by name, so that every lost lease has a culprit."""
+"""Worker processes of a test: started, killed, frozen, and known by name, so that every lost lease can be explained."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Hand:
         return self._zygote.ended(self.pid)
 
     async def gone(self, seconds: float = 60) -> int:
-        """The exit code, once there is one and nothing that it has asked for can still happen."""
+        """The exit code, once it has one and no request of it is still in progress."""
         await until(lambda: self.code is not None, seconds, self.tail)
         if signed := self._signed:
             await until(lambda: not _served(signed, self.name), seconds, self.tail)
@@ -95,11 +95,11 @@ class Crew:
         return [hand for hand in self.hands if hand.code is None]
 
     def lost(self) -> set[str]:
-        """Who may have lost a lease: the killed, and those who say so themselves."""
+        """Workers that may have lost a lease: killed ones, and ones that log a loss."""
         return {hand.name for hand in self.hands if hand.killed_at or hand.code not in (None, 0) or _admits(hand)}
 
     async def dismiss(self) -> None:
-        """SIGTERM to all that live; they must leave in peace (one that has not begun may just go)."""
+        """SIGTERM to all live workers; they must exit cleanly (one that has not started may just end)."""
         leaving = self.alive
         for hand in leaving:
             hand.send(signal.SIGTERM)
@@ -115,7 +115,7 @@ class Crew:
 
 
 def _served(url: str, name: str) -> bool:
-    """Whether PostgreSQL still does something for this process: a COMMIT goes on when its client is dead."""
+    """Whether PostgreSQL still works for this process: a COMMIT goes on after its client has died."""
     try:
         with psycopg.connect(url.replace(f"application_name={name}", "application_name=test")) as connection:
             found = connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s LIMIT 1", [name])

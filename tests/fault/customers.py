@@ -1,4 +1,4 @@
-"""What a user's program does in the fault tests: transactions of its own with jobs in them, batches that grow."""
+"""What a user's program does in the fault tests: its own transactions with jobs in them, batches that grow."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _write_order(connection: Any, id: str) -> None:
 
 @contextlib.contextmanager
 def _transaction(connection: Any) -> Iterator[None]:
-    """On SQLite one that writes from its beginning, or it could not go on after another one's write."""
+    """On SQLite a write transaction from its start, or it could not go on after another one's write."""
     connection.execute("BEGIN IMMEDIATE" if isinstance(connection, sqlite3.Connection) else "BEGIN")
     yield
 

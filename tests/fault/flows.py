@@ -1,4 +1,4 @@
-"""Flows that wait, stumble and try again, each writing down what it does."""
+"""Flows that wait, fail and try again; each records what it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers of every kind, each writing down what it does."""
+"""Handlers of every kind; each records what it does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Here(NamedTuple):
 here: list[Here] = []
 
 TOPICS = "quick threaded slow shaky gated parent child snoozer".split()
-"""Those that end by themselves, whatever happens to their workers."""
+"""Topics with jobs that end by themselves, even if their workers are killed."""
 
 
 def make_queue(url: str, pen: Pen) -> Queue:
@@ -130,7 +130,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
     @queue.job(retry=AGAIN_SOON)
     async def blocking(ctx: Context, payload: dict[str, Any]) -> None:
-        """What no coroutine should do."""
+        """Blocks the event loop, as no coroutine should."""
         pen.write("start", ctx)
         time.sleep(payload["ms"] / 1000)  # its work
         pen.write("done", ctx)
@@ -146,7 +146,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
     @queue.job(retry=AGAIN_SOON)
     async def patient(ctx: Context) -> None:
-        """Waits on its first attempt until somebody stops it."""
+        """Waits on its first attempt until it is stopped."""
         pen.write("start", ctx)
         try:
             if ctx.attempt == 1:
@@ -194,7 +194,7 @@ def add_handlers(queue: Queue, pen: Pen) -> Queue:
 
 
 def _unlucky(ctx: Context) -> bool:
-    """Now and then, and another time not: a token is new with each claim."""
+    """Sometimes, by the token, which is new with each claim."""
     return random.Random(ctx._call.job.token).random() < 0.4
 
 
@@ -211,7 +211,7 @@ def _until_told(ctx: Context, pen: Pen) -> None:
 
 
 def in_own_process(ctx: Context, payload: dict[str, Any]) -> None:
-    """For `process=True`: found by its name in a process of its own."""
+    """For `process=True`: imported by name in a child process."""
     pen = Pen(payload["journal"], f"child-of-{os.getppid()}")
     pen.write("start", ctx)
     if payload.get("die") and ctx.attempt <= payload["die"]:

@@ -52,7 +52,7 @@ class Journal:
         path.touch()
 
     def entries(self, phase: str | None = None, since: int = 0) -> list[Entry]:
-        """All of this phase, or those that were written after the file had the size `since`."""
+        """All lines of this phase, or the ones written after the file had the size `since`."""
         with self.path.open("rb") as file:
             file.seek(since)
             text = file.read().decode()

@@ -48,7 +48,7 @@ class Proxy:
         self.cut_at = self.requests + nth
 
     def sever(self) -> None:
-        """Cut off every client at once; the server goes on with what it is doing and hears of it later."""
+        """Cut off all clients together; the server goes on with its work and notices later."""
         for wire in list(self._wires):
             wire.sever()
 

@@ -118,6 +118,6 @@ def _acknowledged(crew: Crew) -> set[str]:
 
 
 async def _batches(queue: Queue) -> Counter[str]:
-    """How many jobs of each batch there are."""
+    """How many jobs of each batch are stored."""
     rows = await query(queue, "SELECT CAST(j.payload AS text) FROM {jobs} j")
     return Counter(json.loads(row[0])["batch"] for row in rows)

@@ -25,7 +25,7 @@ def new_job(key: str | None = None, payload: str = "{}") -> NewJob:
 
 
 @pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name.lower())
-async def test_an_enqueue_that_is_answered_is_there_wherever_the_wire_was_cut(postgres_url: str, cut: Cut) -> None:
+async def test_an_answered_enqueue_is_stored_for_every_cut_of_the_wire(postgres_url: str, cut: Cut) -> None:
     async with Queue(postgres_url) as sober:
         first = new_job("taken")
         await sober.store.insert([first])
@@ -75,7 +75,7 @@ async def test_opening_a_queue_succeeds_or_says_that_the_store_is_unavailable(po
     assert unavailable > 3
 
 
-async def test_a_worker_goes_on_wherever_its_wire_was_cut(postgres_server: Any, tmp_path: Path) -> None:
+async def test_a_worker_goes_on_after_every_cut_of_its_wire(postgres_server: Any, tmp_path: Path) -> None:
     with postgres_server.database() as name:
         async with Proxy(postgres_server.url(name)).listening() as proxy:
             await scenario(proxy.url, tmp_path, sober_url=postgres_server.url(name))

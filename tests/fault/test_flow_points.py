@@ -1,6 +1,6 @@
 """kill -9 at the named points of a flow: parking, its answer, waking, tries of a step, requeue.
 
-Each write is there wholly or not at all, whatever was finished never runs again, and nothing is lost.
+Each write is stored completely or not at all, finished steps never run again, and nothing is lost.
 """
 
 from datetime import UTC, datetime
@@ -70,7 +70,7 @@ async def _each_ran_once(crew: Crew, queue: Queue, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("early", [True, False], ids=["before_parking", "after_parking"])
 async def test_an_answer(crew: Crew, queue: Queue, early: bool) -> None:
-    """It is stored with the waking of its job, or kept; who does not know whether it was may ask again."""
+    """The answer is stored with the waking of its job, or kept; a caller without a reply can send it again."""
     ids = []
     for crash in crashes("answer", seed=early):
         job = await queue.enqueue("asking", {})
@@ -98,7 +98,7 @@ async def _answered_before(queue: Queue, job_id: str) -> bool:
 
 
 async def test_waking(crew: Crew, queue: Queue) -> None:
-    """The one who looks after waits dies when a wait is over."""
+    """The process that ends waits dies when a wait is over."""
     ids = []
     for crash in crashes("wake"):
         job = await queue.enqueue("asking_briefly")
@@ -157,7 +157,7 @@ async def test_a_step_that_is_tried_again_later(crew: Crew, queue: Queue) -> Non
 
 
 async def _hurried(queue: Queue, ids: list[str]) -> bool:
-    """Nobody waits an hour for the next try."""
+    """The test does not wait an hour for the next try."""
     jobs = [await queue.get(id) for id in ids]
     for job in jobs:
         if job.status is Status.PENDING and job.run_at > datetime.now(UTC):

@@ -33,7 +33,7 @@ async def test_a_worker_frozen_past_its_lease_can_write_nothing_and_its_handlers
 
 
 async def _round(crew: Crew, queue: Queue, thawed: Path) -> list[Job]:
-    """Each of some workers is frozen with a job of its own; one that comes later takes them all over."""
+    """Several workers are frozen, each with one job; a later worker takes over all of them."""
     team = [crew.hire(slots=1, lease=f"{LEASE_MS}ms", no_maintenance=True) for _ in range(FROZEN_AT_ONCE)]
     jobs = [await queue.enqueue("frozen", {"thawed": str(thawed)}, max_attempts=2) for _ in team]
     ids = {job.id for job in jobs}

@@ -1,7 +1,7 @@
-"""Users with legal but costly filters beside everybody else, on a server that also runs jobs.
+"""Users with legal but costly filters next to all other users, on a server that also runs jobs.
 
-Searches have threads or connections of their own and are stopped after two seconds. A call that takes longer than that
-has waited for one.
+Searches have separate threads or connections and are stopped after two seconds. A call that takes longer than that has
+waited for one.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def attack(server: Served, token: str) -> tuple[Visitor, Visitor]:
 
 
 @pytest.mark.timeout(600)
-async def test_nobody_waits_for_the_searches_of_others(url: str, tmp_path: Path) -> None:
+async def test_no_caller_waits_for_the_searches_of_others(url: str, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     await fill(url)
     with served(tmp_path, url, "app:queue") as server:

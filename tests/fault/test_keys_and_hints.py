@@ -41,7 +41,7 @@ async def test_many_clients_with_the_same_keys_make_one_job_for_each(crew: Crew,
     print(f"\n{PROCESSES * CLIENTS_EACH} clients x {KEYS} keys: {len(ledger.jobs)} jobs")
 
 
-async def test_a_job_whose_hint_was_lost_is_found_by_polling(crew: Crew, queue: Queue) -> None:
+async def test_a_job_with_a_lost_hint_is_found_by_polling(crew: Crew, queue: Queue) -> None:
     """Fault 30: this worker hears nothing from other processes."""
     crew.hire(deaf=True, poll="300ms", lease="5s")
     await until(queue.store.workers, 60, crew.tails)
@@ -59,7 +59,7 @@ async def test_a_job_whose_hint_was_lost_is_found_by_polling(crew: Crew, queue: 
 async def test_workers_behind_pgbouncer_work_by_polling_and_survive_its_restart(
     pgbouncer_url: str, pgbouncer: PgBouncer, tmp_path: Path, zygote: Zygote
 ) -> None:
-    """Fault 29: in transaction mode there is no LISTEN, and a session belongs to nobody."""
+    """Fault 29: in transaction mode there is no LISTEN, and no client keeps a session."""
     crew = Crew(pgbouncer_url, tmp_path, zygote, pooled=True)
     try:
         async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:

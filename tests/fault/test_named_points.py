@@ -43,7 +43,7 @@ async def die(crew: Crew, command: str, crash: Crash, **options: Any) -> None:
 
 
 async def recover(crew: Crew, queue: Queue) -> Ledger:
-    """One healthy worker ends everything that the dead left behind."""
+    """One healthy worker finishes everything that the dead ones left behind."""
     crew.hire(lease=f"{LEASE_MS}ms", reap=f"{SWEEP_MS}ms")
 
     await until(lambda: nothing_live(queue), 60, crew.tails, every=0.05)
@@ -151,7 +151,7 @@ async def test_an_ending_is_written_wholly_or_not_at_all(crew: Crew, queue: Queu
         assert len(reclaimed) == (status == "processing")
 
 
-async def test_a_worker_killed_in_its_heartbeat_takes_nobody_with_it(crew: Crew, queue: Queue) -> None:
+async def test_a_worker_killed_in_its_heartbeat_harms_no_other(crew: Crew, queue: Queue) -> None:
     """Fault 8: the jobs of others are untouched."""
     calm = crew.hire(lease="5s", topics="slow", slots=20)
     slow = await queue.enqueue_many("slow", [{"ms": 3_000}] * 5, max_attempts=2)
@@ -191,7 +191,7 @@ async def test_a_batch_of_retention_is_deleted_wholly_or_not_at_all(crew: Crew, 
 
 
 async def _nothing_hangs_loose(queue: Queue) -> None:
-    """Everything belongs to a job that there is."""
+    """Every row belongs to an existing job."""
     for table in ("events", "keys", "outcomes", "notes", "members", "deadlines"):
         loose = (
             f"SELECT count(*) FROM {{{table}}} x "

@@ -1,6 +1,6 @@
 """A fault at the n-th store call of a worker and a client, for every n, before and after the commit.
 
-"After" is the nasty one: the claim, the ending or the enqueue has happened, and nobody was told.
+"After" is the hard case: the claim, the ending or the enqueue has happened, and its caller does not know.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ async def test_no_call_may_fail_in_a_way_that_breaks_an_invariant(fresh: Any) ->
 
 
 async def scenario(url: str, folder: Path, fault: Fault | None = None, sober_url: str | None = None) -> Calls:
-    """A client and a worker that go on in spite of the fault, and a sober look at what came of it."""
+    """A client and a worker that go on in spite of the fault, then an audit of the result without faults."""
     calls = Calls(fault)
     journal = Journal(folder / "journal")
     queue = add_handlers(FaultyQueue(url, calls.make), Pen(journal.path, "worker"))
@@ -95,7 +95,7 @@ async def scenario(url: str, folder: Path, fault: Fault | None = None, sober_url
         await queue.close()
         await audit(sober, journal, expected={job.id for job in jobs}, lost={"worker"})
         ends = Counter(str(job.status) for job in await sober.list(limit=100))
-        # Stopped, unless its lease was lost meanwhile and its next attempt was faster than the cancel.
+        # Stopped, unless its lease was lost in between and its next attempt was faster than the cancel.
         assert ends["completed"] >= len(jobs) - 1, ends
         assert ends["completed"] + ends["cancelled"] == len(jobs), ends
     return calls

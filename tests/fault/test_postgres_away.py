@@ -113,7 +113,7 @@ async def outlive(server: PostgresServer, kinds: list[str], jobs: int, folder: P
 
 
 async def _both_work(crew: Crew, client: Client) -> bool:
-    """Each has done something: one that is still starting when the server goes away would give up, and rightly so."""
+    """Each has done something, because one that is still starting when the server goes away rightly gives up."""
     await client.enqueue(1)
     return len({entry.pid for entry in crew.journal.entries("done")}) == 2
 
@@ -138,7 +138,7 @@ async def test_a_killed_server_comes_back_with_every_acknowledged_job(
 async def test_work_goes_on_soon_after_a_long_outage(
     own_postgres: PostgresServer, tmp_path: Path, zygote: Zygote
 ) -> None:
-    """Those who wait wait longer each time, but never so long that the figure is missed."""
+    """Waiting callers wait longer each time, but never so long that the target is missed."""
     with own_postgres.database() as name:
         crew = Crew(own_postgres.url(name), tmp_path, zygote)
         try:

@@ -57,7 +57,7 @@ async def test_sigterm_drains_then_gives_back_what_is_left_with_its_attempt(crew
 
 
 async def test_a_handler_that_swallows_its_cancel_does_not_keep_the_process(crew: Crew, queue: Queue) -> None:
-    """Faults 12 and 16: its job is given back, so it must not go on beside whoever runs it next."""
+    """Faults 12 and 16: its job is given back, so it must not go on while another worker runs it."""
     command = [sys.executable, "-m", "treadle", "worker", "tests.fault.stubborn_app:queue", "--drain", "100ms"]
     with subprocess.Popen([*command, "--db", crew.url], stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -77,7 +77,7 @@ async def _processing(job: Job) -> bool:
     return (await job.refresh()).status == "processing"
 
 
-async def test_a_second_sigterm_leaves_at_once_and_gives_the_jobs_back(crew: Crew, queue: Queue) -> None:
+async def test_a_second_sigterm_stops_immediately_and_gives_the_jobs_back(crew: Crew, queue: Queue) -> None:
     """Fault 13."""
     hand = crew.hire(slots=2, drain="60s", lease="1s")
     jobs = [await queue.enqueue("patient"), await queue.enqueue("threaded", {"ms": 60_000})]
@@ -106,7 +106,7 @@ def _hears(pid: int) -> bool:
 
 @pytest.mark.parametrize("topic", ["blocking", "beating"])
 async def test_a_slow_handler_keeps_its_lease(crew: Crew, queue: Queue, topic: str) -> None:
-    """Faults 15 and 17: by a thread of the worker's own if the handler blocks the loop, or by its heartbeats."""
+    """Faults 15 and 17: by the worker's keeper thread if the handler blocks the loop, or by its heartbeats."""
     crew.hire(lease="1s", topics=topic, no_maintenance=True)
     job = await queue.enqueue(topic, {"ms": 2_500})
     await started(crew, job)
@@ -116,7 +116,7 @@ async def test_a_slow_handler_keeps_its_lease(crew: Crew, queue: Queue, topic: s
     assert not ledger.events[job.id]
 
 
-async def test_a_poison_job_expires_and_uses_up_none_of_those_who_wait(crew: Crew, queue: Queue) -> None:
+async def test_a_poison_job_expires_and_uses_up_no_attempts_of_waiting_jobs(crew: Crew, queue: Queue) -> None:
     """Faults 18 and 19: it kills every worker that runs it, as a crash in C or the OOM killer would."""
     quick = await queue.enqueue_many("quick", [{}] * 300, max_attempts=3)
     poison = await queue.enqueue("deadly", {"when": "midway", "attempts": 99}, max_attempts=3)
@@ -130,7 +130,7 @@ async def test_a_poison_job_expires_and_uses_up_none_of_those_who_wait(crew: Cre
 
 
 async def _until_the_poison_is_gone(crew: Crew, queue: Queue, poison: Job, slots: int) -> None:
-    """A worker after the other, as a supervisor starts them."""
+    """One worker after another, as a supervisor starts them."""
     while not await _ended(queue, poison):
         crew.hire(lease="1s", reap="100ms", slots=slots)
         await until(lambda: not crew.alive or _ended(queue, poison), 60, crew.tails)
@@ -179,7 +179,7 @@ def _pid_of(crew: Crew, job: Job) -> int:
     return crew.journal.by_job("start")[job.id][0].pid
 
 
-async def test_a_handler_whose_process_is_killed_costs_one_attempt_and_not_the_worker(crew: Crew, queue: Queue) -> None:
+async def test_a_killed_handler_process_costs_one_attempt_and_not_the_worker(crew: Crew, queue: Queue) -> None:
     """Fault 19 with `process=True`: the way to run what may be killed for its memory."""
     hand = crew.hire(lease="5s")
     job = await queue.enqueue("in_own_process", {"journal": str(crew.journal.path), "die": 1}, max_attempts=3)

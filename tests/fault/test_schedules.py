@@ -29,7 +29,7 @@ async def queue(crew: Crew) -> Any:
 
 
 async def _due_now(queue: Queue, schedule_id: str) -> Schedule:
-    """A daily schedule whose slot is this very moment."""
+    """A daily schedule with its slot at this very moment."""
     now = await queue.store.now()
     schedule = Schedule(id=schedule_id, topic="quick", every_ms=86_400_000, created_ms=now - 86_400_000, next_ms=now)
     write = RecordWrite(KIND, schedule.id, schedule.id, body_of(schedule), now)

@@ -39,7 +39,7 @@ def path_of(url: str) -> Path:
 
 @contextlib.contextmanager
 def outsider(url: str) -> Iterator[sqlite3.Connection]:
-    """Somebody else's program on the same file, with none of our manners."""
+    """Another program on the same file that does not follow Treadle's locking."""
     connection = sqlite3.connect(path_of(url), isolation_level=None, timeout=30)
     try:
         yield connection
@@ -75,7 +75,7 @@ def _more_than(size: int, crew: Crew) -> bool:
     return crew.journal.size > size
 
 
-async def test_a_lock_held_longer_than_anybody_waits_is_told_and_retried(
+async def test_a_lock_held_longer_than_any_wait_is_reported_and_retried(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLITE_BUSY in every verb: StoreUnavailable for the caller, another try for the worker, no ending for the job."""
@@ -110,7 +110,7 @@ async def test_a_lock_held_longer_than_anybody_waits_is_told_and_retried(
         await in_order(queue)
 
 
-async def test_a_long_reader_keeps_nobody_from_writing_and_doctor_tells_of_it(
+async def test_a_long_reader_does_not_block_writers_and_doctor_reports_it(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "LARGE_WAL", 2_000_000)

@@ -1,8 +1,8 @@
 """Fault 31: power loss. The WAL ends at any frame, or in the middle of one; every acknowledged change is there.
 
 What is on the disk after a power loss is a prefix of the WAL that holds at least every frame of a commit that was
-answered (`synchronous=FULL` waits for the disk before it answers). So whatever prefix there is, opening it must give
-exactly the state after its last whole commit, no less and no more.
+answered (`synchronous=FULL` waits for the disk before it answers). So for every prefix, opening it must give exactly
+the state after its last whole commit, no less and no more.
 """
 
 import hashlib

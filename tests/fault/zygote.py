@@ -1,7 +1,7 @@
 """Starts processes of `tests.fault.app` in milliseconds: this one has imported everything and forks them.
 
-They are processes like any other. It reaps one only when asked how it ended, so until then its number belongs
-to nobody else and can be killed safely.
+They are processes like any other. It reaps one only when asked how it ended, so until then its number
+is not reused and can be killed safely.
 """
 
 from __future__ import annotations

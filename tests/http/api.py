@@ -1,4 +1,4 @@
-"""A client for tests: it calls as whom the test says, and knows the people."""
+"""A client for tests that can call as any of its accounts."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -17,7 +17,7 @@ QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
 class Api:
-    """`await api.post("/api/jobs/enqueue", json=…)` calls as the superuser, `as_="ann"` as a user, None as nobody."""
+    """`await api.post("/api/jobs/enqueue", …)` calls as the superuser, `as_="ann"` as a user, None without a token."""
 
     def __init__(self, queue: Queue, client: httpx.AsyncClient, accounts: Accounts) -> None:
         self.queue = queue
@@ -28,7 +28,7 @@ class Api:
         self.tokens: dict[str, str] = {}
 
     async def meet(self) -> None:
-        """Who is there; they join if nobody is."""
+        """Get a token for every account; create the accounts if there are none."""
         if not await self.accounts.superuser_exists():
             await join(self.accounts)
         for collection in (SUPERUSERS, USERS):
@@ -85,7 +85,7 @@ async def join(accounts: Accounts) -> None:
 
 
 async def joined(url: str) -> None:
-    """A database where they have accounts."""
+    """A database with these accounts."""
     async with Queue(url) as queue:
         await join(Accounts(queue.store, passwords=Passwords(QUICK)))
 
@@ -103,7 +103,7 @@ async def opened(url: str, **options: Any) -> AsyncIterator[Api]:
 
 
 def failure(answer: httpx.Response) -> tuple[int, str]:
-    """Status and code of an answer that is not a success, its shape checked."""
+    """Status and code of an error response, after a check of its shape."""
     body = answer.json()
     assert set(body) == {"status", "code", "message", "data"}, body
     assert body["status"] == answer.status_code

@@ -15,7 +15,7 @@ TEMPLATE = "http_template"
 
 @pytest.fixture
 def sqlite_url(people_file: Path, tmp_path: Path) -> str:
-    """A copy of a file where everybody has an account already, which is cheaper."""
+    """A copy of a file that already has all accounts, which is faster than creating them."""
     shutil.copyfile(people_file, tmp_path / "jobs.db")
     return f"sqlite:///{tmp_path}/jobs.db"
 
@@ -47,6 +47,6 @@ async def api(url: str) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def sqlite_api(sqlite_url: str) -> AsyncIterator[Api]:
-    """For what no store has a part in."""
+    """For tests that do not depend on the store."""
     async with opened(sqlite_url) as api:
         yield api

@@ -1,6 +1,6 @@
 """Schemathesis against a running server, guided to where the interesting things are.
 
-By itself it would ask for jobs that are not there. The guide puts ids of real jobs, in every state, into most of the
+By itself it would ask for jobs that don't exist. The guide puts ids of real jobs, in every state, into most of the
 requests, and tokens of claimed ones, and words of the filter language.
 """
 
@@ -66,7 +66,7 @@ class Report:
 
 
 def fuzz(guide: Guide, *, requests: int, seed: int, exhaustive: bool = False) -> Report:
-    """So many requests at least, where the guide leads; `exhaustive`: every case that the document implies, first."""
+    """At least this many requests along the guide; `exhaustive`: first every case that the document implies."""
     with guide.leading():
         document = guide.document()
         report = Report(
@@ -140,7 +140,7 @@ def _add(event: events.ScenarioFinished, report: Report) -> None:
 
 
 class Guide:
-    """Turns two of three requests towards something that is there; the third stays as it was made up."""
+    """Points two of three requests at existing jobs; the third stays as generated."""
 
     def __init__(self, url: str, root: str, token: str | None) -> None:
         self.url = url
@@ -154,7 +154,7 @@ class Guide:
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
-        """As long as this lasts, whatever schemathesis asks comes by here."""
+        """While this lasts, every request of schemathesis passes through here."""
 
         @schemathesis.hook
         def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
@@ -213,7 +213,7 @@ class Guide:
             self.open_the_api()
 
     def open_the_api(self) -> None:
-        """Rules that let users at their own jobs; the anonymous stay outside. Nothing is stale."""
+        """Rules that give users access to their own jobs, and anonymous callers to none. Nothing is stale."""
         jobs = {
             "enqueue_rule": "@request.auth.id != ''",
             "manage_rule": "createdBy = @request.auth.id || scopeId = @request.query.scopeId",
@@ -252,17 +252,17 @@ class Guide:
         return self._jobs[number % len(self._jobs)]
 
     def _schedule(self) -> str:
-        """Each time another one: some requests delete it."""
+        """A new one each time, because some requests delete it."""
         made: dict[str, Any] = self._call("POST", "/api/schedules", {"topic": TOPIC, "cron": "0 9 1 1 *"})
         return str(made["id"])
 
     def _operation(self) -> str:
-        """Each time another one: some requests stop it."""
+        """A new one each time, because some requests stop it."""
         body = {"action": "cancel", "filter": "topic = 'no_such_topic'", "background": True}
         return str(self._call("POST", "/api/jobs/bulk", body)["operationId"])
 
     def _wait(self, case: Case) -> None:
-        """A job whose step waits for an answer."""
+        """A job with a step that waits for an answer."""
         case.path_parameters["id"] = self._enqueue(1, topic=FLOW)[0]
         if "step" in case.path_parameters:
             case.path_parameters["step"] = STEP

@@ -1,4 +1,4 @@
-"""A real server on loopback, in a thread or in a process of its own, and readers of its streams."""
+"""A real server on loopback, in a thread or in a separate process, and readers of its streams."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Reader:
         return None
 
     async def take(self, count: int, name: str | None = None) -> list[Event]:
-        """The next so many (of this name), all those between them too; pings are nothing."""
+        """The next events up to this many (of this name), with all others in between; pings are skipped."""
         found: list[Event] = []
         while sum(name in (None, one.name) for one in found) < count:
             event = await self.next()
@@ -134,7 +134,7 @@ async def reading(client: httpx.AsyncClient, path: str, **headers: str) -> Async
 
 @contextlib.asynccontextmanager
 async def server_process(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A server in a process of its own: (process, its address)."""
+    """A server in a separate process: (process, its address)."""
     command = [sys.executable, "-m", "tests.http.live", url]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout

@@ -1,4 +1,4 @@
-"""`treadle serve` in a process of its own, for tests that talk to it as strangers do."""
+"""`treadle serve` in a separate process, for tests that talk to it as outside clients do."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Served:
 
 @contextlib.contextmanager
 def served(folder: Path, database: str, *words: str, **environment: str) -> Iterator[Served]:
-    """Stopped as an operator stops it, and it must have stopped well."""
+    """Stopped the way an operator stops it; it must exit cleanly."""
     treadle, log = Command(folder, database), folder / "serve.log"
     command = [TREADLE, "serve", *words, "--port", "0", "--db", database]
     with log.open("w") as lines:

@@ -121,7 +121,7 @@ async def test_figures_and_bulk_are_of_ones_own_jobs(api: Api) -> None:
     assert await api.queue.count(status="pending") == 1
 
 
-async def test_the_anonymous_do_not_own_what_nobody_owns(api: Api) -> None:
+async def test_anonymous_callers_do_not_own_jobs_without_an_owner(api: Api) -> None:
     await api.queue.enqueue("mail")  # createdBy is null
     await api.rules(manage_rule=OWN)
     listed = await api.get("/api/jobs", as_=None)
@@ -232,7 +232,7 @@ async def test_a_bad_rule_is_refused_and_the_old_one_stays(api: Api, rule: str) 
 
 
 @pytest.mark.parametrize("token", ["nonsense", "Bearer x.y.z", "Basic cm9vdDpyb290", "Token abc", "x" * 100_000])
-async def test_a_bad_token_is_401_whatever_the_rule_says(api: Api, token: str) -> None:
+async def test_a_bad_token_is_401_under_every_rule(api: Api, token: str) -> None:
     await api.rules(enqueue_rule="true", manage_rule="true")
     for path in ("/api/jobs", "/api/health", "/api/settings", "/api/topics", "/api/openapi.json", "/metrics"):
         answer = await api.get(path, as_=None, headers={"Authorization": token})
@@ -346,7 +346,7 @@ async def test_a_rule_sees_a_change_whichever_way_it_is_said(sqlite_api: Api) ->
         assert await status(sqlite_api, "POST", f"{path}/requeue{query}", "ann", body) == 403
 
 
-async def test_a_body_that_cannot_be_read_lets_nobody_in(sqlite_api: Api) -> None:
+async def test_an_unreadable_body_is_refused(sqlite_api: Api) -> None:
     await sqlite_api.rules(enqueue_rule="@request.body.payload.size <= 10")
     for content in (b"{", b"[]", b'{"jobs": 5}', b'{"jobs": [5]}'):
         for path in ("/api/jobs/enqueue", "/api/jobs/enqueue-many"):

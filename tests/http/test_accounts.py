@@ -38,7 +38,7 @@ async def test_a_wrong_password_and_an_unknown_user_read_the_same(api: Api) -> N
     assert wrong.content == unknown.content
 
 
-async def test_an_old_token_does_not_keep_anybody_from_signing_in(api: Api) -> None:
+async def test_an_old_token_does_not_prevent_signing_in(api: Api) -> None:
     headers = {"Authorization": "expired.or.broken"}
     answer = await api.post(USERS, {"identity": "ann@example.com", "password": PASSWORD}, as_=None, headers=headers)
     assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""What clients send by mistake or on purpose: a plain refusal, nothing half-stored."""
+"""What clients send by mistake or on purpose is refused plainly, and nothing is stored in part."""
 
 import gzip
 import json

@@ -119,7 +119,7 @@ async def test_every_attempt_names_its_worker_and_its_error(
     events = (await api.get(f"/api/jobs/{job['id']}/events")).json()["items"]
     of_attempts = [one for one in events if one["type"] not in ("job:enqueued", "job:cancelling")]
     if not worker or end is cancelled_while_it_waits_for_a_retry:
-        of_attempts = of_attempts[:-1]  # nobody had it
+        of_attempts = of_attempts[:-1]  # no worker had it
     assert bool(of_attempts) == worker
     assert {one["metadata"].get("worker") for one in of_attempts} <= {"hands"}, events
     errors = [(one["metadata"]["errorType"], one["metadata"]["error"]) for one in events if "error" in one["metadata"]]

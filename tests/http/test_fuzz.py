@@ -1,4 +1,4 @@
-"""Whatever a client sends, the answer is one that the OpenAPI document tells of."""
+"""For everything a client sends, the answer is one that the OpenAPI document describes."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ def token_of(caller: str, server: Served) -> str | None:
 
 
 async def prepare(url: str) -> None:
-    """What no request can make: a template, a flow, a worker."""
+    """What requests can't create: a template, a flow, a worker."""
     queue = Queue(url)
     queue.register(TEMPLATE, lambda payload: None)
     queue.flow(FLOW).external(STEP)

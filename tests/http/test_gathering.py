@@ -28,11 +28,11 @@ class Shelf:
 
 
 async def started() -> None:
-    """Everybody has run until they wait, and the read for those who came by now has begun."""
+    """All callers have run until they wait, and the read for the ones so far has begun."""
     await give_way(5)
 
 
-async def test_one_that_is_alone_is_read_at_once() -> None:
+async def test_a_lone_read_runs_immediately() -> None:
     shelf = Shelf()
     shelf.gate.set()
     gathered = Gathered(shelf.read)
@@ -41,7 +41,7 @@ async def test_one_that_is_alone_is_read_at_once() -> None:
     assert shelf.asked == [["a", "missing"], ["b"]]
 
 
-async def test_those_who_come_at_once_or_during_a_read_are_read_together_each_key_once() -> None:
+async def test_concurrent_callers_and_those_during_a_read_are_read_together_each_key_once() -> None:
     shelf = Shelf()
     gathered = Gathered(shelf.read)
     first = [asyncio.create_task(gathered(keys)) for keys in (["a"], ["a", "b"])]
@@ -66,7 +66,7 @@ async def test_what_a_caller_gets_was_read_after_it_asked() -> None:
     assert await late == [100]
 
 
-async def test_an_error_reaches_everybody_in_the_group_and_nobody_after_it() -> None:
+async def test_an_error_reaches_all_of_the_group_and_no_later_caller() -> None:
     shelf = Shelf()
     gathered = Gathered(shelf.read)
     calls = [asyncio.create_task(gathered([key])) for key in ("a", "a", "b")]
@@ -78,7 +78,7 @@ async def test_an_error_reaches_everybody_in_the_group_and_nobody_after_it() -> 
     assert await gathered(["a"]) == [1]
 
 
-async def test_who_gives_up_takes_nobody_along() -> None:
+async def test_a_caller_that_gives_up_does_not_affect_the_others() -> None:
     shelf = Shelf()
     gathered = Gathered(shelf.read)
     first = asyncio.create_task(gathered(["a"]))

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: enqueue, look, steer."""
+"""Jobs over HTTP: enqueue, inspect, control."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -343,7 +343,7 @@ async def test_a_running_job_is_not_deleted_and_a_completed_one_only_with_force(
     assert (await api.delete(f"/api/jobs/{job.id}?force=true")).status_code == 204
 
 
-# -- many at once ------------------------------------------------------------------------------------
+# -- many together ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

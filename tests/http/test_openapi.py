@@ -78,7 +78,7 @@ def test_its_schemas_are_valid_and_all_are_used() -> None:
         resolved(reference)
 
 
-def test_every_route_is_in_it_but_those_that_are_hidden() -> None:
+def test_every_route_is_in_it_except_hidden_ones() -> None:
     found = [route for route in ROUTES if isinstance(route, APIRoute)]
     routes = {(method, route.path_format) for route in found for method in route.methods or ()}
     assert {(method.upper(), path) for method, path in operations()} == routes - HIDDEN
@@ -92,7 +92,7 @@ def test_operations_have_names_of_their_own() -> None:
     assert all(name.isalpha() for name in names), names
 
 
-async def test_anybody_can_read_it(sqlite_api: Api) -> None:
+async def test_it_is_public(sqlite_api: Api) -> None:
     answer = await sqlite_api.get("/api/openapi.json", as_=None)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert answer.json() == {**document(), "servers": [{"url": "/"}]}

@@ -20,7 +20,7 @@ from treadle.queue.operations import Operation, Operations
 
 
 async def entries(api: Api) -> Sequence[AuditEntry]:
-    """All but the settings that tests change, oldest first."""
+    """All entries except for settings that tests change, oldest first."""
     return list(reversed(await AuditLog(api.queue).newest(100)))
 
 

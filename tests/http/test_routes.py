@@ -1,4 +1,4 @@
-"""Every route, called by everybody: none is open that should not be, nobody reaches what is another's."""
+"""Every route, called by every kind of caller: none is open by mistake, and no caller reaches another's jobs."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ async def call(api: Api, method: str, path: str, job_id: str, as_: str | None) -
     return await api.request(method.upper(), filled(path, job_id), as_=as_, **options)
 
 
-async def test_nobody_gets_in_without_a_token(sqlite_api: Api) -> None:
+async def test_every_route_but_the_open_ones_needs_a_token(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
     for method, path in routes():
         if (method, path) not in OPEN:
@@ -63,7 +63,7 @@ async def test_a_user_whom_no_rule_lets_in(sqlite_api: Api) -> None:
                 assert failure(answer)[0] == 403, (who, method, path, answer.text)
 
 
-async def test_somebody_elses_job_is_not_there(sqlite_api: Api) -> None:
+async def test_another_users_job_is_404(sqlite_api: Api) -> None:
     await sqlite_api.rules(enqueue_rule="@request.auth.id != ''", manage_rule="createdBy = @request.auth.id")
     hers = await sqlite_api.enqueue(as_="ann")
     before = (await sqlite_api.queue.get(hers["id"])).as_json()
@@ -117,7 +117,7 @@ async def test_pages_of_other_origins_can_read_what_is_wrong(sqlite_api: Api) ->
     assert all(answer.headers["access-control-allow-origin"] == "*" for answer in answers)
 
 
-async def test_whose_pages_may_call_is_a_setting(sqlite_url: str) -> None:
+async def test_the_origins_that_may_call_are_a_setting(sqlite_url: str) -> None:
     async with opened(sqlite_url, cors_origins="https://app.example") as api:
         for origin, allowed in (("https://app.example", True), ("https://page.example", False)):
             for method in ("GET", "OPTIONS"):
@@ -130,7 +130,7 @@ async def test_whose_pages_may_call_is_a_setting(sqlite_url: str) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_an_error_that_nobody_expected(sqlite_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error(sqlite_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a secret")
 
@@ -145,7 +145,7 @@ async def test_an_error_that_nobody_expected(sqlite_api: Api, monkeypatch: pytes
         assert "secret" not in answer.text
 
 
-async def test_a_path_of_its_own_is_no_id(sqlite_api: Api) -> None:
+async def test_a_fixed_path_is_no_id(sqlite_api: Api) -> None:
     """`/api/jobs/{id}` goes past the framework, `/api/jobs/stats` does not."""
     assert "successRate" in (await sqlite_api.get("/api/jobs/stats")).json()
     wrong = await sqlite_api.get("/api/jobs/enqueue")

@@ -1,4 +1,4 @@
-"""Searches that cost much: stopped in time, and nobody else's business."""
+"""Expensive searches: stopped in time, without delaying other callers."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ async def test_a_slow_filter_is_refused_and_says_what_to_narrow(api: Api) -> Non
     assert failure(await api.get("/api/jobs/stats", as_="ann")) == (400, "query_too_slow")
 
 
-async def test_nobody_waits_for_somebody_elses_slow_filters(api: Api) -> None:
+async def test_no_caller_waits_for_anothers_slow_filters(api: Api) -> None:
     await fill(api)
     await api.rules(enqueue_rule="@request.auth.id != ''", manage_rule="@request.auth.id != ''")
     slow = [asyncio.create_task(api.get("/api/jobs", params={"filter": SLOW}, as_="ann")) for _ in range(4)]
@@ -85,7 +85,7 @@ async def test_a_filter_over_payloads_says_how_far_it_looked(api: Api, monkeypat
     assert answer.json()["changed"] == 3
 
 
-async def test_jobs_that_fail_again_at_once_do_not_end_a_bulk_change(api: Api, monkeypatch: Any) -> None:
+async def test_jobs_that_fail_again_immediately_do_not_end_a_bulk_change(api: Api, monkeypatch: Any) -> None:
     monkeypatch.setattr("treadle.queue.bulk.BATCH", 10)
     jobs = await api.queue.enqueue_many("a", [{}] * 55)
     for claimed in await api.hands.claim("a"):

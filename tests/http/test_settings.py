@@ -1,4 +1,4 @@
-"""`/api/settings`: what operators decide at run time, and who obeys."""
+"""`/api/settings`: what operators change at run time, and which processes follow."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ async def test_what_is_not_given_stays(api: Api) -> None:
     assert await change(api, jobs=None, retention=None, webhooks=None) == found
 
 
-async def test_two_who_save_at_once_both_have_their_say(api: Api, url: str) -> None:
+async def test_two_concurrent_changes_are_both_saved(api: Api, url: str) -> None:
     async with opened(url) as other:
         await asyncio.gather(
             change(api, jobs={"manage_rule": "true"}),
@@ -171,7 +171,7 @@ async def test_a_bad_rule_keeps_retention_as_it_was(api: Api) -> None:
     assert await settings(api) == DEFAULTS
 
 
-async def test_whoever_saves_sees_at_once_what_is_stale(api: Api) -> None:
+async def test_the_server_that_saves_applies_the_retention_immediately(api: Api) -> None:
     job = await _done(api)
     assert job["staleAt"] is None
     assert await _stale(api) == []

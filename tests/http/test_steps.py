@@ -145,8 +145,8 @@ async def test_a_flow_is_never_claimed_over_http(api: Api) -> None:
         ]
 
 
-async def test_a_flow_whose_topic_was_a_plain_one_is_put_back(api: Api) -> None:
-    """Or is one again by now: what counts is whether the job has declared steps."""
+async def test_a_flow_on_a_topic_that_was_plain_is_put_back(api: Api) -> None:
+    """Or is plain again by now; what counts is whether the job has declared steps."""
     job, plain = await declared(api).enqueue({}), await api.enqueue()
     del api.queue.handlers["approval"]
     api.queue.register("approval", lambda: None)

@@ -38,7 +38,7 @@ async def queue(url: str) -> AsyncIterator[Queue]:
 
 @pytest.fixture
 async def sqlite_queue(sqlite_url: str) -> AsyncIterator[Queue]:
-    """For what no store has a part in."""
+    """For tests that do not depend on the store."""
     async with Queue(sqlite_url) as queue:
         yield queue
 
@@ -106,7 +106,7 @@ async def test_the_answer_is_for_streams(client: httpx.AsyncClient) -> None:
         assert headers["x-accel-buffering"] == "no"
 
 
-async def test_whatever_happens_is_told_in_order_and_once(client: httpx.AsyncClient, queue: Queue) -> None:
+async def test_every_event_is_sent_once_and_in_order(client: httpx.AsyncClient, queue: Queue) -> None:
     hands = Hands(queue)
     done: dict[str, list[str]] = defaultdict(list)
 
@@ -307,8 +307,31 @@ async def test_a_snapshot_comes_first(client: httpx.AsyncClient, queue: Queue) -
         assert (event.name, event.job_id) == ("job:cancelled", jobs[1].id)
 
 
+async def test_a_snapshot_holds_the_newest_jobs_up_to_4_mib(client: httpx.AsyncClient, queue: Queue) -> None:
+    jobs = [await queue.enqueue("mail", {"n": n, "text": "x" * 900_000}) for n in range(6)]
+    async with reading(client, f"{STREAM}?snapshot=true") as reader:
+        (snapshot,) = await reader.take(1)
+        assert snapshot.data["truncated"] is True
+        assert [one["id"] for one in snapshot.data["jobs"]] == [job.id for job in jobs[:-5:-1]]
+        await queue.cancel(jobs[0].id)
+        assert (await reader.take(1))[0].job_id == jobs[0].id
+
+
+async def test_a_snapshot_holds_1000_jobs(client: httpx.AsyncClient, queue: Queue) -> None:
+    jobs = await queue.enqueue_many("mail", [{}] * 1000)
+    async with reading(client, f"{STREAM}?snapshot=true") as reader:
+        (snapshot,) = await reader.take(1)
+        assert (len(snapshot.data["jobs"]), "truncated" in snapshot.data) == (1000, False)
+    newest = await queue.enqueue("mail")
+    async with reading(client, f"{STREAM}?snapshot=true") as reader:
+        (snapshot,) = await reader.take(1)
+        found = {one["id"] for one in snapshot.data["jobs"]}
+        assert (len(found), newest.id in found, snapshot.data["truncated"]) == (1000, True, True)
+        assert jobs[0].id not in found
+
+
 async def test_a_snapshot_and_its_events_add_up(client: httpx.AsyncClient, queue: Queue) -> None:
-    """Whenever somebody comes, what he is told leads to how it ends: no gap, no double."""
+    """A reader that joins at any time sees events that lead to the end state: no gap, no duplicate."""
     hands = Hands(queue)
 
     async def work() -> None:
@@ -406,7 +429,7 @@ async def users(queue: Queue, client: httpx.AsyncClient, rule: str) -> tuple[Acc
     return accounts, tokens, {name: account.id for name, account in made.items()}
 
 
-async def test_nobody_without_a_rule(client: httpx.AsyncClient, live: LiveServer, queue: Queue) -> None:
+async def test_without_a_rule_only_superusers(client: httpx.AsyncClient, live: LiveServer, queue: Queue) -> None:
     job = await queue.enqueue("mail")
     _, tokens, _ = await users(queue, client, "")
     for path in (STREAM, f"/api/jobs/{job.id}/stream"):
@@ -441,7 +464,7 @@ async def test_everybody_hears_of_their_own_jobs_only(
             ]
 
 
-async def test_what_is_no_longer_known_of_a_deleted_job_lets_nobody_see_it(
+async def test_a_rule_over_unknown_fields_hides_a_deleted_job(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue
 ) -> None:
     _, tokens, _ = await users(queue, client, "payload.secret != true || topic = 'open'")

@@ -1,4 +1,4 @@
-"""What a request says twice, or in words that mean nothing here: refused, never ignored."""
+"""Repeated and unknown parameters and fields are refused, never ignored."""
 
 import gzip
 import json
@@ -53,7 +53,7 @@ async def test_who_may_not_ask_is_not_told_what_is_wrong(sqlite_api: Api) -> Non
             assert failure(answer)[0] == 401, (method, path)
 
 
-async def test_a_rule_may_ask_for_parameters_of_its_own(api: Api) -> None:
+async def test_a_rule_may_use_its_own_parameters(api: Api) -> None:
     await api.rules(manage_rule="@request.query.secret = 'open sesame'")
     assert (await api.get("/api/jobs?secret=open sesame", as_=None)).status_code == 200
     assert failure(await api.get("/api/jobs?secret=no", as_=None)) == (401, "unauthorized")
@@ -82,6 +82,24 @@ async def test_the_right_word_is_named(sqlite_api: Api, body: dict[str, Any], fi
 async def test_the_right_parameter_is_named(sqlite_api: Api) -> None:
     answer = await sqlite_api.get("/api/jobs?job_type=mail")
     assert "write topic" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"topic": "Mail"}, "topic: use lower-case letters, digits, _ and dots"),
+        ({"topic": "mail", "payload": []}, "payload: Input should be an object"),
+    ],
+)
+async def test_a_refused_field_is_explained_in_words(sqlite_api: Api, body: dict[str, Any], message: str) -> None:
+    answer = await sqlite_api.post("/api/jobs/enqueue", body)
+    assert failure(answer) == (400, "invalid_input")
+    assert answer.json()["message"] == message
+
+
+async def test_a_refused_parameter_is_explained_in_words(sqlite_api: Api) -> None:
+    answer = await sqlite_api.get("/api/jobs?topic=Mail")
+    assert answer.json()["message"] == "topic: use lower-case letters, digits, _ and dots"
 
 
 async def test_pocketbase_clients_may_send_more(sqlite_api: Api) -> None:
@@ -189,7 +207,7 @@ async def test_who_has_not_signed_in_sends_little(sqlite_api: Api, path: str) ->
     assert failure(answer) == (415, "unsupported_encoding")
 
 
-async def test_nobody_unknown_unfolds_a_body(sqlite_api: Api) -> None:
+async def test_anonymous_callers_cannot_send_gzip(sqlite_api: Api) -> None:
     await sqlite_api.rules(enqueue_rule="true")
     body = gzip.compress(b'{"topic": "mail", "payload": {"x": [' + b"0," * 1_000_000 + b"0]}}")
     zipped = {**JSON, "Content-Encoding": "gzip"}
@@ -203,7 +221,7 @@ async def test_nobody_unknown_unfolds_a_body(sqlite_api: Api) -> None:
 
 
 @pytest.mark.parametrize("rule", ["", "true", "@request.body.payload.secret = 'x'"])
-async def test_no_route_reads_a_large_or_folded_body_of_somebody_unknown(
+async def test_no_route_reads_a_large_or_gzipped_body_of_an_anonymous_caller(
     sqlite_api: Api, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     job = await sqlite_api.enqueue()

@@ -159,7 +159,7 @@ async def test_a_switch_that_stands(api: Api) -> None:
     ],
     ids=str,
 )
-async def test_a_payload_is_checked_wherever_it_comes_from(
+async def test_a_payload_is_checked_on_every_way_in(
     api: Api, with_handler: bool, payload: dict[str, Any], path: str
 ) -> None:
     await save(api)

@@ -1,4 +1,4 @@
-"""Workers outside: claim, report, lose."""
+"""External workers: claim jobs, report on them, lose them."""
 
 import asyncio
 from datetime import datetime

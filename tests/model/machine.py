@@ -64,7 +64,7 @@ LIMITS = {"g1": 1, "g2": 2, "g3": 2}
 # Under keys that jobs of the other topics don't use: while a user's transaction is open, it alone has to do with them.
 SET_APART = "orders"
 STEPS = (("fetch", ""), ("approve", ""), ("page", "1"), ("page", "2"))
-"""The first two are those that a flow declares; a handler makes pages."""
+"""The first two are declared by a flow; a handler makes pages."""
 WAITS = (("approve", ""), ("approve", ""), ("page", "1"), ("page", "2"))
 LARGE = '"' + "x" * 5_000 + '"'
 """A result that is kept apart from its step."""
@@ -122,7 +122,7 @@ class Lockstep(RuleBasedStateMachine):
     # failing run is shortened by leaving steps out.
     @rule(random=st.randoms(use_true_random=True))
     def step(self, random: Random) -> None:
-        """One action, by its weight among those that can do something now."""
+        """One action, chosen by weight among the ones that can do something now."""
         action = weighted(random, self._possible_beside(self.user) if self.user else self._possible())
         getattr(self, action)(random)
 
@@ -195,7 +195,7 @@ class Lockstep(RuleBasedStateMachine):
         return labels[-1] if random.random() < 0.6 else random.choice(labels)
 
     def _moment(self) -> int:
-        """A few milliseconds of its own for each instant, so that no two jobs are due at the same time."""
+        """A different few milliseconds for each instant, so that no two jobs are due at the same time."""
         return next(self.offsets)
 
     # -- asking both ---------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Lockstep(RuleBasedStateMachine):
         return plan
 
     def _insert(self, batch: Sequence[dict[str, Any]], atomic: bool) -> None:
-        if self.user:  # no time passes, so each job needs an instant of its own
+        if self.user:  # no time passes, so each job needs a different instant
             batch = [{"delay": 0} | plan for plan in batch]
         now = time.time_ns() // 1_000_000
         made = [self._new(dict(plan), now) for plan in batch]
@@ -308,7 +308,7 @@ class Lockstep(RuleBasedStateMachine):
         self.ask("    begun", user.expected, lambda _, side: user.begin(side), only=self.pair.postgres)
 
     def run_into_it(self, random: Random) -> None:
-        """Somebody else wants a key that the open transaction has taken: who is in a hurry gets an error."""
+        """Another caller wants a key that the open transaction has taken: a caller that can't wait gets an error."""
         assert self.user
         theirs = random.choice([one for one in self.user.made if one.idempotency_key])
         mine = theirs._replace(id=UNKNOWN, dedupe_key=None, limit=None, delay_ms=0, expires_in_ms=None)
@@ -421,7 +421,7 @@ class Lockstep(RuleBasedStateMachine):
     def _settle(self, chosen: set[int], random: Random) -> None:
         reports = {i: self._report(self.hands[i], random) for i in sorted(chosen)}
         expected: dict[int, bool] = {}
-        for lease in self.leases:  # each has a transaction of its own
+        for lease in self.leases:  # each has a separate transaction
             for i, (hand, outcome, ran) in reports.items():
                 if hand.lease == lease:
                     expected[i] = self.model.settle(hand.id, hand.token, hand.lease, outcome, ran=ran)
@@ -439,7 +439,7 @@ class Lockstep(RuleBasedStateMachine):
 
     def _report(self, hand: Hand, random: Random) -> Report:
         job = self.model.jobs.get(hand.id)
-        # Whoever has told of a start knows how long it ran; and nobody acknowledges what he was not asked.
+        # A worker that reported a start knows how long it ran, and none acknowledges a cancel without a request.
         ran = random.random() < 0.5 or (job is not None and job.started)
         asked = job is not None and job.cancel_at is not None and job.token == hand.token
         match weighted(random, OUTCOMES):

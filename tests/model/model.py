@@ -38,7 +38,7 @@ class ModelJob:
     ended_as: str | None = None
     ended_at: int | None = None
     settled_by: int | None = None
-    """The token whose owner reported the end."""
+    """The token of the owner that reported the end."""
     result: str | None = None
     error: tuple[str, str] | None = None
     events: list[tuple[str, str | None, str | None]] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Model:
         self.left: set[str] = set()
         """Keys under which a job has stopped running in this step."""
         self.wakes: set[str] = set()
-        """Keys under which a job left the queue without having run: `advance` and whoever steers a job look at them."""
+        """Keys under which a job left the queue without having run: `advance` and every steering call look at them."""
         self.replaced: list[tuple[str, str]] = []
         """Running jobs that a user's transaction replaced, with the reason: the next `advance` asks them to stop."""
 
@@ -405,7 +405,7 @@ class Model:
     # -- moving jobs ---------------------------------------------------------------------------
 
     def advance(self) -> tuple[int, set[tuple[str, str]]]:
-        """How many jobs are due now, and those that expired."""
+        """How many jobs are due now, and which ones expired."""
         due = [job for job in self.jobs.values() if job.place == "later" and job.run_at <= self.now]
         due += [job for job in self.jobs.values() if job.place == "parked" and job.flow.overdue(self.now)]
         for job in due:

@@ -80,7 +80,7 @@ class ModelSteps:
     # -- again -----------------------------------------------------------------------------------
 
     def chosen(self, mode: str, name: str | None, completed: bool) -> list[Step]:
-        """Those that a requeue repeats."""
+        """The steps that a requeue repeats."""
         if mode == "from":
             return self._from(name)
         return [step for step, one in self.steps.items() if mode == "all" or completed or one.state != "completed"]

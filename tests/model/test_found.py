@@ -50,7 +50,7 @@ async def read(store: Store, id: str) -> Job:
     return found
 
 
-async def test_an_overdue_job_does_not_count_among_those_that_a_claim_asks_for(store: Store, lease: int) -> None:
+async def test_an_overdue_job_does_not_count_towards_the_limit_of_a_claim(store: Store, lease: int) -> None:
     await store.insert([job(FIRST, priority=75, expires_at=1), job(SECOND)])
     assert [one.id for one in await claim(store, lease, 1)] == [SECOND]
 
@@ -69,7 +69,7 @@ async def test_a_job_that_was_requeued_after_its_deadline_can_be_claimed(store: 
 
 
 async def test_one_callers_bad_payload_does_not_refuse_the_next_caller_with_the_same_key(store: Store) -> None:
-    """The intake puts callers who know nothing of each other into one batch."""
+    """The intake puts independent callers into one batch."""
     await store.insert([job(FIRST, '{"v":1}', idempotency_key="k")])
     wrong, right = job(SECOND, '{"v":2}', idempotency_key="k"), job(THIRD, '{"v":1}', idempotency_key="k")
     answers = await store.insert([wrong, right], atomic=False)
@@ -120,7 +120,7 @@ async def test_a_requeued_job_shows_no_error_of_its_former_life(store: Store, le
     assert (await read(store, FIRST)).last_error is None
 
 
-async def test_what_may_complete_once_is_not_requeued_beside_its_completed_twin(store: Store, lease: int) -> None:
+async def test_a_non_repeatable_job_is_not_requeued_after_its_twin_completed(store: Store, lease: int) -> None:
     once: dict[str, Any] = {"dedupe_key": "d", "repeatable": False}
     for id, outcome in ((FIRST, Failed("Fail: no", "Fail")), (SECOND, Completed())):
         await store.insert([job(id, **once)])
@@ -132,7 +132,7 @@ async def test_what_may_complete_once_is_not_requeued_beside_its_completed_twin(
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["owner_there_before", "owner_in_the_same_batch"])
-async def test_a_dedupe_key_whose_owner_was_replaced_in_the_same_batch_is_free(store: Store, together: bool) -> None:
+async def test_a_dedupe_key_is_free_once_its_owner_was_replaced_in_the_batch(store: Store, together: bool) -> None:
     gate = Limit("g", "replace_same_scope", 1)
     owner, replacer = job(FIRST, dedupe_key="d", limit=gate), job(SECOND, limit=gate)
     heir, repeat = job(THIRD, dedupe_key="d"), job(FOURTH, dedupe_key="d")

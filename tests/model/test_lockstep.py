@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL do what the model says, whatever is done to them in whatever order.
+"""SQLite and PostgreSQL do what the model says, for random actions in random order.
 
 `make test` runs the short form, the same examples each time; TREADLE_FAULT=full runs 2,000 × 50 steps and
 TREADLE_FAULT=0.1 a tenth of the examples.

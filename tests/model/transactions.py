@@ -1,4 +1,4 @@
-"""Jobs that a user's program enqueues in a transaction of its own."""
+"""Jobs that a user's program enqueues in its own transaction."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def enqueued(store: Store, call: Call, connection: Any = None) -> list[str
 
 
 class UserTransaction:
-    """What is enqueued in it is nowhere to be seen until it is committed."""
+    """Jobs enqueued in it are invisible until it commits."""
 
     def __init__(self, model: Model) -> None:
         self.after = copy.deepcopy(model)
@@ -54,7 +54,7 @@ class UserTransaction:
 
     @property
     def made(self) -> list[NewJob]:
-        """Those of its jobs that it would leave behind."""
+        """The jobs it would leave behind."""
         return [one for call in self.calls for one in call.mine if one.id in self.after.jobs]
 
     @property

@@ -2,8 +2,8 @@
 
 Of every hundred jobs, 30 of the topic "mail" and 10 of "other" are ready, 20 of "mail" are dated in
 the future, 30 of "mail" and 8 of "other" have ended, 2 wait at one gate. The first ones belong to
-"rare": few, old, and the last that a list of the newest comes to. Besides, whatever the size, there
-are 50 running jobs under five leases and a lease that has run out with three.
+"rare": few, old, and the last that a list of the newest comes to. For every size, there are
+also 50 running jobs under five leases, and a lease that has run out with three.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ WANTS = Wants(["mail", "other"], ["media"], 20, 20)
 
 
 async def fill(store: Any, kind: str, size: int) -> int:
-    """So many priorities in use, or so many lanes: of other topics, and of capabilities that nobody has."""
+    """Many priorities in use, or many lanes: of other topics, and of capabilities that no worker has."""
     if kind == "priorities":
         await store.insert([new_job(priority=n) for n in range(size)])
     else:

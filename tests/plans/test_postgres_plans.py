@@ -16,6 +16,7 @@ from psycopg import sql
 from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
 from tests.servers import PostgresServer
 from treadle.model.status import ENDED, Status
+from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import (
     CancelRequested,
@@ -34,7 +35,7 @@ from treadle.store.postgres.store import PostgresStore, read_on
 from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Gap, Mark, Reader
 from treadle.store.sql.queries import TABLES
-from treadle.store.values import Claimed, Graces, NewJob, Settlement, Wants
+from treadle.store.values import Checkpoint, Claimed, Effects, Graces, NewJob, Settlement, StepWrite, Wants
 from treadle.store.views import Listing
 from treadle.testing.workbench import DAY, new_job, settlement
 
@@ -173,6 +174,22 @@ async def settle_completed(store: PostgresStore, connection: Any, backlog: Backl
     assert await store.settle_completed(LIVE_LEASE, endings) == []
 
 
+DONE_STEP = StepWrite("fetch", "", StepState.COMPLETED, 0, 1, started_ago_ms=1, result="1")
+
+
+async def checkpoint(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
+    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+    news = [Checkpoint(job.n, job.token, 1, (DONE_STEP,)) for job in running_jobs(backlog)]
+    assert await store.checkpoint(LIVE_LEASE, news) == []
+
+
+async def settle_flows(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
+    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+    effects = Effects(steps=(DONE_STEP,))
+    endings = [settlement(job, Completed("1"))._replace(effects=effects) for job in running_jobs(backlog)]
+    assert await store.settle_flows(LIVE_LEASE, endings) == []
+
+
 async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = [new_job() for _ in range(10)]
     shape = (1, "mail", 0, None, 3, None, None, None, None, "", 50, None)
@@ -208,6 +225,8 @@ SCRIPTS: dict[str, Callable[[Backlog], Any]] = {
 WRITES: dict[str, Act] = {
     "claim": claim,
     "settle_completed": settle_completed,
+    "checkpoint": checkpoint,
+    "settle_flows": settle_flows,
     "insert_alike": insert_alike,
     **{name: script(make) for name, make in SCRIPTS.items()},
     "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), DAY)),
@@ -226,8 +245,8 @@ async def test_the_cost_does_not_grow_with_the_backlog(worlds: dict[int, World],
     assert large.total <= small.total + 25, f"{small.rows} with a thousand jobs, {large.rows} with a million"
 
 
-async def test_the_claim_touches_as_many_pages_whatever_waits(worlds: dict[int, World]) -> None:
-    """Beside it a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
+async def test_the_claim_touches_as_many_pages_next_to_any_backlog(worlds: dict[int, World]) -> None:
+    """Next to a backlog of the same topic, of other topics and of the future; an index may be one level deeper."""
     pages = {size: await _pages(world) for size, world in worlds.items()}
     assert pages[1_000_000] <= pages[1_000] * 2 + 60, pages
     assert pages[1_000_000] < 600
@@ -318,7 +337,7 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", HOT)
-def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
+def test_on_its_indexes_at_every_size(world: World, name: str) -> None:
     arguments, wanted = HOT[name]
     query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
     plan = explain(world, query, arguments, PLAN_SETTINGS)
@@ -329,7 +348,7 @@ def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
 
 # -- lists and counts ------------------------------------------------------------------------------
 
-# Later than all that has ended: whoever looks for them in another order than by time looks through everything.
+# Later than everything that has ended: a search in any order but by time would read all of it.
 NOBODY_YET = 2**45
 
 LISTINGS = {
@@ -348,7 +367,7 @@ LISTINGS = {
     **{f"{status} since a moment ago": Listing(status=status, ended_since=NOBODY_YET) for status in sorted(ENDED)},
     "completed of a topic since a moment ago": Listing(status=Status.COMPLETED, topic="mail", ended_since=NOBODY_YET),
 }
-# What a page may read beside the jobs that it shows: a look at each place of each of them.
+# What a page may read in addition to the jobs it shows: one look at each place for each job.
 A_PAGE = 2_000
 
 
@@ -397,7 +416,7 @@ async def test_what_happened_lately_costs_the_same_with_a_million(worlds: dict[i
 
 
 def lately(job: int, event: int) -> Cursor:
-    """Somebody looked a moment ago, and watches two gaps."""
+    """A reader looked a moment ago, and watches two gaps."""
     return Cursor(Mark(job - 20, (Gap(5, 9, 2**60),)), Mark(event - 10, (Gap(3, 4, 2**60),)), {}, {})
 
 

@@ -218,7 +218,7 @@ HOT: dict[str, tuple[tuple[Any, ...], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", HOT)
-def test_on_its_indexes_whatever_the_size(world: World, name: str) -> None:
+def test_on_its_indexes_at_every_size(world: World, name: str) -> None:
     values, wanted = HOT[name]
     with closing(sqlite3.connect(world.path)) as connection:
         plan = "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {QUERIES[name].sql}", values))

@@ -14,6 +14,7 @@ from tests.plans import test_sqlite_plans as sqlite
 from tests.plans.backlog import job_id
 from tests.servers import PostgresServer
 from treadle.store.postgres.pools import PLAN_SETTINGS, READ_SETTINGS
+from treadle.store.postgres.step_statements import statement
 from treadle.store.sql.queries import TABLES, load
 
 SIZES = (0, 20_000)
@@ -84,6 +85,24 @@ def world(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> It
         connection.execute("VACUUM ANALYZE")
     yield postgres.World(url, backlog)
     postgres_server.drop_database(name)
+
+
+ONE = json.dumps([RUN | {"place": 0, "state": "completed", "attempt": 1, "ran_ms": 1, "ended": True}])
+TOGETHER: dict[str, list[object]] = {
+    "write_checkpoints": [1, "{1}", "{1}", "{1}", ONE, "{1}", "{1}", "{null}", None],
+    "settle_flows": [1, "{1}", "{1}", "{1}", ONE, "{1}", ["mail"], "{1}", "[null]", "[]"],
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_the_steps_of_many_jobs_in_postgres(world: postgres.World, name: str) -> None:
+    plan = postgres.explain(world, statement(load("postgres"), name), TOGETHER[name], PLAN_SETTINGS)
+    stored = {node["Relation Name"] for node in postgres.nodes(plan) if node["Node Type"] == "Seq Scan"}
+    assert stored == set()
+    assert not [node["Node Type"] for node in postgres.nodes(plan) if node["Node Type"] in ("Hash Join", "Merge Join")]
+    if world.backlog.size:
+        searched = {"running_pkey", "leases_pkey", "jobs_pkey"} | ({"steps_pkey"} if name == "settle_flows" else set())
+        assert searched <= postgres.indexes(plan)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

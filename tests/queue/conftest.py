@@ -1,4 +1,4 @@
-"""What tests of the queue work with: an open queue on each store, and a pair of hands that does a worker's part."""
+"""Fixtures for tests of the queue: an open queue on each store, and `Hands`, which stand in for a worker."""
 
 from collections.abc import AsyncIterator
 

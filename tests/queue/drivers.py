@@ -280,7 +280,7 @@ WAYS: dict[str, Way] = {
 
 
 class Transaction:
-    """What a test does with an open transaction, whatever driver and face it goes through."""
+    """What a test does with an open transaction, through any driver, sync or async."""
 
     def __init__(self, handle: Handle, face: Any, run: Callable[..., Awaitable[Any]]) -> None:
         self.connection = handle.connection

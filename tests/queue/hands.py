@@ -34,7 +34,7 @@ class Hands:
         return jobs
 
     async def arrive(self, *topics: str, capabilities: tuple[str, ...] = ()) -> int:
-        """Be there as a live worker that serves these topics."""
+        """Register as a live worker for these topics."""
         serves = {"topics": list(topics), "capabilities": list(capabilities), "slots": 10}
         self._lease = await self.queue.store.open_lease("hands", HOUR_MS, serves)
         return self._lease
@@ -64,7 +64,7 @@ class Hands:
         assert await self.settle(job, Failed(error, "Boom", retry_in_ms))
 
     async def promoted(self) -> bool:
-        """Whether a job's time has come just now."""
+        """Whether a delayed job is due now."""
         return (await self.queue.store.advance()).promoted > 0
 
     async def do(self, job: Job, result: Any = None) -> None:

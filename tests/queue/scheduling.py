@@ -19,7 +19,7 @@ async def jobs_of(queue: Queue) -> list[Job]:
 
 
 async def make_due(queue: Queue, schedule_id: str, ago_ms: int = 0) -> int:
-    """As if its next slot had been so long ago; when that was."""
+    """Move its next slot this far into the past; returns that time."""
     [record] = await queue.store.get_records([(KIND, schedule_id)])
     assert record
     at = await queue.store.now() - ago_ms

@@ -1,4 +1,4 @@
-"""Enqueues that wait at the same time share a transaction; what happens to one is nobody else's business."""
+"""Enqueues that wait at the same time share a transaction; a failure of one does not affect the others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Watched:
         return await insert(jobs, **options)
 
 
-async def test_a_hundred_at_once_pay_for_a_few_transactions(queue: Queue, hands: Hands) -> None:
+async def test_a_hundred_concurrent_enqueues_share_a_few_transactions(queue: Queue, hands: Hands) -> None:
     watched = Watched(queue)
     jobs = await asyncio.gather(*(queue.enqueue("mail", {"n": n}) for n in range(100)))
     assert watched.batches == [1, 99]
@@ -69,7 +69,7 @@ async def test_a_bad_payload_among_them_never_gets_there(queue: Queue) -> None:
     assert await queue.count() == 99
 
 
-async def test_a_caller_that_is_cancelled_takes_nobody_along(queue: Queue) -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others(queue: Queue) -> None:
     watched = Watched(queue)
     watched.gate.clear()
     calls = [asyncio.create_task(queue.enqueue("mail", {"n": n})) for n in range(100)]

@@ -1,4 +1,4 @@
-"""`queue.enqueue`: what each option does, and what it says about a bad one."""
+"""`queue.enqueue`: what each option does, and the error for a bad one."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ def same_but_for_reading(job: Job) -> dict[str, Any]:
 # -- what an enqueue makes -------------------------------------------------------------------------------------
 
 
-async def test_a_job_is_pending_and_has_an_id_of_its_own(queue: Queue) -> None:
+async def test_a_job_is_pending_and_has_a_unique_id(queue: Queue) -> None:
     first = await queue.enqueue("mail_digest", {"userId": "123"})
     second = await queue.enqueue("mail_digest", {"userId": "123"})
     assert first.status is Status.PENDING

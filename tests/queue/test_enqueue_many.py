@@ -115,7 +115,7 @@ async def test_jobs_that_were_there_stand_for_new_ones(queue: Queue) -> None:
     assert (await jobs[0].refresh()).deduplicated is False
 
 
-async def test_thousands_at_once(queue: Queue) -> None:
+async def test_thousands_in_one_call(queue: Queue) -> None:
     jobs = await queue.enqueue_many("mail", [{"n": n} for n in range(5000)])
     assert len({job.id for job in jobs}) == 5000
     assert await queue.count(topic="mail", status="pending") == 5000

@@ -30,7 +30,7 @@ async def events(queue: Queue) -> AsyncIterator[Feed]:
 
 
 async def heard(listener: Listener, count: int, seconds: float = 10) -> list[tuple[str, str]]:
-    """The next so many events: (name, job)."""
+    """The next `count` events: (name, job)."""
     told: list[tuple[str, str]] = []
     async with asyncio.timeout(seconds):
         while len(told) < count:
@@ -83,7 +83,7 @@ async def test_each_listener_hears_what_matches(queue: Queue, events: Feed) -> N
     assert await nothing_more(mail)
 
 
-async def test_it_goes_on_where_somebody_left(queue: Queue, events: Feed) -> None:
+async def test_it_goes_on_where_a_reader_left(queue: Queue, events: Feed) -> None:
     listener = await events.listener()
     jobs = [await queue.enqueue("mail") for _ in range(6)]
     first = await listener.next(10)
@@ -151,7 +151,7 @@ async def test_what_another_queue_does_is_heard(queue: Queue, events: Feed, url:
     assert await heard(listener, 3) == [("enqueued", job.id), ("started", job.id), ("completed", job.id)]
 
 
-async def test_it_reads_only_while_somebody_listens(
+async def test_it_reads_only_while_it_has_listeners(
     queue: Queue, events: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "LINGER_S", 0.0)

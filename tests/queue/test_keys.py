@@ -213,7 +213,7 @@ async def test_a_deleted_job_may_be_repeated(queue: Queue, hands: Hands) -> None
     assert not (await queue.enqueue("welcome", {"user": 1})).deduplicated
 
 
-async def test_a_null_is_a_key_of_its_own(queue: Queue) -> None:
+async def test_a_null_is_a_key_like_any_other(queue: Queue) -> None:
     queue.register("mail", lambda: None, idempotency_key="input.to", dedupe_keys=["input.to"])
     null, text = await queue.enqueue("mail", {"to": None}), await queue.enqueue("mail", {"to": "null"})
     assert null.id != text.id

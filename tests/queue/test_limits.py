@@ -69,7 +69,7 @@ async def test_a_rejected_job_leaves_its_keys_free(queue: Queue, hands: Hands) -
     assert not (await queue.enqueue("sync", {"n": 3}, idempotency_key="b")).deduplicated
 
 
-async def test_of_a_hundred_at_once_reject_lets_one_through(queue: Queue) -> None:
+async def test_reject_lets_one_of_a_hundred_concurrent_jobs_through(queue: Queue) -> None:
     register(queue, "reject_same_scope")
     answers = await asyncio.gather(*(queue.enqueue("sync", **USER_A) for _ in range(100)), return_exceptions=True)
     made = [answer for answer in answers if isinstance(answer, Job)]
@@ -138,7 +138,7 @@ async def test_a_job_that_leaves_makes_room_for_the_next(queue: Queue, hands: Ha
     assert await Hands(queue).claimable("sync") == [first.id]
 
 
-async def test_no_more_than_the_limit_run_at_once_whoever_claims(queue: Queue) -> None:
+async def test_no_more_than_the_limit_run_concurrently_across_workers(queue: Queue) -> None:
     register(queue, "queue_same_scope", limit=3)
     await queue.enqueue_many("sync", [{}] * 30)
     workers = [Hands(queue) for _ in range(4)]
@@ -176,8 +176,8 @@ async def test_replace_asks_the_one_that_runs_to_stop_and_waits_for_it(queue: Qu
     assert await hands.claimable("sync") == [second.id]
 
 
-async def test_replace_reaches_a_running_handler_at_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker looks for cancels once an hour here: only a hint can have told it."""
+async def test_replace_reaches_a_running_handler_immediately(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker polls for cancels once an hour here, so only a hint can have told it."""
     monkeypatch.setattr(treadle.worker.interrupts, "LOOK_EVERY_S", 3600.0)
     started: list[int] = []
 
@@ -199,7 +199,7 @@ async def test_replace_reaches_a_running_handler_at_once(queue: Queue, monkeypat
     await running
 
 
-async def test_of_many_at_once_replace_keeps_the_last(queue: Queue, hands: Hands) -> None:
+async def test_replace_keeps_the_last_of_many_concurrent_jobs(queue: Queue, hands: Hands) -> None:
     register(queue, "replace_same_scope", limit=2)
     jobs = await asyncio.gather(*(queue.enqueue("sync", {"n": n}) for n in range(20)))
     live = [job.id for job in await queue.list(status="pending")]

@@ -22,7 +22,7 @@ NOBODY = ["", "x", "..", A_UUID, A_UUID.upper(), "%", "' OR 1=1--", "\x00", 5, N
 
 
 @pytest.mark.parametrize("id", NOBODY)
-async def test_an_id_that_no_job_has_is_not_found_whatever_is_asked(queue: Queue, id: Any) -> None:
+async def test_an_unknown_id_is_not_found_by_every_method(queue: Queue, id: Any) -> None:
     await queue.enqueue("mail")
     for call in (
         queue.get(id),
@@ -74,7 +74,7 @@ async def test_a_senseless_limit_or_offset_is_clamped(queue: Queue) -> None:
 
 
 async def make_one_of_each(queue: Queue, hands: Hands) -> dict[str, str]:
-    """A job in every state, in topics of their own so that each is claimed when it is wanted."""
+    """A job in every state, each in a separate topic, so that tests can claim the one they want."""
     made = {"pending": (await queue.enqueue("t_pending")).id, "later": (await queue.enqueue("t_later", delay="1h")).id}
     for name in ("processing", "cancelling", "completed", "failed", "retrying"):
         made[name] = (await queue.enqueue(f"t_{name}")).id
@@ -270,7 +270,7 @@ async def test_everything_else_is_stored(queue: Queue, hands: Hands) -> None:
 
 
 async def whole_story(queue: Queue, id: str) -> str:
-    """The timeline in words, what holds for every one of them checked."""
+    """The timeline in words, after checks that hold for every timeline."""
     events = await queue.events(id)
     assert [event.created_at for event in events] == sorted(event.created_at for event in events)
     plain = {"job:enqueued", "job:started", "job:completed"}
@@ -347,7 +347,7 @@ async def test_a_worker_that_gives_back_what_it_never_started_tells_of_no_start(
 
 
 @pytest.mark.parametrize("started", [True, False])
-async def test_the_timeline_of_a_job_whose_worker_was_lost(queue: Queue, hands: Hands, started: bool) -> None:
+async def test_the_timeline_of_a_job_after_its_worker_was_lost(queue: Queue, hands: Hands, started: bool) -> None:
     job = await queue.enqueue("mail", max_retries=2)
     told = "enqueued"
     for ending in ("reclaimed", "expired"):

@@ -80,7 +80,7 @@ async def test_what_is_under_way_when_the_queue_closes_is_told(url: str) -> None
 
 
 @pytest.mark.parametrize("url", ["", "jobs.db", "mysql://localhost/x", "sqlite://jobs.db", "sqlite:///", "nonsense"])
-def test_a_bad_url_shows_at_once(url: str) -> None:
+def test_a_bad_url_is_refused_immediately(url: str) -> None:
     with pytest.raises(InvalidInput):
         Queue(url)
 
@@ -90,7 +90,7 @@ def test_a_database_in_memory_is_refused_with_a_way_out() -> None:
         Queue("sqlite:///:memory:")
 
 
-def test_a_bad_setting_shows_at_once() -> None:
+def test_a_bad_setting_is_refused_immediately() -> None:
     with pytest.raises(InvalidInput, match="'slot' is not a setting"):
         Queue("sqlite:///jobs.db", slot=5)
 
@@ -185,7 +185,7 @@ def test_a_blocking_web_view_that_calls_async_code(url: str) -> None:
     assert [job.id for job in async_to_sync(queue.list)()] == ids[::-1]
 
 
-def test_a_notebook_whose_loop_goes_on_between_cells(url: str) -> None:
+def test_a_notebook_with_a_loop_that_goes_on_between_cells(url: str) -> None:
     queue = Queue(url)
     with asyncio.Runner() as notebook:
         ids = [notebook.run(queue.enqueue("mail")).id]
@@ -319,7 +319,7 @@ asyncio.run(main())
 """
 
 
-async def test_processes_that_start_at_once_on_an_empty_database_all_work(url: str) -> None:
+async def test_processes_that_start_together_on_an_empty_database_all_work(url: str) -> None:
     command = [sys.executable, "-c", ENQUEUE, url]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     for process in processes:

@@ -38,7 +38,7 @@ async def test_a_disabled_schedule_can_be_run_by_hand(queue: Queue) -> None:
     assert (await queue.schedules.run(made.id)).schedule_id == made.id
 
 
-async def test_many_runs_at_once_all_make_jobs(queue: Queue) -> None:
+async def test_many_concurrent_runs_all_make_jobs(queue: Queue) -> None:
     made = await queue.schedules.create("report", "0 9 * * *")
     jobs = await asyncio.gather(*(queue.schedules.run(made.id) for _ in range(5)))
     assert len({job.id for job in jobs}) == len(await jobs_of(queue)) == 5
@@ -239,7 +239,7 @@ async def test_overlap_queue_holds_the_slot_until_the_job_before_has_ended(queue
     assert not (await queue.schedules.get(made.id)).held
 
 
-async def test_overlap_looks_at_its_own_jobs_and_at_those_that_wait_for_an_answer(queue: Queue) -> None:
+async def test_overlap_counts_the_schedules_own_jobs_and_ones_that_wait_for_an_answer(queue: Queue) -> None:
     flow = queue.flow("approval")
     flow.external("approve")
     mine = await queue.schedules.create("approval", "0 9 * * *", overlap="skip")
@@ -383,7 +383,7 @@ async def _fire_alone(queue: Queue) -> None:
     await fire(queue)
 
 
-async def test_a_hundred_and_fifty_due_at_once_are_all_fired(queue: Queue) -> None:
+async def test_a_hundred_and_fifty_due_together_are_all_fired(queue: Queue) -> None:
     now = await queue.store.now()
     for i in range(150):
         schedule = Schedule(id=f"s{i}", topic="report", cron="0 9 * * *", next_ms=now)
@@ -402,10 +402,10 @@ async def test_a_known_schedule_needs_no_hint(queue: Queue) -> None:
     assert await jobs_of(queue) == []
 
 
-async def test_a_schedule_whose_hint_was_lost_is_found_at_the_next_look(
+async def test_a_schedule_with_a_lost_hint_is_found_at_the_next_look(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler: the leader hears nothing of what other processes do."""
+    """As behind a pooler: the leader gets no hints from other processes."""
     monkeypatch.setattr(scheduler, "LOOK_EVERY_MS", 200)
     caplog.set_level("INFO", "treadle.maintenance")
     leader = FaultyQueue(url)

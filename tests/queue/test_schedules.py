@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,7 +198,7 @@ def test_a_schedule_in_code_that_could_never_make_a_job_is_refused_where_it_is_w
 
 
 async def start(url: str, **options: Any) -> Queue:
-    """A program whose only job has these options, started anew."""
+    """A program with one job that has these options, started again."""
     queue = Queue(url)
 
     @queue.job(**options)
@@ -295,6 +298,43 @@ async def test_a_handler_that_is_gone_from_its_file_takes_its_schedules_along(ur
 
 
 async def _other() -> None: ...
+
+
+async def test_a_module_that_is_gone_takes_its_schedules_along(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "nightly_jobs.py"
+    file.write_text("async def nightly() -> None: ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    nightly = importlib.import_module("nightly_jobs").nightly
+    both = Queue(url)
+    both.register("report", _other)
+    both.register("nightly", nightly, schedule="0 2 * * *")
+    await both.open()
+    await both.close()
+    del sys.modules["nightly_jobs"]
+
+    leaves_it_out = await start(url)
+    assert (await leaves_it_out.schedules.get("nightly")).enabled, "another process may still import it"
+    await leaves_it_out.close()
+
+    file.unlink()
+    importlib.invalidate_caches()
+    stranger = Queue(url)
+    stranger.register("elsewhere", asyncio.sleep)
+    await stranger.open()
+    assert (await stranger.schedules.get("nightly")).enabled, "a program that never had it knows nothing of it"
+    await stranger.close()
+
+    without = await start(url)
+    gone = await without.schedules.get("nightly")
+    assert (gone.enabled, gone.problem) == (False, f"gone from {tmp_path.name}/nightly_jobs.py")
+    await without.schedules.enable("nightly")
+    await without.close()
+
+    again = await start(url)
+    assert (await again.schedules.get("nightly")).enabled, "an operator's edit stands"
+    await again.close()
 
 
 async def test_a_process_with_other_code_leaves_schedules_alone(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Secret payload fields: handlers see them, nobody else does."""
+"""Secret payload fields: only handlers see them."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ def register(queue: Queue) -> list[Any]:
 
 
 async def stored(queue: Queue, job: Job) -> str:
-    """The payload as it is in the database."""
+    """The payload as stored in the database."""
     lease = await queue.store.open_lease("reader", 60_000)
     from treadle.store.values import Wants
 

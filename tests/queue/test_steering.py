@@ -34,7 +34,7 @@ async def ended(queue: Queue, hands: Hands, status: str) -> Job:
 
 
 @pytest.mark.parametrize("options", [{}, {"delay": "1h"}])
-async def test_a_pending_job_is_cancelled_at_once(queue: Queue, hands: Hands, options: dict[str, Any]) -> None:
+async def test_a_pending_job_is_cancelled_immediately(queue: Queue, hands: Hands, options: dict[str, Any]) -> None:
     job = await queue.enqueue("mail", **options)
     cancelled = await queue.cancel(job.id, "not wanted")
     assert (cancelled.status, cancelled.cancel_reason) == (Status.CANCELLED, "not wanted")
@@ -131,7 +131,7 @@ async def test_a_completed_job_is_put_back_only_with_force(queue: Queue, hands: 
     assert (await queue.events(job.id))[-1].metadata["outcome"]["result"] == 1
 
 
-async def test_a_stale_job_is_put_back_as_it_is(url: str) -> None:
+async def test_a_stale_job_is_requeued_without_force(url: str) -> None:
     async with Queue(url, stale_after="0s") as queue:
         job = await ended(queue, Hands(queue), "completed")
         assert (await queue.requeue(job.id)).status is Status.PENDING

@@ -19,7 +19,7 @@ async def queue(url: str) -> AsyncIterator[Queue]:
 
 
 class Collected:
-    """What a stream has told so far; ends when the queue is closed."""
+    """What a stream has sent so far; ends when the queue is closed."""
 
     def __init__(self, queue: Queue, **wanted: Any) -> None:
         self.events: list[dict[str, Any]] = []

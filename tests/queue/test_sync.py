@@ -195,7 +195,7 @@ async def tasks() -> int:
     return len(asyncio.all_tasks())
 
 
-async def test_beside_an_event_loop(url: str) -> None:
+async def test_next_to_an_event_loop(url: str) -> None:
     """An async program may call blocking code that uses `queue.sync`: both faces, one queue."""
     async with Queue(url) as queue:
         first = await asyncio.to_thread(queue.sync.enqueue, "mail", {"n": 1})

@@ -1,4 +1,4 @@
-"""Templates: made by the decorator, saved and versioned, obeyed by processes that have no handler code."""
+"""Templates: defined by the decorator, saved and versioned, followed by processes without the handler's code."""
 
 import asyncio
 import json
@@ -276,7 +276,7 @@ async def test_defaults_of_a_template_hold_for_a_process_without_the_handler(url
 
 
 async def test_policies_hold_for_the_very_first_enqueues_of_a_process(url: str) -> None:
-    """A hundred at once, before the templates have been read: each must know them."""
+    """A hundred concurrent enqueues before the templates have been read: each must know them."""
     author = Queue(url)
     author.register("mail", lambda: None, dedupe_keys=["user"], priority="high")
     async with author, Queue(url) as other:

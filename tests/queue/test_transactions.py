@@ -23,7 +23,7 @@ ENQUEUE_TABLES = "jobs ready later held keys limits wakes replaced members deadl
 
 
 def read(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """On a connection of its own: what has been committed."""
+    """What has been committed, read on a separate connection."""
     if url.startswith("sqlite"):
         with contextlib.closing(sqlite3.connect(sqlite_path(url))) as database:
             return database.execute(sql).fetchall()
@@ -102,7 +102,7 @@ async def test_committed_the_job_is_there_with_the_callers_own_write(way: Way, u
 
 
 async def test_committed_it_wakes_a_worker_that_was_idle(way: Way, url: str, queue: Queue) -> None:
-    """The worker's own look comes an hour later: only the commit can have told it."""
+    """The worker's next poll is an hour away, so only the commit can have woken it."""
     ran = asyncio.Event()
 
     def handler() -> None:
@@ -148,7 +148,7 @@ async def test_rolled_back_nothing_is_left(way: Way, url: str, queue: Queue) -> 
     assert len(await Hands(queue).claim("mail", "once", "alone", "queued", "newest")) == 6
 
 
-async def test_many_at_once_commit_and_roll_back_together(way: Way, url: str, queue: Queue) -> None:
+async def test_a_batch_commits_and_rolls_back_together(way: Way, url: str, queue: Queue) -> None:
     async with transaction(way, url, queue) as begun:
         await begun.enqueue_many("mail", [{"n": n} for n in range(20)])
         await begun.enqueue_many(EVERY_SORT)
@@ -220,7 +220,7 @@ def sqlite3_autocommit(url: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def sqlite3_autocommit_attribute(url: str) -> Iterator[Any]:
-    """From Python 3.12 on the mode is an attribute; it counts, whatever the old one says."""
+    """Since Python 3.12 the mode is an attribute, and it wins over the old one."""
 
     class Connection(sqlite3.Connection):
         autocommit = True
@@ -266,7 +266,7 @@ ALONE: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-async def test_in_autocommit_the_enqueue_is_a_transaction_of_its_own(name: str, request: pytest.FixtureRequest) -> None:
+async def test_in_autocommit_the_enqueue_is_its_own_transaction(name: str, request: pytest.FixtureRequest) -> None:
     store, connect = ALONE[name]
     url = request.getfixturevalue(f"{store}_url")
     async with Queue(url) as queue, contextlib.AsyncExitStack() as stack:
@@ -373,7 +373,7 @@ async def test_django_on_an_event_loop_says_so(sqlite_url: str) -> None:
 
 @pytest.mark.parametrize("face", ["async", "sync"])
 async def test_others_do_not_wait_for_a_transaction_that_used_a_topic_first(postgres_url: str, face: str) -> None:
-    """Even in one program: a second enqueue beside the open transaction would wait for it for ever."""
+    """Even in one program, a second enqueue outside the open transaction would wait for it for ever."""
     async with Queue(postgres_url) as queue:
         with psycopg.connect(postgres_url) as connection:
             if face == "async":

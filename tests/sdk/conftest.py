@@ -85,7 +85,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server with a superuser and a user, and rules that let users at their own jobs."""
+    """A server with a superuser and a user, and rules that give users access to their own jobs."""
     with served(tmp_path_factory.mktemp("served"), database) as server:
         rules = {"enqueue_rule": "@request.auth.id != ''", "manage_rule": "createdBy = @request.auth.id"}
         answer = server.call("PATCH", "/api/settings", server.superuser(), json={"jobs": rules})
@@ -136,7 +136,7 @@ def _install(npm: Path, folder: Path) -> None:
 
 
 def _publish(made: Path, folder: Path) -> None:
-    """Somebody else may have been quicker; theirs is as good."""
+    """Another process may have been faster; its copy is as good."""
     try:
         made.rename(folder)
     except OSError:

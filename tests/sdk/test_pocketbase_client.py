@@ -1,4 +1,4 @@
-"""What PocketBase's own client makes of this server: people who have one need not learn another."""
+"""PocketBase's own client works with this server."""
 
 import time
 from typing import Any
@@ -78,7 +78,7 @@ def test_a_users_token_refreshes_no_superuser(client: Client) -> None:
     assert thrown.status == 403
 
 
-def test_nobody_has_nothing_to_refresh(client: Client) -> None:
+def test_an_anonymous_client_has_nothing_to_refresh(client: Client) -> None:
     assert client.throws('await pb.collection("users").authRefresh()').status == 401
 
 

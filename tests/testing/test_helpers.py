@@ -1,4 +1,4 @@
-"""What users' tests work with: a fresh queue, a clock, jobs that run inline, and assertions."""
+"""Helpers for users' tests: a fresh queue, a clock, jobs that run inline, and assertions."""
 
 import asyncio
 from datetime import UTC, datetime

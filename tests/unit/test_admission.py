@@ -116,7 +116,7 @@ def test_reject_counts_all_that_live_the_batch_included(most: int) -> None:
     assert decisions[-1].error.data == {"jobId": "j0"}
 
 
-def test_queue_refuses_nobody() -> None:
+def test_queue_refuses_no_job() -> None:
     live = {"g": [LiveJob(str(n), running=True) for n in range(9)]}
     assert one(limited("new", QUEUE), Facts(live=live)) == Admit()
 
@@ -128,7 +128,7 @@ def test_replace_cancels_the_oldest() -> None:
     assert one(limited("new", REPLACE, 1), Facts(live=live)) == Admit(("a", "b", "c"))
 
 
-def test_replace_cancels_jobs_of_its_own_batch() -> None:
+def test_replace_cancels_earlier_jobs_of_the_same_batch() -> None:
     assert admit([limited(id, REPLACE) for id in "abc"], Facts()) == [Admit(), Admit(("a",)), Admit(("b",))]
 
 

@@ -161,7 +161,7 @@ def after(event: str, job: Job, to: Status | None, attempt: int | None = None, *
     return document
 
 
-def test_the_newest_event_shows_the_job_as_it_is() -> None:
+def test_the_newest_event_shows_the_current_job() -> None:
     assert after("completed", COMPLETED, Status.COMPLETED) == COMPLETED.as_json()
     pending = job(Status.PENDING)
     assert after("enqueued", pending, Status.PENDING, 0) == pending.as_json()

@@ -1,4 +1,4 @@
-"""One table of a job's fields: everything else that has a list of them has the same."""
+"""One table of a job's fields: every other list of them has the same fields."""
 
 import dataclasses
 

@@ -279,7 +279,7 @@ def test_a_job_is_set_aside_until_the_first_branch_can_go_on(pauses: list[Pause]
     assert set_aside(pauses) == expected
 
 
-def test_a_job_that_was_told_to_wait_waits_whatever_its_handler_did() -> None:
+def test_a_job_that_was_told_to_wait_waits_regardless_of_its_handler() -> None:
     waits = Parked("approve")
     policy = Tries(1, Retry(5, backoff="fixed"), 1, Retry())
     for result in (Returned("1"), Raised("error", "Boom", "Boom"), Raised("stop", "stopped", "JobCancelled")):

@@ -140,7 +140,7 @@ def test_a_function_gets_what_it_asks_for(function: Callable[..., Any], argument
 
 class NotTheContext:
     class Context(BaseModel):
-        """A payload type of the user's own that happens to have this name."""
+        """A user's payload type that happens to have this name."""
 
         account: int
 
@@ -193,7 +193,7 @@ def returns_an_opaque() -> Opaque:
         (None, "not a callable"),
     ],
 )
-def test_a_function_that_cannot_be_a_handler_is_refused_at_once(function: Any, complaint: str) -> None:
+def test_a_function_that_cannot_be_a_handler_is_refused_immediately(function: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         handler(function)
 

@@ -41,7 +41,7 @@ class SlowStore:
         return [ConcurrencyRejected("no") if job.topic == "refused" else Inserted(int(job.id)) for job in jobs]
 
     def let(self, groups: int = 100) -> None:
-        """So many groups may go."""
+        """Let this many groups go."""
         for _ in range(groups):
             self.permits.release()
 
@@ -80,7 +80,7 @@ async def test_a_lone_caller_never_waits_for_company(intake: Intake, store: Slow
     assert store.groups == [["1"], ["2"]]
 
 
-async def test_those_who_come_while_one_is_on_its_way_go_together(intake: Intake, store: SlowStore) -> None:
+async def test_callers_that_come_while_one_is_on_its_way_go_together(intake: Intake, store: SlowStore) -> None:
     tasks = add(intake, *map(job, range(100)))
     await turns()
     store.let()
@@ -88,7 +88,7 @@ async def test_those_who_come_while_one_is_on_its_way_go_together(intake: Intake
     assert [len(group) for group in store.groups] == [1, 99]
 
 
-async def test_after_a_group_those_who_come_at_once_go_at_once(intake: Intake, store: SlowStore) -> None:
+async def test_after_a_group_concurrent_callers_go_together(intake: Intake, store: SlowStore) -> None:
     async def came(count: int, groups: list[int]) -> None:
         store.groups.clear()
         tasks = add(intake, *map(job, range(count)))
@@ -100,7 +100,7 @@ async def test_after_a_group_those_who_come_at_once_go_at_once(intake: Intake, s
     await came(10, [1, 9])
     await came(10, [10])
     await came(1, [1])
-    await came(10, [1, 9])  # after one who was alone, nobody expects company
+    await came(10, [1, 9])  # after a lone caller, the next one does not wait for others
 
 
 async def test_a_group_has_its_limit(intake: Intake, store: SlowStore) -> None:
@@ -144,7 +144,7 @@ async def test_a_caller_who_gave_up_before_his_turn_enqueues_nothing(intake: Int
 
 
 @pytest.mark.parametrize("error", [None, StoreUnavailable("away")])
-async def test_a_caller_who_gives_up_on_the_way_keeps_nobody_waiting(
+async def test_a_caller_that_gives_up_on_the_way_keeps_no_other_waiting(
     intake: Intake, store: SlowStore, error: BaseException | None
 ) -> None:
     first, second, third = add(intake, job(1), job(2), job(3))
@@ -182,9 +182,7 @@ async def test_a_job_that_cannot_be_stored_fails_alone(intake: Intake, store: Sl
 
 
 @pytest.mark.parametrize("count", [1, 20], ids=["alone", "in a group"])
-async def test_a_locked_key_is_waited_for_only_by_those_who_need_it(
-    intake: Intake, store: SlowStore, count: int
-) -> None:
+async def test_only_callers_that_need_a_locked_key_wait_for_it(intake: Intake, store: SlowStore, count: int) -> None:
     store.let(10_000)
     store.locked = {"k"}
     waiting = add(intake, *(job(n, key="k" if n == 0 else None) for n in range(count)))
@@ -196,7 +194,7 @@ async def test_a_locked_key_is_waited_for_only_by_those_who_need_it(
     assert await waiting[0] == Inserted(0)
 
 
-async def test_of_those_who_need_one_key_one_is_on_its_way_at_a_time(intake: Intake, store: SlowStore) -> None:
+async def test_one_caller_per_locked_key_is_on_its_way_at_a_time(intake: Intake, store: SlowStore) -> None:
     store.let(10_000)
     store.locked = {"k"}
     waiting = add(intake, *(job(n, key="k") for n in range(10)))

@@ -71,7 +71,7 @@ def test_every_time_is_rfc_3339_in_utc_with_milliseconds() -> None:
     assert set(times.values()) == {"2026-01-08T12:00:00.123Z"}
 
 
-def test_every_other_value_is_shown_as_it_is() -> None:
+def test_every_other_value_is_shown_unchanged() -> None:
     values: dict[str, Any] = {
         "result_value": {"sent": True},
         "last_error": "OSError: no route",
@@ -154,7 +154,7 @@ def test_a_job_knows_whether_it_has_ended(status: Status) -> None:
     assert a_job(status=status).ended is (status in ENDED)
 
 
-def test_two_reads_of_a_job_are_equal_whatever_queue_they_came_through() -> None:
+def test_two_reads_of_a_job_through_different_queues_are_equal() -> None:
     job = a_job(id="a")
     assert job == a_job(id="a", queue=Recorder())
     assert "queue" not in repr(job)

@@ -245,7 +245,7 @@ def test_the_attempt_before_the_last_is_retried() -> None:
     assert decide(State(PROCESSING, 2, 3), Failed("x", "OSError", 1)).to is PENDING
 
 
-def test_a_fatal_error_is_final_whatever_attempts_are_left() -> None:
+def test_a_fatal_error_is_final_even_with_attempts_left() -> None:
     assert decide(FIRST, Failed(TRACEBACK, "Fail")).to is FAILED
     assert decide(FIRST, Failed(TRACEBACK, "Fail")).delay_ms == 0
 
@@ -255,7 +255,7 @@ def test_a_failure_after_the_cancel_ends_as_cancelled_and_keeps_the_error() -> N
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2, 5_000])
-def test_a_retry_or_snooze_is_never_due_at_once_because_that_would_keep_its_place(asked: int) -> None:
+def test_a_retry_or_snooze_is_never_due_immediately_because_that_would_keep_its_place(asked: int) -> None:
     assert decide(FIRST, Failed("x", "OSError", asked)).delay_ms == max(asked, 1)
     assert decide(FIRST, Snoozed(asked)).delay_ms == max(asked, 1)
 
@@ -353,7 +353,7 @@ def test_a_passed_deadline_expires_a_pending_job_with_that_reason() -> None:
     )
 
 
-def test_a_pending_job_is_cancelled_at_once() -> None:
+def test_a_pending_job_is_cancelled_immediately() -> None:
     assert decide(State(PENDING, 2), CancelRequested("by hand")) == Transition(
         CANCELLED, 2, event="job:cancelled", message="by hand"
     )
@@ -442,7 +442,7 @@ def test_a_job_keeps_more_attempts_than_it_has_used(most: int) -> None:
     assert refusal.value.message == "max_attempts: the job has used 2 attempts already"
 
 
-def test_a_deleted_job_goes_as_it_is() -> None:
+def test_a_deleted_job_keeps_its_status() -> None:
     assert decide(State(FAILED, 2), Deleted()) == Transition(FAILED, 2, deletes=True)
 
 

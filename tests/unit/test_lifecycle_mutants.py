@@ -176,7 +176,7 @@ def tests() -> CodeType:
     return compile(TESTS.read_text(), str(TESTS), "exec")
 
 
-def test_the_module_as_it_is_passes(tests: CodeType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unchanged_module_passes(tests: CodeType, monkeypatch: pytest.MonkeyPatch) -> None:
     assert survives(compile(SOURCE, "<original>", "exec"), tests, monkeypatch)
 
 

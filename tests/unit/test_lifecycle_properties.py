@@ -68,7 +68,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 
 
 def both_answers(state: State, outcome: Outcome) -> list[Transition]:
-    """What was decided, and what happens instead when a cancel was asked meanwhile; nothing if it is refused."""
+    """What was decided, and what happens instead if a cancel was requested in between; nothing if it is refused."""
     with suppress(WrongState):
         transition = decide(state, outcome)
         return [transition, transition.if_cancelling] if transition.if_cancelling else [transition]

@@ -123,7 +123,7 @@ def test_plain_values_are_compact_json(value: Any, text: str) -> None:
         (b"abc", '"abc"'),
     ],
 )
-def test_values_that_pydantic_knows_are_written_wherever_they_stand(value: Any, text: str) -> None:
+def test_values_that_pydantic_knows_are_written_at_every_depth(value: Any, text: str) -> None:
     assert dumps(value) == text
     assert dumps({"a": [value]}) == f'{{"a":[{text}]}}'
 
@@ -233,7 +233,7 @@ def test_a_mebibyte_is_allowed_and_not_one_byte_more(letter: str) -> None:
     assert refusal.value.data == {"field": "payload"}
 
 
-def test_the_limit_counts_compact_json_whatever_spaces_were_sent() -> None:
+def test_the_limit_counts_compact_json_without_the_spaces_that_were_sent() -> None:
     assert loads('{"a":' + " " * MAX_BYTES + "1}") == {"a": 1}
     with pytest.raises(PayloadTooLarge):
         loads('{"a":"' + "x" * MAX_BYTES + '"}')
@@ -346,7 +346,7 @@ def test_what_was_written_reads_back_the_same(value: Any) -> None:
 
 
 @given(anything)
-def test_whatever_is_given_the_answer_is_json_that_a_store_can_keep_or_a_refusal(value: Any) -> None:
+def test_every_input_becomes_json_that_a_store_can_keep_or_is_refused(value: Any) -> None:
     try:
         text = dumps(value)
     except InvalidPayload:
@@ -357,7 +357,7 @@ def test_whatever_is_given_the_answer_is_json_that_a_store_can_keep_or_a_refusal
 
 
 @given(st.text(st.characters()) | st.binary())
-def test_whatever_comes_from_outside_is_read_or_refused(text: str | bytes) -> None:
+def test_every_text_from_outside_is_read_or_refused(text: str | bytes) -> None:
     try:
         dumps(loads(text))
     except InvalidPayload:

@@ -118,7 +118,7 @@ def test_seconds_as_a_number_are_rounded_to_the_millisecond(seconds: float) -> N
 
 
 @given(st.text() | st.integers() | st.floats() | st.none() | st.binary() | st.booleans())
-def test_whatever_is_given_the_answer_is_a_duration_or_a_refusal(value: Any) -> None:
+def test_every_input_becomes_a_duration_or_is_refused(value: Any) -> None:
     try:
         assert 0 <= duration_ms(value) <= MAX_DURATION_MS
     except InvalidInput:

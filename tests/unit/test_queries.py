@@ -81,7 +81,7 @@ def test_the_tables_are_those_of_the_migrations() -> None:
         assert kept | {"migrations"} == set(TABLES)
 
 
-def test_a_statement_has_one_parameter_as_long_as_it_is_shared() -> None:
+def test_a_shared_statement_has_one_parameter() -> None:
     for name in names("common.sql"):
         assert not re.search(r"\$[2-9]", load("postgres")[name].sql)
         assert not re.search(r"\?[2-9]", load("sqlite")[name].sql)

@@ -1,4 +1,4 @@
-"""Scripts of a store whose jobs move between two of their statements, told by answers that say so.
+"""Scripts of a store in which jobs move between two statements, simulated by the answers they get.
 
 Against real databases this is shown by chance (tests/contract/test_races.py); here it happens every time.
 """
@@ -22,7 +22,7 @@ NOBODY: list[Any] = []
 
 
 def play(script: Script[Any], answers: Iterable[Answer]) -> Any:
-    """What the script returns when its statements, which must be these, are answered so."""
+    """What the script returns if it runs exactly these statements and gets these answers."""
     left = list(answers)
     try:
         name, _ = next(script)
@@ -35,7 +35,7 @@ def play(script: Script[Any], answers: Iterable[Answer]) -> Any:
         return stop.value
 
 
-def test_when_all_who_are_held_are_locked_somebody_looks_again_later() -> None:
+def test_when_all_held_jobs_are_locked_a_later_look_is_planned() -> None:
     lanes = ("held_lanes", [("g", 1, 1)])
     assert play(wake({"g": 0}), [lanes, ("next_held", NOBODY), ("add_wakes", NOBODY)]) is True
     assert play(wake({"g": 1}), [lanes, ("next_held", NOBODY)]) is False, "there is no room anyway"
@@ -56,7 +56,7 @@ def claim_keys() -> Script[Any]:
     return _take_keys([Request("1", "mail", (KEY,))], [1], [KEY])
 
 
-def test_a_key_whose_owner_ended_in_this_very_moment_is_asked_for_again() -> None:
+def test_a_key_is_asked_for_again_if_its_owner_ends_in_between() -> None:
     assert play(claim_keys(), [*NEITHER, ("take_keys", [("dedupe", "d", 1)])]) == ({KEY: 1}, {})
     assert play(claim_keys(), [*NEITHER, ("take_keys", NOBODY), ("find_keys", [("dedupe", "d", None, "id")])]) == (
         {},

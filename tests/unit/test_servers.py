@@ -1,4 +1,4 @@
-"""The servers that other tests stand on start, survive what is done to them, and leave nothing behind."""
+"""The servers that other tests rely on start, survive kills and restarts, and leave nothing behind."""
 
 import os
 import signal
@@ -108,7 +108,7 @@ async def test_data_survive_kill_9_with_a_client_at_work(server: PostgresServer)
         assert await ask(server.url(name), "SELECT n FROM kept") == 7
 
 
-async def test_it_can_be_started_after_somebody_else_killed_it(server: PostgresServer) -> None:
+async def test_it_can_be_started_after_another_process_killed_it(server: PostgresServer) -> None:
     with server.database() as name:
         await ask(server.url(name), "CREATE TABLE kept AS SELECT 7 AS n")
         os.kill(server.pid, signal.SIGQUIT)

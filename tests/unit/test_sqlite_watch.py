@@ -40,7 +40,7 @@ def test_it_is_silent_when_nothing_happens(bell: FileWatcher) -> None:
     assert not bell.wait(0.01)
 
 
-def test_whoever_waits_is_woken_by_stop(bell: FileWatcher) -> None:
+def test_a_waiting_caller_is_woken_by_stop(bell: FileWatcher) -> None:
     threading.Timer(0.05, bell.stop).start()
     started = time.monotonic()
     assert not bell.wait(LONG)

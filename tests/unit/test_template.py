@@ -1,4 +1,4 @@
-"""Templates: what they refuse, how they look in JSON, and the key expressions in them."""
+"""Templates: what they refuse, their JSON, and their key expressions."""
 
 from typing import Any
 

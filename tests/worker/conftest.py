@@ -17,7 +17,7 @@ from treadle import Queue, Worker
 
 
 class StartedWorker(Worker):
-    """A worker whose run a test can wait for."""
+    """A worker with a run that a test can wait for."""
 
     done: asyncio.Task[None]
 

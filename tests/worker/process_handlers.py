@@ -1,4 +1,4 @@
-"""Handlers for the tests of processes, which have to find them by name."""
+"""Handlers for tests of processes, which import them by name."""
 
 import contextlib
 import multiprocessing
@@ -155,7 +155,7 @@ async def waits(payload: dict[str, Any]) -> None:
 
 
 def sleeps(payload: dict[str, Any]) -> None:
-    """Does not look, but is stopped by SIGTERM and cleans up."""
+    """Never checks for a cancel, but is stopped by SIGTERM and cleans up."""
     Path(payload["started"]).write_text(str(os.getpid()))
     try:
         time.sleep(60)  # until it is killed
@@ -173,7 +173,7 @@ def deaf(payload: dict[str, Any]) -> None:
 
 
 def with_family(payload: dict[str, Any]) -> None:
-    """Has a process of its own, and never looks."""
+    """Runs in a child process and never checks for a cancel."""
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     Path(payload["started"]).write_text(f"{os.getpid()} {grandchild.pid}")
     time.sleep(60)  # until it is killed

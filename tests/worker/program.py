@@ -1,4 +1,4 @@
-"""A worker in a process of its own, for tests that stop, kill or block it: arguments are URL and options."""
+"""A worker in a separate process, for tests that stop, kill or block it: arguments are URL and options."""
 
 import asyncio
 import json

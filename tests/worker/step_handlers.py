@@ -1,4 +1,4 @@
-"""Handlers and flows with steps; those in processes are found by name."""
+"""Handlers and flows with steps; processes import them by name."""
 
 import asyncio
 import os

@@ -52,7 +52,7 @@ async def test_delayed_jobs_retries_and_topics_of_others_stay(queue: Queue) -> N
     assert sorted(job.attempt for job in await queue.list()) == [0, 0, 0, 1]
 
 
-async def test_a_retry_that_is_due_at_once_is_run(queue: Queue) -> None:
+async def test_a_retry_that_is_due_immediately_is_run(queue: Queue) -> None:
     @queue.job(retry=Retry(3, backoff=[0, 0.05]))
     def fails(ctx: Context) -> int:
         if ctx.attempt < 2:

@@ -1,4 +1,4 @@
-"""An attempt and its calls: who is stopped by what, and who may finish first."""
+"""An attempt and its calls: what stops each of them, and which may finish first."""
 
 import asyncio
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def cause(call: Call) -> Cause | None:
     return call.interrupt.cause if call.interrupt else None
 
 
-def test_a_cancel_stops_every_call_except_those_that_must_finish(attempt: Attempt) -> None:
+def test_a_cancel_stops_every_call_except_ones_that_must_finish(attempt: Attempt) -> None:
     first, second = call_of(attempt), call_of(attempt, finishes_by=1e9)
     assert attempt.stop(Cause.CANCEL, "enough")
     assert (cause(first), cause(second)) == (Cause.CANCEL, None)

@@ -1,4 +1,4 @@
-"""Cancels: of what waits, of what runs, and against a handler that is done first."""
+"""Cancels: of waiting jobs, of running jobs, and of jobs that finish first."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The child's side of a process handler, in this process: what it does when nobody is there to hear it any more."""
+"""The child's side of a process handler, in this process: what it does when its worker no longer listens."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ def silent(worker: socket.socket) -> bool:
 
 def test_an_idle_child_leaves_when_its_worker_is_gone(line: tuple[socket.socket, WorkerLine]) -> None:
     _, link = line
-    link.listen(parent=os.getpid())  # a process whose child this is not
+    link.listen(parent=os.getpid())  # a process that is not the parent of this one
     assert link.work.get() is None
 
 
@@ -76,7 +76,7 @@ def test_what_a_handlers_thread_says_after_the_job_is_over_is_not_taken_for_the_
     assert silent(worker)
 
 
-def test_a_log_line_belongs_to_a_job_or_to_nobody(line: tuple[socket.socket, WorkerLine]) -> None:
+def test_a_log_line_belongs_to_a_job_or_to_none(line: tuple[socket.socket, WorkerLine]) -> None:
     worker, link = line
     logger = logging.getLogger("treadle.jobs")
     before = logger.level, logger.propagate, logger.handlers[:]

@@ -113,7 +113,7 @@ async def test_a_job_that_waited_too_long_in_the_worker_is_given_back_with_its_a
     await until(lambda: worker.metrics.completed == 504)
 
 
-async def test_an_idle_worker_picks_up_a_new_job_at_once(queue: Queue, start: Start) -> None:
+async def test_an_idle_worker_picks_up_a_new_job_immediately(queue: Queue, start: Start) -> None:
     @queue.job
     async def quick() -> float:
         return time.monotonic()
@@ -171,7 +171,7 @@ async def _is_past(queue: Queue, job: Job) -> bool:
 
 
 @pytest.mark.parametrize("after_commit", [False, True])
-async def test_a_claim_whose_answer_is_lost_is_given_back_before_the_next(
+async def test_a_claim_with_a_lost_answer_is_given_back_before_the_next(
     queue: FaultyQueue, start: Start, after_commit: bool
 ) -> None:
 

@@ -1,4 +1,4 @@
-"""`ctx`: what a handler knows of its job, and what it can say and ask."""
+"""`ctx`: what a handler knows about its job, and what it can report and request."""
 
 import asyncio
 import logging
@@ -159,7 +159,7 @@ async def test_progress_that_cannot_be_written_does_not_keep_a_job_from_ending(
     assert any("the last progress of 1 jobs was not written" in record.message for record in caplog.records)
 
 
-async def test_an_enqueue_in_a_handler_inherits_who_and_whose_unless_told_otherwise(queue: Queue, start: Start) -> None:
+async def test_an_enqueue_in_a_handler_inherits_creator_and_scope_by_default(queue: Queue, start: Start) -> None:
     @queue.job
     async def child() -> None: ...
 

@@ -86,7 +86,7 @@ async def test_the_jobs_own_number_of_attempts_wins(queue: Queue, start: Start) 
     assert (job.status, job.attempt) == ("failed", 1)
 
 
-async def test_fail_ends_at_once(queue: Queue, start: Start) -> None:
+async def test_fail_ends_the_job_immediately(queue: Queue, start: Start) -> None:
     @queue.job
     async def hopeless() -> None:
         raise Fail("never")

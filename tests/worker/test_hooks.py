@@ -364,7 +364,7 @@ async def test_worker_hooks_open_before_the_first_job_and_close_after_the_last(q
     assert told == ["open", "ada", "job", "done", "close"]
 
 
-async def test_a_worker_whose_start_hook_raises_does_not_start(queue: Queue) -> None:
+async def test_a_worker_does_not_start_if_a_start_hook_raises(queue: Queue) -> None:
     closed: list[int] = []
     queue.on_worker_stop(lambda: closed.append(1))
 
@@ -436,7 +436,7 @@ async def test_middleware_can_translate_an_error(queue: Queue, start: Start) -> 
     assert (job.status, job.attempt, job.error_type) == ("failed", 1, "Fail")
 
 
-async def test_each_form_of_middleware_wraps_handlers_of_its_own_kind(queue: Queue, start: Start) -> None:
+async def test_each_form_of_middleware_wraps_its_kind_of_handlers(queue: Queue, start: Start) -> None:
     @queue.middleware
     async def for_coroutines(ctx: Context, call: Callable[[], Any]) -> Any:
         return ["async", await call()]

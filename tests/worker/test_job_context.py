@@ -1,4 +1,4 @@
-"""Which job a log line belongs to is known wherever a handler's code runs."""
+"""Every log line of a handler names its job, on the loop, in threads and in processes."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The lease: kept while the worker lives, whatever its handlers do; lost when it does not, and then for good."""
+"""The lease: kept as long as the worker lives, even if a handler blocks; lost for good when it does not."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ LEASE = "600ms"
 
 
 async def reap(queue: Queue) -> None:
-    """Sweep all the time, as the sharpest leader would."""
+    """Reap all the time, faster than any leader would."""
     while True:
         await queue.store.reap(LEASES_ONLY)
         await asyncio.sleep(0.02)  # between two sweeps
@@ -205,7 +205,7 @@ async def test_a_lost_lease_is_told_to_every_handler_and_nothing_is_settled(
     assert worker.metrics.lease_losses == 2
 
 
-async def test_a_worker_whose_lease_is_lost_claims_on_with_a_new_one(
+async def test_a_worker_with_a_lost_lease_claims_on_with_a_new_one(
     queue: Queue, start: Start, leases: list[int]
 ) -> None:
     @queue.job
@@ -457,7 +457,7 @@ async def test_a_poison_job_expires_after_its_attempts_and_its_neighbours_live(
 # -- the keeper ----------------------------------------------------------------------------------------
 
 
-async def test_a_worker_whose_keeper_cannot_open_the_database_says_so_and_can_be_stopped(
+async def test_a_worker_says_that_its_keeper_cannot_open_the_database_and_can_be_stopped(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue, "new_store", Queue("sqlite:////proc/nowhere/jobs.db").new_store)
@@ -470,7 +470,7 @@ async def test_a_worker_whose_keeper_cannot_open_the_database_says_so_and_can_be
         await running
 
 
-async def test_a_worker_whose_keeper_gets_no_thread_says_so(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_says_that_its_keeper_got_no_thread(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     original = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

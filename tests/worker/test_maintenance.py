@@ -1,4 +1,4 @@
-"""Maintenance: one leader, who reaps, expires and prunes for all."""
+"""Maintenance: one leader reaps, expires and prunes for all workers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -229,7 +229,7 @@ async def test_a_duty_that_failed_says_so(queue: FaultyQueue) -> None:
     await _end(tasks)
 
 
-async def test_a_stopped_worker_hands_over_at_once(queue: FaultyQueue, start: Start) -> None:
+async def test_a_stopped_worker_hands_over_immediately(queue: FaultyQueue, start: Start) -> None:
     elected: list[str] = []
 
     async def elect(call: Around, name: str, holder: str, *term: Any) -> Any:
@@ -260,7 +260,7 @@ async def test_recovery_needs_nothing_but_another_worker(queue: Queue, start: St
     assert (await job.refresh()).attempt == 2
 
 
-async def test_a_scheduler_that_hears_of_a_change_as_it_is_stopped_stops(queue: FaultyQueue) -> None:
+async def test_a_scheduler_that_hears_of_a_change_during_its_stop_stops(queue: FaultyQueue) -> None:
     heard: list[Callable[[str], None]] = []
 
     def subscribe(wake: Callable[[str], None], **_: Any) -> Callable[[], None]:

@@ -130,7 +130,7 @@ async def test_a_snoozed_job_waits_from_its_new_time_on(queue: Queue, start: Sta
 
 
 async def test_time_in_the_worker_counts_as_waiting(queue: Queue, start: Start) -> None:
-    """Prefetched jobs wait for a slot, not for the store; nobody who waits cares where."""
+    """Prefetched jobs wait for a slot and not for the store; the wait counts either way."""
     let_go = threading.Event()
 
     @queue.job
@@ -199,7 +199,7 @@ async def test_a_store_that_fails_is_counted(queue: FaultyQueue, start: Start) -
 
 
 async def test_lists_are_folded_while_the_worker_works(queue: Queue, start: Start) -> None:
-    """Or a worker that nobody scrapes would keep a number for every job that it ever ran."""
+    """Otherwise a worker that is never scraped would keep a number for every job it ever ran."""
 
     @queue.job
     async def quick() -> None: ...

@@ -63,7 +63,7 @@ async def test_a_coroutine_may_run_in_a_process(queue: Queue, start: Start) -> N
     assert await (await queue.enqueue("coroutine")).result("30s") != os.getpid()
 
 
-async def test_a_function_without_a_name_of_its_own_is_refused_at_the_start(queue: Queue) -> None:
+async def test_a_function_without_an_importable_name_is_refused_at_the_start(queue: Queue) -> None:
     queue.register("nested", lambda: None, process=True)
     with pytest.raises(InvalidInput, match="top level"):
         await Worker(queue).run()
@@ -224,7 +224,7 @@ async def test_one_that_ignores_sigterm_is_killed_when_its_grace_is_over(
     await until(lambda: gone(pid))
 
 
-async def test_kill_mode_kills_at_once_with_all_that_it_started(queue: Queue, start: Start, tmp_path: Path) -> None:
+async def test_kill_mode_kills_immediately_with_all_that_it_started(queue: Queue, start: Start, tmp_path: Path) -> None:
     queue.register("family", handlers.with_family, process=True, cancel=CancelPolicy(mode="kill", grace="1h"))
     await start(queue)
     paths = files(tmp_path)
@@ -260,7 +260,7 @@ async def test_one_over_its_limit_is_told_and_can_clean_up(
 async def test_one_that_ignores_its_limit_is_over_within_a_second_of_it(
     queue: Queue, start: Start, tmp_path: Path
 ) -> None:
-    """Whatever its grace: that is for cancels."""
+    """Regardless of its grace, which is for cancels."""
     queue.register("deaf", handlers.deaf, process=True, cancel=CancelPolicy(grace="1h"), timeout="3s", max_attempts=1)
     await start(queue)
     paths = files(tmp_path)
@@ -370,7 +370,7 @@ async def test_a_child_that_was_starting_when_the_worker_left_does_not_begin(
 
 
 def start_slowly(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event, list[Child]]:
-    """Set when a child is to be started; to be set so that it is; those that were."""
+    """Returns: set when a child is about to start; set it to let the child start; the started children."""
     starting, go_on, original = asyncio.Event(), asyncio.Event(), Child.start
     made: list[Child] = []
 

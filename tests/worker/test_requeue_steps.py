@@ -1,4 +1,4 @@
-"""Requeue of a plain handler with steps: what runs again, and what is only said to."""
+"""Requeue of a plain handler with steps: what runs again, and what a dry run says."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ class Loop:
             raise ValueError("no")
 
     async def again(self, job: Job, **how: Any) -> tuple[list[str], list[str]]:
-        """What was said to run, and what ran."""
+        """What the dry run named, and what ran."""
         said = (await self.queue.requeue_plan(job.id, **how)).steps
         assert (await self.queue.get(job.id)).status is Status.FAILED
         self.ran.clear()

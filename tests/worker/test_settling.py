@@ -1,4 +1,4 @@
-"""Settling: batched, kept while the store is away, never dropped, never made up."""
+"""Settling: batched, kept while the store is unavailable, never dropped, never invented."""
 
 import asyncio
 from typing import Any
@@ -98,7 +98,7 @@ async def test_one_ending_that_cannot_be_stored_fails_alone(queue: FaultyQueue, 
 
 
 async def test_an_error_of_the_store_that_passes_makes_no_failure(queue: FaultyQueue, start: Start) -> None:
-    """A driver's error that nobody mapped to StoreUnavailable, once."""
+    """A driver error that is not mapped to StoreUnavailable, once."""
     quick = noop(queue)
     queue.faults.fail("settle", times=2, error=RuntimeError("connection is closed"))
     await start(queue)

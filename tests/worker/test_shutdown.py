@@ -1,4 +1,4 @@
-"""How a worker leaves: drained, in a hurry, by signal, cancelled, and after a fork."""
+"""How a worker stops: drained, without waiting, by signal, cancelled, and after a fork."""
 
 import asyncio
 import contextlib
@@ -413,7 +413,7 @@ OWN_THREADS = ("treadle-slot", "treadle-lease-keeper")
 
 
 def _worker_tasks() -> list[asyncio.Task[Any]]:
-    """Tasks of a worker's own; a store has some too, as long as its queue is open."""
+    """The worker's tasks; a store has some too while its queue is open."""
     rooms = ("/treadle/worker/", "/treadle/maintenance/")
     return [task for task in asyncio.all_tasks() if any(room in repr(task) for room in rooms)]
 
@@ -505,7 +505,7 @@ async def test_a_second_signal_gives_the_job_back_without_waiting(
     assert await job.result("15s") == 1, "it was given back, which costs no attempt"
 
 
-async def test_a_second_signal_gets_through_to_a_worker_whose_loop_is_blocked(
+async def test_a_second_signal_gets_through_to_a_worker_with_a_blocked_loop(
     queue: Queue, program: StartProgram, files: dict[str, str]
 ) -> None:
     worker = program()
@@ -544,7 +544,7 @@ async def test_a_process_handler_is_found_in_the_main_module(queue: Queue, progr
 def test_a_second_signal_that_comes_when_the_worker_has_left_does_not_end_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It finds that out in a thread of its own."""
+    """It finds that out in a separate thread."""
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     left = threading.Event()
@@ -576,10 +576,10 @@ async def test_a_worker_refuses_to_be_used_after_a_fork(queue: Queue, start: Sta
     await (await quick.enqueue()).result("15s")
 
 
-async def test_a_worker_that_was_made_before_a_fork_has_a_name_of_its_own_after_it(
+async def test_a_worker_that_was_made_before_a_fork_gets_another_name_after_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a real fork: its lines would not be counted. To the worker it is the process's number that tells."""
+    """Not a real fork, because its lines would not be counted. The worker goes by the process number."""
     child = os.getpid() + 1
     worker, named = Worker(Queue(url)), Worker(Queue(url), name="ada")
     before = worker.name
@@ -615,5 +615,5 @@ def _tell(writer: int, worker: Any) -> None:
     except BaseException as error:
         os.write(writer, str(error).encode())
     finally:
-        # Not os._exit: coverage saves there by SQLite, whose lock another thread may have held when we were forked.
+        # Not os._exit: coverage would save through SQLite, and another thread may have held its lock during the fork.
         os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ from tests.faulty import FaultyQueue
 from tests.waiting import deaf_until, ended, in_status, until
 from tests.worker import step_handlers as handlers
 from tests.worker.conftest import Start
-from treadle import CancelPolicy, Context, Job, Queue, Retry, Status
+from treadle import CancelPolicy, Context, Flow, Job, Queue, Retry, Status
 from treadle.model import steps as limits
 from treadle.model.errors import (
     AnswerError,
@@ -26,6 +26,7 @@ from treadle.model.errors import (
     WrongState,
 )
 from treadle.store.values import StepWrite
+from treadle.worker import checkpoints
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "coroutine": (handlers.in_coroutine, {}),
@@ -107,6 +108,67 @@ async def test_a_step_is_not_left_under_way_when_its_handler_returns_without_it(
     assert states(await job.refresh()) == {"slow": "pending"}
     begun[0].cancel()
     await asyncio.gather(*begun, return_exceptions=True)
+
+
+async def test_gathered_steps_never_run_again(queue: Queue, start: Start) -> None:
+    ran: list[int] = []
+
+    async def page(number: int) -> int:
+        ran.append(number)
+        return number
+
+    @queue.job(retry=AGAIN)
+    async def pages(ctx: Context) -> int:
+        numbers = await asyncio.gather(*(ctx.step("page", page, n, key=n) for n in range(500)))
+        if not ctx.is_retry:
+            raise RuntimeError("as told")
+        return sum(numbers)
+
+    job = await queue.enqueue("pages")
+    await start(queue)
+    assert await job.result("30s") == sum(range(500))
+    assert sorted(ran) == list(range(500))
+    assert (await job.refresh()).steps[0]["items"] == {"total": 500, "done": 500, "failed": 0}
+
+
+@pytest.mark.parametrize("kind", ["flow", "handler"])
+async def test_a_step_is_known_soon_after_it_began_and_is_failed_when_its_worker_is_lost(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Long before the progress of a job is written."""
+    monkeypatch.setattr(checkpoints, "TICK_S", 3600.0)
+    over = asyncio.Event()
+
+    async def slow() -> int:
+        await over.wait()
+        return 1
+
+    async def shown(state: str) -> bool:
+        return states(await job.refresh()) == {"slow": state}
+
+    if kind == "flow":
+        flow: Flow[dict[str, Any]] = queue.flow("work", max_attempts=2)
+
+        @flow.step(name="slow")
+        async def step(ctx: Context, payload: dict[str, Any]) -> int:
+            return await slow()
+    else:
+
+        @queue.job(topic="work", max_attempts=2)
+        async def work(ctx: Context) -> int:
+            return int(await ctx.step("slow", slow))
+
+    job = await queue.enqueue("work", {})
+    await start(queue, maintenance=False)
+    await until(lambda: shown("processing"))
+    await queue.pause("work")  # or the worker would take it again
+    [holding] = await queue.store.held_by([job.id])
+    assert holding
+    await queue.store.close_lease(holding.job.lease)
+    await queue.reclaim()
+    seen = await job.refresh()
+    assert (seen.step, states(seen), seen.steps[0]["error"]) == ("slow", {"slow": "failed"}, "worker lost")
+    over.set()
 
 
 async def test_the_same_step_twice_is_an_error(queue: Queue, start: Start) -> None:
@@ -430,7 +492,7 @@ async def test_an_early_answer_and_an_error(queue: Queue, start: Start) -> None:
     assert (seen.error_type, states(seen)["approve"]) == (AnswerError.__name__, "failed")
 
 
-async def test_a_wait_that_nobody_answers(queue: Queue, start: Start) -> None:
+async def test_a_wait_without_an_answer(queue: Queue, start: Start) -> None:
     flow = queue.flow("late", max_attempts=1)
     flow.external("approve", timeout="50ms")
     job = await flow.enqueue({})
@@ -477,7 +539,7 @@ async def test_a_step_waits_and_sleeps(queue: Queue, start: Start, path: str, ki
 
 
 async def test_a_step_that_waits_lets_other_steps_finish(queue: Queue, start: Start) -> None:
-    """Also those of the same name: the job is set aside when none is left that can go on."""
+    """Also branches of the same name: the job is set aside when none is left that can go on."""
     begun, go = asyncio.Event(), asyncio.Event()
 
     @queue.job(max_attempts=1)
@@ -548,7 +610,7 @@ async def test_why_names_the_waits_of_a_job(queue: Queue, start: Start) -> None:
 async def test_a_wrong_answer_that_came_early_is_dropped(
     queue: Queue, start: Start, path: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody knew what it has to look like. The job waits for the right one, and no attempt is spent."""
+    """Its schema was not known yet. The job waits for a valid answer, and no attempt is spent."""
     function, options = WAITS[kind]
     queue.register("waits", function, max_attempts=1, **options)
     job = await queue.enqueue("waits", {"path": path})

@@ -1,4 +1,4 @@
-"""Plain functions: in threads, as many as there are slots."""
+"""Plain functions run in threads, as many as there are slots."""
 
 import asyncio
 import contextvars

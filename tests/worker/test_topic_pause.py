@@ -1,4 +1,4 @@
-"""429 from an API: one handler pauses its whole topic, and nobody loses an attempt."""
+"""429 from an API: one handler pauses its whole topic, and no job loses an attempt."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ async def enough_completed(queue: Queue, count: int) -> bool:
 
 
 async def its_reasons(queue: Queue, jobs: list[Job]) -> None:
-    """Those that called wait for the time, all wait for the topic, and the history says why."""
+    """Jobs that called the API wait for their time, all jobs wait for the topic, and the history says why."""
     told = {job.id: await queue.why(job.id) for job in jobs}
     assert all(any("topic api is paused until " in reason for reason in reasons) for reasons in told.values())
     snoozed = [job for job in jobs if any(reason.startswith("it is due at ") for reason in told[job.id])]

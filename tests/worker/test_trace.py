@@ -1,4 +1,4 @@
-"""How many calls of ours a plain job takes from its enqueue to its stored end. They may fall, and not rise."""
+"""How many of Treadle's own calls a plain job takes from enqueue to its stored end. It may fall, but not rise."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def test_the_way_of_a_plain_job_gets_no_longer(
     assert counted["calls"] <= calls
 
 
-def test_the_tracer_counts_a_hop_where_a_call_of_ours_calls_one_of_ours(sqlite_url: str) -> None:
+def test_the_tracer_counts_a_hop_when_an_own_call_makes_another(sqlite_url: str) -> None:
     lines = trace(sqlite_url, "--list").splitlines()
     assert "* queue/queue:Queue.enqueue" in lines
     assert any(line.startswith("  worker/attempt:Attempt.__init__") for line in lines)

@@ -1,4 +1,4 @@
-"""One trace from an enqueue to its runs, where somebody has set OpenTelemetry up; nothing at all where nobody has."""
+"""One trace from an enqueue to its runs if OpenTelemetry is set up, and nothing at all if it is not."""
 
 import asyncio
 import subprocess
@@ -227,7 +227,7 @@ async def test_the_blocking_face_traces_too(url: str, spans: Spans) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("count", [1, 3])
-async def test_a_trace_is_kept_whatever_way_a_job_takes(queue: Queue, options: dict[str, Any], count: int) -> None:
+async def test_a_trace_is_kept_on_every_way_of_a_job(queue: Queue, options: dict[str, Any], count: int) -> None:
     keyed = "idempotency_key" in options
     jobs = [
         new_job(trace=PARENT, **{**options, **({"idempotency_key": str(i)} if keyed else {})}) for i in range(count)

@@ -1,4 +1,4 @@
-"""A job that waits is set aside whatever its handler does, goes on where it was, and fails by its policy."""
+"""A waiting job is set aside no matter what its handler does, goes on where it was, and fails by its policy."""
 
 import asyncio
 from pathlib import Path
@@ -130,7 +130,7 @@ async def test_a_flow_shows_what_it_has_done_before_it_goes_on(queue: Queue, sta
 async def _nothing(ctx: Context, payload: dict[str, Any]) -> None: ...
 
 
-# -- whatever the handler does -------------------------------------------------------------------------
+# -- no matter what the handler does -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -322,7 +322,7 @@ async def _enqueue_child(ctx: Context) -> str:
 async def test_another_try_of_a_step_makes_the_steps_in_it_again(
     queue: Queue, start: Start, path: str, kind: str
 ) -> None:
-    """They are no doubles, and what has completed in them is kept."""
+    """They are not duplicates, and completed steps inside them are kept."""
     if kind == "flow":
         flow = queue.flow("around", max_attempts=1)
         flow.step(name="outer", retry=SOON)(handlers.fails_after)
@@ -363,7 +363,7 @@ async def test_a_declared_step_waits_and_sleeps(queue: Queue, start: Start, path
 
 
 async def test_tries_are_counted_over_a_restart(queue: Queue, start: Start) -> None:
-    """A worker that stops between two tries hands on how many there were."""
+    """A worker that stops between two tries stores how many there were."""
     tries: list[int] = []
     failed = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What travels between a worker and its child processes arrives as it was."""
+"""Messages between a worker and its child processes arrive unchanged."""
 
 import pytest
 

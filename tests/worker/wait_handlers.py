@@ -1,4 +1,4 @@
-"""Handlers that wait, and that do odd things on the way; those in processes are found by name."""
+"""Handlers that wait, and that do unusual things on the way; processes import them by name."""
 
 import asyncio
 import contextlib
@@ -94,7 +94,7 @@ def asks_in_thread(ctx: Context, payload: Payload) -> str:
 
 
 async def puts_up_with_it(ctx: Context, payload: Payload) -> str:
-    """Catches that nobody answered, and fails for another reason afterwards."""
+    """Catches the missing answer, and fails for another reason afterwards."""
     try:
         await ctx.wait_external("approve", timeout=payload.get("timeout"))
     except (WaitTimeout, AnswerError) as error:

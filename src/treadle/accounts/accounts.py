@@ -139,7 +139,7 @@ class Accounts:
         """Delete the account with this id or address, and with it its tokens; returns the deleted account."""
         found = await self.get(collection, account)
         if found.collection == SUPERUSERS and len(await self._store.find_records(SUPERUSERS, limit=2)) == 1:
-            raise LastSuperuser(f"{found.email} is the only superuser; make another one first")
+            raise LastSuperuser(f"{found.email} is the only superuser; create another one first")
         if not await self._store.delete_records([(found.collection, found.id)]):
             raise _unknown(account)
         return found
@@ -274,4 +274,4 @@ def _taken(email: str) -> AccountExists:
 
 
 def _busy(name: str) -> StoreUnavailable:
-    return StoreUnavailable(f"account {name[:80]} is being changed by others all the time; try again")
+    return StoreUnavailable(f"account {name[:80]} is changed too often just now; try again")

@@ -58,7 +58,7 @@ class SetupRefused(TreadleError):
     def __init__(self, message: str = "", **data: Any) -> None:
         super().__init__(
             message
-            or "this set-up link is not valid (any more); restart the server for a new one, or use "
+            or "this set-up link is not valid or has been used already; restart the server for a new one, or run "
             "treadle superuser upsert",
             **data,
         )

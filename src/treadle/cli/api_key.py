@@ -15,7 +15,7 @@ from treadle.cli.output import Column, age, print_json, print_list, relative, sa
 if TYPE_CHECKING:
     from treadle.accounts import ApiKey
 
-app = typer.Typer(help="Manage API keys, which let services in.", rich_markup_mode=None)
+app = typer.Typer(help="Manage API keys for services.", rich_markup_mode=None)
 
 
 @app.command()
@@ -26,17 +26,17 @@ def create(
         typer.Option(
             "--scope",
             metavar="A,B",
-            help="What it opens: enqueue, manage, workers, topics, templates, schedules, webhooks, settings, metrics.",
+            help="What it may do: enqueue, manage, workers, topics, templates, schedules, webhooks, settings, metrics.",
             show_default=False,
         ),
     ],
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME", help='When it ends, such as "90d". Default: never.')
+        str | None, typer.Option("--expires", metavar="TIME", help='When it expires, such as "90d". Default: never.')
     ] = None,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make an API key and show it, once.
+    """Create an API key and print it once.
 
     Only a hash of it is stored. Send it as Authorization: Bearer KEY.
     """
@@ -53,7 +53,7 @@ def create(
     if as_json:
         print_json({**key.as_json(), "secret": secret})
     else:
-        say(f"made API key {key.name} ({key.id}); it is shown only now:")
+        say(f"made API key {key.name} ({key.id}); copy it now, it is not shown again:")
         say(secret)
 
 
@@ -92,7 +92,7 @@ def revoke(
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Revoke an API key: it opens nothing from now on."""
+    """Revoke an API key; it stops working immediately."""
     from treadle.accounts import Accounts
 
     ask(db, lambda queue: Accounts(queue.store).api_keys.revoke(key_id))

@@ -41,7 +41,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 app = typer.Typer(
     name="treadle",
     help="A durable job queue that lives in the database you already have.",
-    epilog="Every command may name the queue in your code right after its name, as worker does: "
+    epilog="Every command can name the queue in your code right after its own name, as worker does: "
     "treadle jobs list app:queue. The database is --db, or else that queue's own, TREADLE_DB, db in treadle.toml, "
     "or sqlite:///jobs.db.",
     add_completion=False,  # ours takes the shell's name

@@ -39,7 +39,7 @@ def _current_shell(option: str) -> str:
     except shellingham.ShellDetectionFailure:
         name = Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
-        known = f"{name} has no completion" if name else "the current shell is not known"
+        known = f"{name} has no completion" if name else "the current shell can't be detected"
         raise InvalidInput(f"{known}; name one of {', '.join(SHELLS)}: treadle {option} bash")
     return name
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def doctor(db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Examine the database and say what to do about what is wrong.
+    """Check the database, and say how to fix what is wrong.
 
     Changes nothing. Exits with 1 if a check fails; a warning does not fail.
     """

@@ -24,15 +24,17 @@ PayloadArgument = Annotated[
     typer.Argument(metavar="[PAYLOAD]", help="A JSON object; - reads it from stdin.", show_default=False),
 ]
 DelayOption = Annotated[
-    str | None, typer.Option("--delay", metavar="TIME", help='Run it after this time, such as "15m".')
+    str | None, typer.Option("--delay", metavar="TIME", help='Run it after this delay, such as "15m".')
 ]
-RunAtOption = Annotated[str | None, typer.Option("--run-at", metavar="TIME", help="Run it at 2026-12-24T18:00:00Z.")]
+RunAtOption = Annotated[
+    str | None, typer.Option("--run-at", metavar="TIME", help="Run it at this time, such as 2026-12-24T18:00:00Z.")
+]
 PriorityOption = Annotated[
     str | None,
     typer.Option("--priority", metavar="P", help="critical, high, normal, low, background, or an integer."),
 ]
 MaxAttemptsOption = Annotated[
-    int | None, typer.Option("--max-attempts", metavar="N", help="Give up after so many failures.")
+    int | None, typer.Option("--max-attempts", metavar="N", help="Give up after this many failures.")
 ]
 KeyOption = Annotated[
     str | None,
@@ -44,9 +46,11 @@ CapabilityOption = Annotated[
     str | None,
     typer.Option("--capability", metavar="NAME", help="Only a worker with this capability may run it."),
 ]
-WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for its end; exit with 1 if it does not complete.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until the job ends; exit with 1 if it does not complete.")
+]
 TimeoutOption = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long --wait waits. The job stays where it is.")
+    str, typer.Option("--timeout", metavar="TIME", help="How long --wait waits. The job itself goes on.")
 ]
 CreateOption = Annotated[bool, typer.Option("--create", help="Make the SQLite file if it does not exist.")]
 
@@ -68,7 +72,7 @@ def enqueue(
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a job.
+    """Enqueue a job.
 
     It is stored when the command has returned, and runs as soon as a worker serves its topic.
     """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at jobs and steer them.", rich_markup_mode=None)
 
-Force = Annotated[bool, typer.Option("--force", help="Also a job that has completed.")]
+Force = Annotated[bool, typer.Option("--force", help="Include completed jobs.")]
 
 
 @app.command("list")
@@ -248,7 +248,7 @@ def why(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = 
         for reason in reasons:
             say(reason)
     else:
-        say(f"it is {job.status}" if job.status != "pending" else "nothing stands in its way")
+        say(f"it is {job.status}" if job.status != "pending" else "nothing is blocking it")
 
 
 @app.command()
@@ -256,10 +256,13 @@ def requeue(
     job_ids: options.JobIds,
     force: Force = False,
     mode: Annotated[
-        str | None, typer.Option("--mode", metavar="MODE", help="Of steps: unfinished (default), all or from.")
+        str | None,
+        typer.Option(
+            "--mode", metavar="MODE", help="Which steps run again: unfinished (default), all, or from --step on."
+        ),
     ] = None,
     step: Annotated[
-        str | None, typer.Option("--step", metavar="NAME", help="With --mode from: where to begin.")
+        str | None, typer.Option("--step", metavar="NAME", help="With --mode from: the first step to run.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the steps that would run.")] = False,
     db: options.Db = None,
@@ -291,14 +294,14 @@ def _plan_requeue(
 @app.command()
 def signal(
     job_id: options.JobId,
-    step: Annotated[str, typer.Argument(metavar="STEP", help="The step that waits.")],
-    result: Annotated[str | None, typer.Argument(metavar="[JSON]", help="The answer; null without it.")] = None,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The waiting step.")],
+    result: Annotated[str | None, typer.Argument(metavar="[JSON]", help="The answer. Default: null.")] = None,
     error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Answer with an error instead.")] = None,
-    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Of one run of the step.")] = "",
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="The key of one run of the step.")] = "",
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Answer a step that waits, or will."""
+    """Answer a step that is waiting, or will wait."""
     from treadle.model.payload import loads
 
     value = None if result is None else loads(result, "result")
@@ -313,7 +316,7 @@ def signal(
 @app.command()
 def cancel(
     job_ids: options.JobIds,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the job.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Stored with the job.")] = "",
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -16,7 +16,7 @@ from treadle.model.errors import SchemaMismatch
 def migrate(
     db: options.Db = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 if there is something to do.")
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if a migration is missing.")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -21,9 +21,9 @@ Db = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only jobs of this topic.")]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
 LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
+    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The lowest level to log.")
 ]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more ids.", show_default=False)]
@@ -62,7 +62,7 @@ def priority(text: str | None) -> str | int | None:
 def shortest(text: str | None, option: str, least: str) -> str | None:
     """A duration of at least `least`."""
     if text is not None and duration_ms(text, option) < duration_ms(least):
-        raise InvalidInput(f"{option}: {text} is too short; at least {least}, please")
+        raise InvalidInput(f"{option}: {text} is too short; at least {least} is needed")
     return text
 
 

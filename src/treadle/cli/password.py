@@ -15,7 +15,7 @@ Password = Annotated[
     str | None,
     typer.Argument(
         metavar="[PASSWORD]",
-        help="At least 8 characters; asked for if it is not there. - reads it from stdin.",
+        help="At least 8 characters; prompted for if left out. - reads it from stdin.",
         show_default=False,
     ),
 ]
@@ -35,7 +35,7 @@ def password(given: str | None) -> str:
 
 def _first_line() -> str:
     if sys.stdin is None:
-        raise InvalidInput("there is nothing on stdin to read the password from")
+        raise InvalidInput("the password can't be read: stdin is closed")
     try:
         return sys.stdin.buffer.readline().decode().rstrip("\r\n")
     except UnicodeDecodeError:

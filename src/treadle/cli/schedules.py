@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from treadle.policy.schedule import Schedule
     from treadle.queue import Queue
 
-app = typer.Typer(help="Look at schedules, make and change them, run them.", rich_markup_mode=None)
+app = typer.Typer(help="List, create, change and run schedules.", rich_markup_mode=None)
 T = TypeVar("T")
 
 ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.", show_default=False)]
@@ -42,34 +42,41 @@ Every = Annotated[
 ]
 Timezone = Annotated[
     str | None,
-    typer.Option("--timezone", metavar="ZONE", help="Such as Asia/Taipei; UTC if not given.", show_default=False),
+    typer.Option("--timezone", metavar="ZONE", help="Such as Asia/Taipei; UTC if left out.", show_default=False),
 ]
 Payload = Annotated[
     str | None,
     typer.Option(
         "--payload",
         metavar="JSON",
-        help="May hold {{scheduledAt}}, {{previousAt}} and {{scheduleId}}.",
+        help="The jobs' payload. May contain {{scheduledAt}}, {{previousAt}} and {{scheduleId}}.",
         show_default=False,
     ),
 ]
-Scope = Annotated[str | None, typer.Option("--scope", metavar="SCOPE", help="Of the jobs.", show_default=False)]
-ScopeIdOption = Annotated[str | None, typer.Option("--scope-id", metavar="ID", help="Of the jobs.", show_default=False)]
+Scope = Annotated[str | None, typer.Option("--scope", metavar="SCOPE", help="The jobs' scope.", show_default=False)]
+ScopeIdOption = Annotated[
+    str | None, typer.Option("--scope-id", metavar="ID", help="The jobs' scope id.", show_default=False)
+]
 Missed = Annotated[
     str | None,
     typer.Option(
-        "--missed", metavar="POLICY", help="skip, one or all of the slots that were missed.", show_default=False
+        "--missed", metavar="POLICY", help="Run skip (none), one or all of the missed slots.", show_default=False
     ),
 ]
 Overlap = Annotated[
     str | None,
     typer.Option(
-        "--overlap", metavar="POLICY", help="allow, skip or queue while earlier jobs run.", show_default=False
+        "--overlap",
+        metavar="POLICY",
+        help="allow, skip or queue a run while earlier jobs have not ended.",
+        show_default=False,
     ),
 ]
 Jitter = Annotated[
     str | None,
-    typer.Option("--jitter", metavar="DURATION", help="Delay each job by up to this.", show_default=False),
+    typer.Option(
+        "--jitter", metavar="DURATION", help="Delay each job by a random time up to this.", show_default=False
+    ),
 ]
 Start = Annotated[
     str | None, typer.Option("--start", metavar="TIME", help="No run before this time.", show_default=False)
@@ -136,7 +143,7 @@ def next_runs(
 
 @app.command()
 def create(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Of the jobs that it makes.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of its jobs.", show_default=False)],
     cron: Cron = None,
     every: Every = None,
     timezone: Timezone = None,
@@ -149,13 +156,13 @@ def create(
     start: Start = None,
     end: End = None,
     schedule_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Made up if none is given.", show_default=False)
+        str | None, typer.Option("--id", metavar="ID", help="Generated if left out.", show_default=False)
     ] = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Make it, but do not run it yet.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Create it without running it yet.")] = False,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a schedule."""
+    """Create a schedule."""
     chosen = _chosen(every, timezone, payload, scope, scope_id, missed, overlap, jitter, start, end)
 
     async def make(queue: Queue) -> tuple[Schedule, int]:
@@ -182,7 +189,7 @@ def edit(
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change what is given. It makes no catch-up run."""
+    """Change the given options of a schedule. This makes no catch-up run."""
     chosen = _chosen(every, timezone, payload, scope, scope_id, missed, overlap, jitter, start, end)
     if cron is not None:
         chosen["cron"] = cron
@@ -194,7 +201,7 @@ def edit(
 
 @app.command()
 def enable(schedule_id: ScheduleId, db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Run a schedule again from its next time on."""
+    """Run a schedule again, starting with its next run."""
     _print_one(*ask(db, lambda queue: _with_now(queue, queue.schedules.enable(schedule_id))), as_json)
 
 

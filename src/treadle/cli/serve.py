@@ -37,7 +37,7 @@ def serve(
         str | None,
         typer.Argument(
             metavar="[MODULE:QUEUE]",
-            help="Where the queue is, such as app:queue; its jobs are run as well. Without it no jobs are run here.",
+            help="Where the queue is, such as app:queue; its jobs run here too. Without it, no jobs run here.",
             show_default=False,
         ),
     ] = None,
@@ -213,7 +213,7 @@ async def _tell_how_to_begin(queue: Queue, address: str, *, warn: bool = True) -
         return False
     if token is not None:
         site = queue.settings.public_url.rstrip("/") or address
-        log.info("make the first superuser, once, within a day: %s/_/setup#token=%s", site, token)
+        log.info("create the first superuser (this link works once, for a day): %s/_/setup#token=%s", site, token)
     return True
 
 

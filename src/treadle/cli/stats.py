@@ -20,7 +20,11 @@ def stats(
     topic: options.Topic = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Count endings since an age (1h, 7d) or 2026-12-24T18:00:00Z."),
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only count jobs that ended since then: an age (1h, 7d) or a time (2026-12-24T18:00:00Z).",
+        ),
     ] = None,
     db: options.Db = None,
     as_json: options.AsJson = False,

@@ -23,7 +23,7 @@ Email = Annotated[str, typer.Argument(metavar="EMAIL", help="The e-mail address.
 
 @app.command()
 def upsert(email: Email, given: Password = None, db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Make a superuser, or give one a new password.
+    """Create a superuser, or give one a new password.
 
     A new password signs them out everywhere.
     """

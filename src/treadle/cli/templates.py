@@ -15,7 +15,7 @@ from treadle.cli.output import Column, listed, print_facts, print_heading, print
 if TYPE_CHECKING:
     from treadle.policy.saved_template import SavedTemplate
 
-app = typer.Typer(help="Look at templates, switch them off and on, roll them back.", rich_markup_mode=None)
+app = typer.Typer(help="List and inspect templates, switch them off and on, roll them back.", rich_markup_mode=None)
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The template's topic.", show_default=False)]
 
@@ -93,7 +93,7 @@ def use(
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a saved version the current one, to roll back or forth. Code with a new definition replaces it."""
+    """Make a saved version the current one, to roll back or forward. Code with a new definition replaces it."""
     _print_one(ask(db, lambda queue: queue.templates.use(topic, version)), as_json)
 
 
@@ -105,7 +105,7 @@ def enable(topic: TopicName, db: options.Db = None, as_json: options.AsJson = Fa
 
 @app.command()
 def disable(topic: TopicName, db: options.Db = None, as_json: options.AsJson = False) -> None:
-    """Refuse new jobs of a topic, over restarts and deploys. Pending jobs still run."""
+    """Refuse new jobs of a topic, also after restarts and deploys. Pending jobs still run."""
     _print_one(ask(db, lambda queue: queue.templates.disable(topic)), as_json)
 
 

@@ -29,13 +29,13 @@ def create(
     given: Password = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="JSON", help="Fields of their own, as an object; rules see @request.auth.NAME."),
+        typer.Option("--data", metavar="JSON", help="Extra fields as an object; rules see @request.auth.NAME."),
     ] = None,
-    verified: Annotated[bool, typer.Option("--verified", help="The address is known to be theirs.")] = False,
+    verified: Annotated[bool, typer.Option("--verified", help="Mark the e-mail address as verified.")] = False,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a user."""
+    """Create a user."""
     from treadle.accounts import Accounts
 
     fields, chosen = _fields(data), password(given)
@@ -56,11 +56,11 @@ def update(
         typer.Option("--password", metavar="PASSWORD", help="A new password; - asks for it, or reads it from stdin."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", metavar="JSON", help="Change these fields of their own; null removes one.")
+        str | None, typer.Option("--data", metavar="JSON", help="Extra fields to change; null removes one.")
     ] = None,
     verified: Annotated[
         bool | None,
-        typer.Option("--verified/--unverified", help="The address is known to be theirs. --unverified: it is not."),
+        typer.Option("--verified/--unverified", help="Mark the e-mail address as verified or not."),
     ] = None,
     db: options.Db = None,
     as_json: options.AsJson = False,
@@ -70,11 +70,14 @@ def update(
     A new password or e-mail address signs them out everywhere.
     """
     from treadle.accounts import Accounts
+    from treadle.model.errors import InvalidInput
 
     fields = _fields(data)
     chosen = None if given is None else password(given)
 
     def change(queue: Queue) -> Awaitable[Account]:
+        if email is None and given is None and data is None and verified is None:
+            raise InvalidInput("nothing to change; see treadle user update --help")
         return Accounts(queue.store).update_user(user, email=email, password=chosen, data=fields, verified=verified)
 
     _tell("changed", ask(db, change), as_json)

@@ -38,7 +38,7 @@ TargetArgument = Annotated[
     ),
 ]
 ProcessesOption = Annotated[
-    int, typer.Option("--processes", metavar="N", min=1, max=256, help="Run so many worker processes.")
+    int, typer.Option("--processes", metavar="N", min=1, max=256, help="How many worker processes to run.")
 ]
 SlotsOption = Annotated[
     int | None,
@@ -58,20 +58,22 @@ LeaseOption = Annotated[
     typer.Option(
         "--lease",
         metavar="TIME",
-        help="After so long without a sign of life others take over its jobs. Default: 5m.",
+        help="How long it may be silent before others take over its jobs. Default: 5m.",
     ),
 ]
 DrainOption = Annotated[
     str, typer.Option("--drain", metavar="TIME", help="How long running jobs may go on after a stop signal.")
 ]
-BurstOption = Annotated[bool, typer.Option("--burst", help="End when no job is left that could be started now.")]
+BurstOption = Annotated[bool, typer.Option("--burst", help="Exit when no job is left that could start now.")]
 MaxJobsOption = Annotated[
     int | None,
-    typer.Option("--max-jobs", metavar="N", min=1, help="Replace a process after so many jobs."),
+    typer.Option("--max-jobs", metavar="N", min=1, help="Replace a process after this many jobs."),
 ]
 MaxMemoryOption = Annotated[
     str | None,
-    typer.Option("--max-memory", metavar="SIZE", help="Replace a process that has outgrown this, such as 512M."),
+    typer.Option(
+        "--max-memory", metavar="SIZE", help="Replace a process that uses more memory than this, such as 512M."
+    ),
 ]
 PrefetchOption = Annotated[
     int | None,
@@ -79,7 +81,7 @@ PrefetchOption = Annotated[
         "--prefetch",
         metavar="N",
         min=0,
-        help="Claim at most N jobs beyond the free slots; 0: none. Default: what is started within 100 ms.",
+        help="Claim at most N jobs beyond the free slots; 0: none. Default: as many as start within 100 ms.",
     ),
 ]
 MemberOption = Annotated[bool, typer.Option("--member", hidden=True)]
@@ -202,7 +204,7 @@ async def _exit_despite_stuck_handlers() -> None:
     for task in left:
         task.cancel()
     if left and (await asyncio.wait(left, timeout=STOP_S))[1]:
-        log.warning("a handler won't stop: leaving without it")
+        log.warning("a handler does not stop; the worker exits without it")
         logging.shutdown()
         os._exit(0)
 

@@ -225,7 +225,7 @@ class Dashboard:
         return await self._problem(request, found.status, message)
 
     async def _http_error(self, request: Request, error: Any) -> Response:
-        words = {404: "This page does not exist.", 405: "This address does not take that kind of request."}
+        words = {404: "This page does not exist.", 405: "This address does not accept this method."}
         return await self._problem(request, error.status_code, words.get(error.status_code, str(error.detail)))
 
     async def _problem(self, request: Request, status: int, message: str) -> Response:

@@ -1,4 +1,4 @@
-"""Schedules whose newest runs have failed."""
+"""Schedules with failed newest runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FailingSchedule:
 
 
 async def failing_schedules(queue: Queue) -> Sequence[FailingSchedule]:
-    """Enabled schedules whose newest ended run failed: two reads, however many there are."""
+    """Enabled schedules with a failed newest run, in two reads, however many schedules exist."""
     schedules = [one for one in await queue.schedules.list() if one.enabled and one.recent]
     jobs = await queue.schedules.recent_jobs(schedules, LAST)
     return [failing for one in schedules if (failing := _failing(one, jobs))]

@@ -53,7 +53,7 @@ def facts(job: Job, delete_after_ms: int, stale_after_ms: int) -> Iterator[Fact]
 
 
 async def origin(job: Job, accounts: Accounts) -> list[Fact]:
-    """Who or what made the job, and as whose."""
+    """Who or what made the job, and in which scope."""
     found = [Fact("Made by", await _maker(job, accounts), muted=not job.created_by and not job.schedule_id)]
     if job.schedule_id:
         found.append(Fact("Schedule", job.schedule_id, url=f"/schedules/{quote(job.schedule_id, safe='')}"))

@@ -128,4 +128,4 @@ def _late(job: Job, queue: Now, now: datetime, error: str) -> SecondLine | None:
     if late < LATE:
         return None
     waits = f"Due for {words.duration(late / timedelta(milliseconds=1))}. "
-    return SecondLine(waits + (queue.why_waiting(job) or "Others are before it, or its key is busy."))
+    return SecondLine(waits + (queue.why_waiting(job) or "Others are ahead of it, or its key is busy."))

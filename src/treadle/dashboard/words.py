@@ -138,7 +138,7 @@ def _short(value: Any) -> str:
 
 
 def length_words(ms: float) -> str:
-    """A configured length, as it is written: 10m, 90s, 3d."""
+    """A configured duration, the way people write it: 10m, 90s, 3d."""
     return format_ms(round(ms))
 
 

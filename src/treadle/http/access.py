@@ -79,7 +79,7 @@ class Access:
             return Caller.anonymous
         caller = await self._accounts.caller(token)
         if caller is None:
-            raise ApiError(401, "invalid_token", "The token is not valid, or no longer; sign in again.")
+            raise ApiError(401, "invalid_token", "The token is invalid or has expired; sign in again.")
         return caller
 
     async def who(self, request: Request) -> str:

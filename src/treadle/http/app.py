@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from treadle.http import openapi
-from treadle.http.errors import MOST_FIELDS, NOT_FOUND, ApiError, from_treadle, wrong_method
+from treadle.http.errors import MOST_FIELDS, NOT_FOUND, ApiError, from_treadle, in_words, wrong_method
 from treadle.http.fast_routes import FastRoutes, path_here
 from treadle.http.public_path import PublicPath
 from treadle.http.routes import (
@@ -174,6 +174,6 @@ async def _bad_parameters(request: Request, error: Any) -> Response:
     data: dict[str, Any] = {}
     for one in error.errors()[:MOST_FIELDS]:
         name = ".".join(str(part) for part in one["loc"][1:])[:200]
-        data.setdefault(name, {"code": "invalid_input", "message": one["msg"]})
+        data.setdefault(name, {"code": "invalid_input", "message": in_words(one)})
     name, first = next(iter(data.items()))
     return ApiError(400, "invalid_input", f"{name}: {first['message']}", data).response()

@@ -169,7 +169,7 @@ async def _bytes(request: Request, bounds: Bounds) -> bytes:
     while more:
         message = await request.receive()
         if message["type"] != "http.request":
-            raise ApiError(400, "incomplete_body", "The body ended before its length.")
+            raise ApiError(400, "incomplete_body", "The body is shorter than its Content-Length.")
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > bounds.most:
@@ -191,11 +191,11 @@ def _unzipped(body: bytes, most: int) -> bytes:
     try:
         found = unzip.decompress(body, most + 1)
     except zlib.error:
-        raise ApiError(400, "invalid_encoding", "The body is not what gzip makes.") from None
+        raise ApiError(400, "invalid_encoding", "The body is not valid gzip.") from None
     if len(found) > most:
         raise too_large(most)
     if not unzip.eof:
-        raise ApiError(400, "invalid_encoding", "The gzip body is cut off.")
+        raise ApiError(400, "invalid_encoding", "The gzip body is truncated.")
     return found
 
 

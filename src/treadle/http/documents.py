@@ -47,14 +47,14 @@ class StepDocument(Document):
     startedAt: Time | None
     completedAt: Time | None
     error: str | None
-    result: Any = Field(description="null above 64 KiB: read it at /api/jobs/{id}/steps/{step}")
+    result: Any = Field(description="null above 64 KiB; read it at /api/jobs/{id}/steps/{step}")
     resultSize: int | None = Field(description="in bytes")
     key: str | None
     items: StepItems | None = Field(description="the runs of a step that has keys")
 
 
 class StepRunDocument(StepDocument):
-    answerSchema: dict[str, Any] | None = Field(description="of a step that waits: what an answer has to look like")
+    answerSchema: dict[str, Any] | None = Field(description="of a waiting step: the JSON schema of its answer")
     waitsUntil: Time | None
 
 
@@ -92,9 +92,9 @@ else:
 class JobPage(Document):
     items: list[JobDocument]
     totalItems: int
-    totalCapped: bool = Field(description="there are more than totalItems")
+    totalCapped: bool = Field(description="there are more matches than totalItems")
     searched: int | None = Field(
-        description="only so many jobs were looked into for payload, result or steps, the newest; null: all of them"
+        description="payload, result or steps were only searched in this many of the newest jobs; null: in all"
     )
     limit: int
     offset: int
@@ -146,7 +146,7 @@ class StreamEvent(Document):
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
     event: str
     data: Annotated[str, Field(json_schema_extra={"contentMediaType": "application/json"})]
-    id: str = Field("", description="rises; Last-Event-ID takes it")
+    id: str = Field("", description="increases with every event; send it as Last-Event-ID to resume")
 
 
 class WhyDocument(Document):

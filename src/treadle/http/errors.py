@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import ErrorDetails, to_json
 from starlette.responses import Response
 
 from treadle.model import errors
@@ -54,7 +54,7 @@ def wrong_method(method: str, possible: Collection[str]) -> Response:
     headers = {"Allow": ", ".join(sorted({*possible, *(["HEAD"] if "GET" in possible else [])}))}
     if method == "OPTIONS":
         return Response(status_code=204, headers=headers)
-    message = f"{method[:20]} is not possible here; see the Allow header."
+    message = f"{method[:20]} is not allowed here; see the Allow header."
     return ApiError(405, "method_not_allowed", message, headers=headers).response()
 
 
@@ -131,8 +131,7 @@ def from_validation(error: ValidationError, body: Any) -> ApiError:
     data: dict[str, dict[str, str]] = {}
     for one in error.errors(include_url=False, include_input=False, include_context=False)[:MOST_FIELDS]:
         path = ".".join(_path(one["loc"], body, missing=one["type"] == "missing"))[:200] or "body"
-        message = "Input should be an object" if one["type"] == "model_type" else one["msg"]
-        data.setdefault(path, {"code": _codes.get(one["type"], "invalid_input"), "message": message})
+        data.setdefault(path, {"code": _codes.get(one["type"], "invalid_input"), "message": in_words(one)})
     field, first = next(iter(data.items()))
     return ApiError(400, "invalid_input", f"{field}: {first['message']}", data)
 
@@ -148,6 +147,21 @@ def _path(parts: Sequence[int | str], body: Any, *, missing: bool) -> Iterator[s
         yield str(part)
 
 
+def in_words(error: ErrorDetails) -> str:
+    """Pydantic's message, without Python's types and regular expressions."""
+    if error["type"] in ("model_type", "dict_type"):
+        return "Input should be an object"
+    names = [part for part in error["loc"] if isinstance(part, str)]
+    if error["type"] == "string_pattern_mismatch" and names and names[-1] in _FORMS:
+        return _FORMS[names[-1]]
+    return error["msg"]
+
+
+_FORMS = {
+    "topic": "use lower-case letters, digits, _ and dots",
+    "topics": "use lower-case letters, digits, _ and dots",
+    "id": "use letters, digits, _, - and dots",
+}
 _codes = {
     "missing": REQUIRED,
     "string_too_short": REQUIRED,
@@ -155,4 +169,4 @@ _codes = {
 
 
 def internal() -> ApiError:
-    return ApiError(500, "internal_error", "Something went wrong here; the server's log says what.")
+    return ApiError(500, "internal_error", "Something went wrong on the server; its log says what.")

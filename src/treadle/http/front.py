@@ -65,9 +65,9 @@ class Front:
         theirs = bool(origin) and not self._ours(origin or "", request)
         from_elsewhere = site in ("cross-site", "same-site") and request.method not in READS
         if theirs or from_elsewhere:
-            message = "A page of another origin can't use this session; send a token."
+            message = "A page from another origin can't use this session; send a token."
             if theirs and origin and urlsplit(origin).netloc == request.headers.get("host"):
-                message = f"This server is not known to be reached at {origin[:100]}; set TREADLE_PUBLIC_URL to it."
+                message = f"This server does not know the address {origin[:100]}; set TREADLE_PUBLIC_URL to it."
             raise ApiError(403, "cross_origin", message)
 
     def _ours(self, origin: str, request: Request) -> bool:

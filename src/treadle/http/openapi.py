@@ -28,12 +28,12 @@ BASES = (BaseModel, Body, Document, JobOptions, ScheduleOptions)
 HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-ID": {
         "required": True,
-        "description": "what the server's log calls this request; the one that was sent, if there was one",
+        "description": "identifies the request in the server's log; a request may send its own",
         "schema": {"type": "string", "minLength": 1, "maxLength": 100},
     },
     "Retry-After": {
         "required": True,
-        "description": "seconds to wait before the next try",
+        "description": "seconds to wait before trying again",
         "schema": {"type": "integer", "minimum": 1},
     },
 }
@@ -90,7 +90,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(
         title="Treadle",
         version=app.version,
-        description="A durable job queue: enqueue, look, steer, and work on jobs from outside.",
+        description="A durable job queue: enqueue, inspect and control jobs, and run them in workers of any language.",
         routes=app.routes,
     )
     components = document.setdefault("components", {})

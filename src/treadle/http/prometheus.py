@@ -68,7 +68,9 @@ class _Families(Collector):
 
 
 def _of_store(stats: Stats | None) -> Iterator[Metric]:
-    yield GaugeMetricFamily("treadle_store_up", "1: the store answered this scrape.", value=0 if stats is None else 1)
+    yield GaugeMetricFamily(
+        "treadle_store_up", "1 if the store answered this scrape, else 0.", value=0 if stats is None else 1
+    )
     if stats is not None:
         jobs = GaugeMetricFamily("treadle_jobs", "Jobs by topic and status.", labels=["topic", "status"])
         for topic, counts in _bounded(stats.topics).items():
@@ -102,7 +104,10 @@ def _of_workers(workers: Sequence[WorkerMetrics]) -> Iterator[Metric]:
     yield _slots(workers)
     counters = {
         "treadle_jobs_claimed": ("Jobs claimed.", [one.claimed for one in workers]),
-        "treadle_lease_losses": ("Jobs that were no longer ours.", [one.lease_losses for one in workers]),
+        "treadle_lease_losses": (
+            "Jobs lost to another worker before their outcome was stored.",
+            [one.lease_losses for one in workers],
+        ),
         "treadle_handler_stuck": ("Handlers that did not stop within their grace.", [one.stuck for one in workers]),
         "treadle_store_errors": ("Claims and endings that the store refused.", [one.store_errors for one in workers]),
     }
@@ -176,7 +181,7 @@ def _of_server(http: HttpMetrics) -> Iterator[Metric]:
         answered.add_metric([method, route, str(status)], count)
     yield answered
     took = HistogramMetricFamily(
-        "treadle_http_request_seconds", "From a request to the start of its answer.", labels=["route"]
+        "treadle_http_request_seconds", "From a request to the start of its response.", labels=["route"]
     )
     for route in sorted(http.seconds):
         _add(took, [route], http.seconds[route])

@@ -39,7 +39,7 @@ PriorityText = Annotated[
     str | int,
     WithJsonSchema(
         {
-            "description": "a name, or an integer of 32 bits",
+            "description": "a name, or a 32-bit integer",
             "examples": ["high", 75],
             "anyOf": [
                 {"type": "string", "enum": list(PRIORITIES)},
@@ -62,7 +62,7 @@ Token = Annotated[
     BeforeValidator(_number),
     WithJsonSchema(
         {
-            "description": "what the claim gave for this job",
+            "description": "the job's token from the claim",
             "anyOf": [
                 {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"},
                 {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
@@ -77,7 +77,7 @@ class JobOptions(Body):
     runAt: Instant | None = None
     delay: DurationText | None = None
     expiresAt: Instant | None = None
-    maxRetries: Attempts | None = Field(None, description="the job is dead at so many failures")
+    maxRetries: Attempts | None = Field(None, description="the job has failed for good after this many failures")
     maxAttempts: Attempts | None = Field(None, description="the same as maxRetries")
     priority: PriorityText | None = None
     capability: ShortText | None = None
@@ -112,22 +112,24 @@ class CancelBody(Body):
 class RequeueBody(Body):
     mode: Literal["unfinished", "all", "from"] | None = Field(None, description="unfinished by default")
     step: ShortText | None = None
-    force: bool | None = Field(None, description="a completed job too")
-    dryRun: bool | None = Field(None, description="only say whether it could be, and which steps would run")
+    force: bool | None = Field(None, description="also requeue a completed job")
+    dryRun: bool | None = Field(
+        None, description="change nothing; only say whether it can be requeued, and which steps would run"
+    )
     payload: dict[str, Any] | None = Field(None, description="run everything again with this payload")
 
 
 class SignalBody(Body):
     step: ShortText
-    key: Annotated[str, Field(max_length=255)] = Field("", description="of one run of the step")
-    result: Any = Field(None, description="the answer; null is one, too")
+    key: Annotated[str, Field(max_length=255)] = Field("", description="the key of one run of the step")
+    result: Any = Field(None, description="the answer; null is a valid one")
     error: Annotated[str, Field(min_length=1, max_length=10_000)] | None = Field(
         None, description="instead of a result: the step fails with this"
     )
 
 
 class DeleteBody(Body):
-    force: bool | None = Field(None, description="a completed job too, for superusers")
+    force: bool | None = Field(None, description="also delete a completed job; for superusers")
 
 
 class JobPatch(Body):
@@ -140,11 +142,11 @@ class JobPatch(Body):
 class BulkBody(Body):
     action: Literal["cancel", "requeue", "delete", "release", "patch"]
     filter: str = Field(min_length=1, max_length=3500)
-    dryRun: bool | None = Field(None, description="only count them")
-    asOf: Instant | None = Field(None, description="only jobs that were created until then; now if it is not given")
+    dryRun: bool | None = Field(None, description="only count the jobs")
+    asOf: Instant | None = Field(None, description="only jobs created until then; default: now")
     background: bool = Field(False, description="answer immediately and run as an operation")
     reason: str = Field("", max_length=1000, description="for cancel")
-    force: bool | None = Field(None, description="for requeue and delete: completed jobs too")
+    force: bool | None = Field(None, description="for requeue and delete: include completed jobs")
     runAt: Instant | None = Field(None, description="for patch")
     priority: PriorityText | None = Field(None, description="for patch")
     maxRetries: Attempts | None = Field(None, description="for patch")
@@ -161,7 +163,7 @@ CronText = Annotated[
     WithJsonSchema({"type": "string", "description": "five or six fields, or @daily", "examples": ["0 9 * * *"]}),
 ]
 ZoneText = Annotated[str, WithJsonSchema({"type": "string", "examples": ["UTC", "Asia/Taipei"]})]
-Jitter = Annotated[float, Field(ge=0, le=86_400, description="jobs are delayed by up to so many seconds")]
+Jitter = Annotated[float, Field(ge=0, le=86_400, description="each job is delayed by a random time up to this")]
 ScheduleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
 
 
@@ -175,22 +177,26 @@ class ScheduleOptions(Body):
 
 
 class ScheduleBody(ScheduleOptions):
-    id: ScheduleId | None = Field(None, description="made up if none is given")
+    id: ScheduleId | None = Field(None, description="generated if omitted")
     topic: TopicName
     timezone: ZoneText = "UTC"
     payload: Object = Field(
-        default_factory=dict, description="texts in it may hold {{scheduledAt}}, {{previousAt}} and {{scheduleId}}"
+        default_factory=dict, description="strings in it may contain {{scheduledAt}}, {{previousAt}} and {{scheduleId}}"
     )
     enabled: bool = True
-    missed: Literal["skip", "one", "all"] = Field("one", description="slots that passed while no scheduler ran")
-    overlap: Literal["allow", "skip", "queue"] = Field("allow", description="a slot while earlier jobs have not ended")
+    missed: Literal["skip", "one", "all"] = Field(
+        "one", description="what to do with slots that passed while no scheduler ran"
+    )
+    overlap: Literal["allow", "skip", "queue"] = Field(
+        "allow", description="what to do with a slot while earlier jobs have not ended"
+    )
     jitterSeconds: Jitter = 0
 
 
 class SchedulePatch(ScheduleOptions):
     """Omitted fields keep their value. Null clears a start, an end or a scope; elsewhere it changes nothing."""
 
-    version: int | None = Field(None, description="the one that was read; 409 if it is another one by now")
+    version: int | None = Field(None, description="the version you read; 409 if it has changed since")
     topic: TopicName | None = None
     timezone: ZoneText | None = None
     payload: Object | None = None
@@ -203,8 +209,8 @@ class SchedulePatch(ScheduleOptions):
 class TemplatePatch(Body):
     """Omitted fields keep their value."""
 
-    version: int | None = Field(None, description="the one that was read; 409 if another one is current by now")
-    enabled: bool | None = Field(None, description="stands over restarts and deploys")
+    version: int | None = Field(None, description="the version you read; 409 if another one is current")
+    enabled: bool | None = Field(None, description="kept across restarts and deploys")
     useVersion: int | None = Field(None, description="a saved version that becomes the current one")
 
 
@@ -214,7 +220,7 @@ class ClaimBody(Body):
     capabilities: list[ShortText] = Field(default_factory=list, max_length=100)
     limit: int = Field(1, description="from 1 to 100")
     wait: DurationText = Field(0, description="how long to wait for a job, at most a minute")
-    lease: DurationText | None = Field(None, description="5 s to 1 h; the server's lease if there is none")
+    lease: DurationText | None = Field(None, description="5 s to 1 h; default: the server's lease")
 
 
 class TokenBody(Body):
@@ -222,7 +228,7 @@ class TokenBody(Body):
 
 
 class HeartbeatBody(TokenBody):
-    lease: DurationText | None = Field(None, description="5 s to 1 h; as long as the last one if there is none")
+    lease: DurationText | None = Field(None, description="5 s to 1 h; default: as long as the last one")
 
 
 class ProgressBody(TokenBody):
@@ -291,4 +297,4 @@ class SettingsPatch(Body):
     jobs: JobsSettingsPatch | None = None
     retention: RetentionPatch | None = None
     webhooks: WebhooksPatch | None = None
-    version: int | None = Field(None, description="the one that was read; 409 if it is another one by now")
+    version: int | None = Field(None, description="the version you read; 409 if it has changed since")

@@ -61,7 +61,7 @@ class Server:
         try:
             await self.audit.add(Actor(caller.name, caller.kind), action, target, **facts)
         except StoreUnavailable as error:  # the action is done, and the caller must learn that
-            log.error("the audit log misses %s %s by %s: %s", action, target, caller.name, error)
+            log.error("could not write %s %s by %s to the audit log: %s", action, target, caller.name, error)
 
 
 class Servers:

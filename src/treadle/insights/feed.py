@@ -259,7 +259,7 @@ class Feed:
                     caller.failed(error)
                     failing = True
                 except Exception:
-                    log.exception("events could not be read; trying again")
+                    log.exception("could not read events; trying again")
                     failing = True
         finally:
             unsubscribe()
@@ -288,7 +288,7 @@ class Feed:
         """Read until no change is left, then return the wanted jobs from the same moment."""
         while True:
             if time.monotonic() - self._fresh_at > BEHIND_S:
-                log.warning("events are more than %d s behind: starting anew", BEHIND_S)
+                log.warning("events are more than %d s behind; starting over", BEHIND_S)
                 await self._begin()
                 self._forget()
             changes = await self._store.changes(self._cursor, PAGE, wanted)

@@ -67,7 +67,9 @@ async def _unserved(store: Store, job: Job) -> list[str]:
 def _by_limit(obstacle: Obstacle) -> str:
     if isinstance(obstacle, LimitReached):
         jobs = ", ".join(obstacle.running)
-        return f"its key allows {obstacle.most} running jobs: it waits for job {jobs} ({obstacle.ahead} wait before it)"
+        return (
+            f"its key allows {obstacle.most} running jobs: it waits for job {jobs} ({obstacle.ahead} wait ahead of it)"
+        )
     return f"its topic's rate limit of {obstacle.most} per {format_ms(obstacle.window_ms)} is used up"
 
 

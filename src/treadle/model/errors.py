@@ -218,7 +218,7 @@ class Fail(Exception):
 
 
 class WaitTimeout(Exception):
-    """Nobody answered in time. Unless the handler catches this, the attempt fails, and the next one waits again."""
+    """No answer came in time. Unless the handler catches this, the attempt fails, and the next one waits again."""
 
 
 class AnswerError(Exception):

@@ -58,7 +58,7 @@ def short_text(value: str | None, field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
-        raise InvalidInput(f"{field}: 1 to 255 printable characters, please", field=field)
+        raise InvalidInput(f"{field}: use 1 to 255 printable characters", field=field)
     return value
 
 

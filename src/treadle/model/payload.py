@@ -108,7 +108,7 @@ def _checked(value: Any, path: str, depth: int) -> Any:
     if kind is int and not INT_MIN <= value <= INT_MAX:
         raise _refused(path, "is an integer of more than 64 bits; send it as text")
     if kind is float and not math.isfinite(value):
-        raise _refused(path, f"is {value}, which JSON does not have")
+        raise _refused(path, f"is {value}, which JSON can't express")
     if value is None or kind in (int, float, bool):
         return value
     return _checked(_written(value, path), path, depth)
@@ -128,7 +128,7 @@ def _written(value: Any, path: str) -> Any:
 def check_finite(value: Any, path: str) -> None:
     """Models and typed fields write NaN and Infinity as null, which would be read back as a different value."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise _refused(path, f"has a {value}, which JSON does not have")
+        raise _refused(path, f"has a {value}, which JSON can't express")
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, list | tuple | set | frozenset):

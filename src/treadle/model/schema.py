@@ -26,7 +26,7 @@ def payload_writer(topic: str, schema: dict[str, Any], secret: Sequence[Path] = 
             path = ".".join(("payload", *inside))
             # The validator quotes what it refuses.
             if touches(error.instance_path, secret):
-                message = "it has a secret, and its schema refuses it"
+                message = "it has a secret, and the schema does not accept it"
             raise InvalidPayload(f"{topic}: {path}: {message}", field=path[:200])
         return text
 
@@ -73,4 +73,4 @@ def _validator(schema: bytes) -> Any:
 
 def _refuse(address: str) -> Any:
     """Refuses external references: a schema must be self-contained, and nothing is ever fetched."""
-    raise ValueError(f"{address[:100]} is outside of the schema")
+    raise ValueError(f"{address[:100]} is outside the schema")

@@ -53,7 +53,7 @@ class Settings:
             raise InvalidInput(f"port: {self.port} is not between 0 and 65,535", field="port")
         for name in ("lease_ms", "poll_interval_ms", "reap_interval_ms", "retention_interval_ms"):
             if getattr(self, name) < 1:
-                raise InvalidInput(f"{name.removesuffix('_ms')}: must be longer than nothing", field=name)
+                raise InvalidInput(f"{name.removesuffix('_ms')}: must be longer than 0", field=name)
         if self.log_format not in ("text", "json"):
             raise InvalidInput(f"log_format: {self.log_format!r} is not text or json", field="log_format")
         if self.public_url and not _is_address(self.public_url):
@@ -76,7 +76,7 @@ class Settings:
         changes: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
-                raise InvalidInput(f"{name!r} is not a setting; there are {', '.join(known)}", field=name)
+                raise InvalidInput(f"{name!r} is not a setting; use one of {', '.join(known)}", field=name)
             if value is not None:
                 changes[known[name]] = _parse(known[name], value)
         return replace(self, **changes)

@@ -52,7 +52,7 @@ class Rate:
     def __post_init__(self) -> None:
         checked_count(self.n, "rate")
         if duration_ms(self.per, "rate") < 1:
-            raise InvalidInput("rate: the window must be longer than nothing", field="rate")
+            raise InvalidInput("rate: the window must be longer than 0", field="rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Template:
         checked_topic(self.topic)
         priority_value(self.priority)
         if duration_ms(self.timeout, "timeout") < 1:
-            raise InvalidInput("timeout: must be longer than nothing", field="timeout")
+            raise InvalidInput("timeout: must be longer than 0", field="timeout")
         if self.expires is not None:
             duration_ms(self.expires, "expires")
         if self.version is not None:
@@ -108,7 +108,7 @@ class Template:
         if self.idempotency_key not in (None, WHOLE_PAYLOAD):
             checked_expression(self.idempotency_key)
         if not self.repeatable and not self.dedupe_keys:
-            raise InvalidInput("repeatable=False needs dedupe_keys: they say which jobs are the same")
+            raise InvalidInput("repeatable=False needs dedupe_keys, which tell the jobs that count as the same")
         checked_capability(self.capability)
         self._check_secrets()
 

@@ -65,4 +65,4 @@ RIGHT_WORDS: Mapping[str, str] = {
 
 def unknown_status(word: str) -> str:
     """The error for a text that is not a status."""
-    return f"{word[:60]!r} is not a status; there are {', '.join([*Status, STALE])}"
+    return f"{word[:60]!r} is not a status; use one of {', '.join([*Status, STALE])}"

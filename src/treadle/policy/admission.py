@@ -177,7 +177,7 @@ class _Admission:
             if done and done != request.id:
                 return Refuse(
                     NotRepeatable(
-                        f"{request.topic} is not repeatable and job {done} has completed for the same keys", jobId=done
+                        f"{request.topic} is not repeatable, and job {done} has completed for the same keys", jobId=done
                     )
                 )
         return None
@@ -220,7 +220,7 @@ def _taken(request: Request, key: UniqueKey, owner: Owner) -> Decision:
     if key.kind != IDEMPOTENCY or owner.payload_hash == request.payload_hash:
         return Existing(owner.id)
     return Refuse(
-        KeyReused(f"the idempotency key belongs to job {owner.id} with another payload", jobId=owner.id),
+        KeyReused(f"the idempotency key belongs to job {owner.id} with another payload; use a new key", jobId=owner.id),
     )
 
 

@@ -69,7 +69,7 @@ class Cron:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str) or len(text) > MAX_LENGTH:
-            raise InvalidCron(f"cron: a text of at most {MAX_LENGTH} characters, please", field="cron")
+            raise InvalidCron(f"cron: a text of at most {MAX_LENGTH} characters is expected", field="cron")
         self.text = text
         self._fields = NICKNAMES.get(text.strip().lower(), text)
         simulation = self._simulation(_TRIAL)

@@ -7,8 +7,8 @@ the job began. A finished step never runs again; a step that is new in the code 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from treadle.model.durations import format_ms
 from treadle.model.errors import (
@@ -23,7 +23,7 @@ from treadle.model.errors import (
 from treadle.model.retry import Retry, families_of
 from treadle.model.status import Status
 from treadle.model.steps import DONE, STEP_ENDED, WAIT_IN_PLACE_MS, StepState, shown_step
-from treadle.policy.judgement import CallResult, Interrupt, Raised, judge
+from treadle.policy.judgement import CallResult, Interrupt, Raised, Returned, judge
 from treadle.policy.lifecycle import (
     WORKER_LOST,
     CancelAcknowledged,
@@ -42,16 +42,32 @@ UNSERVED = "no worker has the code of step"
 MODES = ("unfinished", "all", "from")
 
 
+class KnownStep(Protocol):
+    """What is known of a step, as far as the order of steps depends on it."""
+
+    @property
+    def state(self) -> StepState: ...
+
+    @property
+    def left_ms(self) -> int | None:
+        """Of a wait: how long it may still last."""
+
+    @property
+    def error_type(self) -> str | None:
+        """Of a wait that failed: None once its job has failed because of it, so the next attempt waits again."""
+
+
 class StepFacts(NamedTuple):
     """What is known of a step."""
 
     state: StepState = StepState.PENDING
     attempt: int = 0
     left_ms: int | None = None
-    """Of a wait: how long it may still last."""
     error: str | None = None
     error_type: str | None = None
-    """Of a wait that failed: None once its job has failed because of it, so the next attempt waits again."""
+
+
+NOT_BEGUN = StepFacts()
 
 
 class PlannedStep(NamedTuple):
@@ -70,19 +86,20 @@ class Reply(NamedTuple):
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class FlowFacts:
-    steps: Mapping[str, StepFacts]
-    answers: Mapping[str, Reply] = field(default_factory=dict)
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class FlowFacts(NamedTuple):
+    steps: Mapping[str, KnownStep]
+    answers: Mapping[str, Reply] = _NONE
     """Answers that came early."""
-    whens: Mapping[str, bool] = field(default_factory=dict)
+    whens: Mapping[str, bool] = _NONE
     """What `when` said, where it was asked."""
     cancelling: str | None = None
     """Why the job should stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What happens next; exactly one of these."""
 
     start: str | None = None
@@ -93,23 +110,24 @@ class Plan:
     wait: str | None = None
     """A step that begins to wait; the job is parked."""
     overdue: str | None = None
-    """A wait that nobody answered in time."""
+    """A wait that got no answer in time."""
     failed: str | None = None
-    """A wait that failed: so does the job, by its policy."""
+    """A wait that failed; the job fails too, by its policy."""
     end: Outcome | None = None
 
 
 def plan(steps: Sequence[PlannedStep], facts: FlowFacts) -> Plan:
-    """What to do with a job whose steps come one after the other. `Completed` leaves its result to the caller."""
+    """What to do with a job that has its steps one after the other. `Completed` leaves its result to the caller."""
     if facts.cancelling is not None:
         return Plan(end=CancelAcknowledged(facts.cancelling))
+    known_steps = facts.steps
     for step in steps:
-        known = facts.steps.get(step.name, StepFacts())
+        known = known_steps.get(step.name, NOT_BEGUN)
         if known.state in DONE:
             continue
         if step.conditional and step.name not in facts.whens:
             return Plan(evaluate_when=step.name)
-        if not facts.whens.get(step.name, True):
+        if step.conditional and not facts.whens[step.name]:
             return Plan(skip=step.name)
         return _next_external(step, known, facts) if step.external else _next_call(step)
     return Plan(end=Completed())
@@ -121,7 +139,7 @@ def _next_call(step: PlannedStep) -> Plan:
     return Plan(start=step.name)
 
 
-def _next_external(step: PlannedStep, known: StepFacts, facts: FlowFacts) -> Plan:
+def _next_external(step: PlannedStep, known: KnownStep, facts: FlowFacts) -> Plan:
     if known.state is StepState.FAILED and known.error_type:
         return Plan(failed=step.name)
     if step.name in facts.answers:
@@ -137,9 +155,12 @@ def unserved(name: str) -> str:
     return f"{UNSERVED} {name}"
 
 
-def progress(steps: Sequence[PlannedStep], states: Mapping[str, StepFacts], step_progress: int) -> int:
+def progress(steps: Sequence[PlannedStep], states: Mapping[str, KnownStep], step_progress: int) -> int:
     """Of the whole job, in percent: finished steps count in full, the current one in part."""
-    done = sum(states.get(step.name, StepFacts()).state in DONE for step in steps)
+    done = 0
+    for step in steps:
+        if states.get(step.name, NOT_BEGUN).state in DONE:
+            done += 1
     return min(int((done + step_progress / 100) / max(len(steps), 1) * 100), 100)
 
 
@@ -155,7 +176,7 @@ class RetryInPlace(NamedTuple):
 
 
 class StepEnd(NamedTuple):
-    """What a call leaves of its step, and of its job if that does not go on."""
+    """What a call did to its step, and to its job if the job does not go on."""
 
     state: StepState
     result: str | None = None
@@ -185,6 +206,8 @@ def after_call(
     suspended: Parked | Snoozed | None = None,
 ) -> StepEnd | RetryInPlace:
     """A step with a policy is tried by it first; what is left is the job's failure, by the job's policy."""
+    if interrupt is None and suspended is None and isinstance(result, Returned):
+        return StepEnd(StepState.COMPLETED, result.text)
     if tries.step_retry is not None and suspended is None:
         own = judge(result, interrupt, tries.step_retry, tries.step)
         if isinstance(own, Failed) and own.retry_in_ms is not None and tries.step < tries.step_retry.max_attempts:
@@ -213,12 +236,12 @@ def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
 
 
 def spent(end: StepEnd, tries: int) -> int:
-    """How many tries count when a call is over: one that was put off did not fail."""
+    """How many tries count when a call has ended: a postponed one did not fail."""
     return tries - (end.state is StepState.PENDING and end.error is None)
 
 
 def tries_before(state: StepState, attempt: int) -> int:
-    """How many tries of a step count. One that failed for good starts anew with its job's next attempt."""
+    """How many tries of a step count. A step that failed for good starts over with its job's next attempt."""
     return attempt if state is StepState.PENDING else 0
 
 
@@ -335,7 +358,7 @@ def interrupted(job: Transition, ran: bool) -> list[Interrupted]:
 
 
 def restarts_clock(job: Transition) -> bool:
-    """Whether the next attempt has all of its flow's time: it does not go on with the one before."""
+    """Whether the next attempt has all of its flow's time, because it does not continue the one before."""
     return job.event in ("job:retrying", "job:reclaimed", "job:requeued")
 
 
@@ -412,9 +435,9 @@ def check_mode(mode: str, step: str | None) -> None:
 
 
 def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
-    """Nobody knows what depends on a handler's step, so everything does that began after its first run or is around it.
+    """What depends on a handler's step is unknown, so everything counts that began after its first run or is around it.
 
-    A loop uses the same names again and again: single runs of them may have been earlier.
+    A loop uses the same names again and again, so single runs of a name may be from before.
     """
     first = min(one.place for one in steps if one.name == step)
     after = [one for one in steps if one.place >= first or step.startswith(f"{one.name}/")]

@@ -341,7 +341,7 @@ def _check_payload(payload: dict[str, Any]) -> None:
         # The text itself may be a secret, so the message does not repeat it.
         if any(name not in PLACEHOLDERS for name in _PLACEHOLDER.findall(text)):
             known = ", ".join("{{%s}}" % one for one in PLACEHOLDERS)
-            raise InvalidPayload(f"{path[:200]}: has an unknown placeholder; there are {known}", field="payload")
+            raise InvalidPayload(f"{path[:200]}: has an unknown placeholder; use {known}", field="payload")
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -364,7 +364,7 @@ def check_names(value: Any) -> None:
     elif isinstance(value, dict):
         for name, item in value.items():
             if _PLACEHOLDER.search(name):
-                message = "payload: a placeholder is in the name of a field; only values can have one"
+                message = "payload: a field's name has a placeholder; only values can have one"
                 raise InvalidPayload(message, field="payload")
             check_names(item)
 

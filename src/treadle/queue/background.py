@@ -36,7 +36,7 @@ async def forever(name: str, step: Callable[[], Awaitable[None]], outage: Outage
 
 
 async def insist(name: str, step: Callable[[], Awaitable[T]], outage: OutageLog) -> T:
-    """The answer of `step`, which is tried again as long as the database is away."""
+    """The result of `step`, which is retried while the database is unavailable."""
     backoff = Backoff()
     caller = outage.caller(name)
     while True:
@@ -51,7 +51,7 @@ async def insist(name: str, step: Callable[[], Awaitable[T]], outage: OutageLog)
 
 
 async def end(tasks: Sequence[asyncio.Task[Any]], seconds: float | None = None) -> None:
-    """Cancel the tasks and wait for them to finish, ignoring their exceptions; at most so many seconds."""
+    """Cancel the tasks and wait for them to finish, ignoring their exceptions, for at most this many seconds."""
     for task in tasks:
         task.cancel()
     if tasks:

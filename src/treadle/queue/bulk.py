@@ -44,7 +44,7 @@ class BulkChange:
         values = {"runAt": self.run_at, "priority": self.priority, "maxRetries": self.max_attempts}
         given = [name for name, value in values.items() if value is not None]
         if self.action == "patch" and not given:
-            raise InvalidInput("patch: say what to change: runAt, priority or maxRetries", field="action")
+            raise InvalidInput("patch: give what to change: runAt, priority or maxRetries", field="action")
         if self.action != "patch" and given:
             raise InvalidInput(f"{given[0]}: only for patch, and the action is {self.action}", field=given[0])
         if self.priority is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -30,7 +32,8 @@ from treadle.store.values import Record, RecordWrite
 if TYPE_CHECKING:
     from treadle.model.handler import Handler
 
-# The schedules that the code of a topic, and of a file, has defined; one that is missing later was removed.
+# The schedules that the code of a topic, of a file and of the modules of one process has defined; one that is missing
+# later was removed.
 CODE = "schedule_code"
 
 
@@ -48,7 +51,9 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     if isinstance(given, str):
         given = {"cron": given}
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"schedule: {type(given).__name__} is neither cron nor options", field="schedule")
+        raise InvalidInput(
+            f"schedule: {type(given).__name__} is neither a cron text nor a dict of options", field="schedule"
+        )
     options: dict[str, Any] = {**({} if timezone is None else {"timezone": timezone}), **given}
     definition = schedule_fields({name: value for name, value in options.items() if name != "id"})
     Schedule(id=checked_id(options.get("id", "code")), topic="code", **definition)  # raises if the options are invalid
@@ -88,11 +93,18 @@ async def save_code(
         old = schedule_from(saved[id_]) if id_ in saved else None
         await _save_one(store, old, topic, options, sources[topic])
     before = {id_ for name in lists if name in saved for id_ in from_json(saved[name].body)}
+    modules = _ids_by_module(wanted, handlers)
+    ran_with = await _modules_before(store, modules)
+    left_out = _left_out(modules, ran_with.values())
+    before.update(*(ids for module, ids in left_out.items() if not _exists(module)))
     for id_ in sorted(before - set(wanted)):
         with contextlib.suppress(ScheduleNotFound):
             await change_schedule(store, id_, _gone)
     for name, ids in lists.items():
         await _save_list(store, name, ids, saved.get(name))
+    together = {**{module: ids for module, ids in left_out.items() if _exists(module)}, **modules}
+    for name, record in ran_with.items():
+        await _save_list(store, name, {module: ids for module, ids in sorted(together.items()) if ids}, record)
 
 
 async def _save_one(store: Store, saved: Schedule | None, topic: str, options: CodeSchedule, source: str) -> None:
@@ -132,7 +144,45 @@ def _id_lists(wanted: Mapping[str, tuple[str, Any]], sources: Mapping[str, str])
     return lists
 
 
-async def _save_list(store: Store, name: str, ids: Sequence[str], saved: Record | None) -> None:
+def _ids_by_module(wanted: Mapping[str, tuple[str, Any]], handlers: Mapping[str, Handler]) -> dict[str, list[str]]:
+    modules: dict[str, list[str]] = {}
+    for topic, handler in handlers.items():
+        ids = [id_ for id_, (its_topic, _) in wanted.items() if its_topic == topic]
+        modules.setdefault(getattr(inspect.unwrap(handler.function), "__module__", ""), []).extend(ids)
+    return modules
+
+
+async def _modules_before(store: Store, modules: Iterable[str]) -> dict[str, Record | None]:
+    """What each of these modules once ran with, in one process."""
+    names = [f"with:{module}" for module in modules]
+    return dict(zip(names, await store.get_records([(CODE, name) for name in names]), strict=True))
+
+
+def _left_out(modules: Mapping[str, list[str]], before: Iterable[Record | None]) -> dict[str, list[str]]:
+    """The schedules of other modules that once ran in one process with one of these.
+
+    This process may simply not import them: only one that no longer exists was removed.
+    """
+    known: dict[str, list[str]] = {}
+    for record in before:
+        known |= from_json(record.body) if record else {}
+    return {module: ids for module, ids in known.items() if module not in modules}
+
+
+def _exists(module: str) -> bool:
+    if module in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its package is there
+        return False
+    except (ImportError, ValueError):
+        return True
+
+
+async def _save_list(
+    store: Store, name: str, ids: Sequence[str] | Mapping[str, Sequence[str]], saved: Record | None
+) -> None:
     body = to_json(ids).decode()
     if (saved is None and ids) or (saved is not None and saved.body != body):
         await store.write_records([RecordWrite(CODE, name, name, body, version=saved.version if saved else None)])

@@ -190,7 +190,7 @@ class Context(HandlerContext):
         return self._services.heartbeat(self._call)
 
     def _check(self) -> None:
-        """Raise why the handler should stop. One that caught that it has to wait is told again."""
+        """Raise the reason why the handler should stop. A handler that caught a Suspend gets it again."""
         if self._call.suspended is not None:
             raise self._call.suspended
         self._call.check()
@@ -279,7 +279,7 @@ class Context(HandlerContext):
     ) -> Any:
         """Call `function(*args)` once per job: if it has completed before, return its stored result.
 
-        The step is its name and key. `await` it in a coroutine, where a function that is no coroutine runs in a thread.
+        The step is its name and key. `await` it in a coroutine, where a plain function runs in a thread.
         """
         run = Run(self, name, function, args, key, timeout, retry, cancelable)
         return run.blocking() if self._services.blocking else run.awaited()

@@ -68,7 +68,7 @@ class JobControl(OpenedQueue):
         step: str | None = None,
         payload: Any = None,
     ) -> RequeuePlan:
-        """What `requeue` would do, without doing it: the job as it is, and the steps that would run again."""
+        """What `requeue` would do, without doing it: the unchanged job, and the steps that would run again."""
         return await self._requeue(job_id, force, mode, step, payload, dry_run=True)
 
     async def _requeue(

@@ -274,4 +274,4 @@ def _checked_lease(lease: Duration) -> int:
 
 
 def _lost(job_id: str) -> LeaseLost:
-    return LeaseLost(f"job {job_id} is not yours any more: its lease ran out, or the token is of an older claim")
+    return LeaseLost(f"job {job_id} is no longer yours: its lease ran out, or the token belongs to an older claim")

@@ -73,7 +73,7 @@ class FlowStep(Generic[Call, ReturnT]):
 
     def __call__(self, *args: Call.args, **kwargs: Call.kwargs) -> ReturnT:
         if self.__wrapped__ is None:
-            raise InvalidInput(f"step {self.name} has no code: it waits for queue.signal(job_id, {self.name!r}, value)")
+            raise InvalidInput(f"step {self.name} has no code; it waits for queue.signal(job_id, {self.name!r}, value)")
         return self.__wrapped__(*args, **kwargs)
 
     def typed(self, text: str | None) -> Any:
@@ -123,7 +123,9 @@ class FlowHandler(Handler):
 
     def declare(self, step: FlowStep[..., Any]) -> None:
         if any(one.name == step.name for one in self.steps):
-            raise InvalidInput(f"{self.topic}: step {step.name} is declared already; names are unique", field="step")
+            raise InvalidInput(
+                f"{self.topic}: step {step.name} is declared already; give each step its own name", field="step"
+            )
         if len(self.steps) >= MAX_NAMES:
             raise InvalidInput(f"{self.topic}: a flow has at most {MAX_NAMES} steps", field="step")
         if step.handler is not None:
@@ -135,8 +137,8 @@ class FlowHandler(Handler):
         return next((one for one in self.steps if one.name == name), None)
 
     def planned(self, newer: Sequence[ClaimedStep] = ()) -> list[PlannedStep]:
-        """The declared steps. `newer` are those of a job that was made by newer code: what this code does not have of
-        them has to wait for a worker that does."""
+        """The declared steps. `newer` are the steps of a job that was made by newer code: steps without code here
+        have to wait for a worker that has it."""
         planned = [PlannedStep(one.name, one.spec.external, one.when is not None) for one in self.steps]
         names = {one.name for one in self.steps}
         for one in sorted(newer, key=lambda step: step.place):
@@ -226,10 +228,10 @@ class Flow(Generic[FlowPayloadT]):
         def declare(function: Callable[Call, ReturnT]) -> FlowStep[Call, ReturnT]:
             chosen = checked_name(name or getattr(function, "__name__", ""))
             if "/" in chosen:
-                raise InvalidInput(f"step: {chosen!r} has a slash, which is for nested steps", field="step")
+                raise InvalidInput(f"step: {chosen!r} has a slash, which is reserved for nested steps", field="step")
             limit = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
             if limit < 1:
-                raise InvalidInput(f"step {chosen}: timeout: must be longer than nothing", field="timeout")
+                raise InvalidInput(f"step {chosen}: timeout: must be longer than 0", field="timeout")
             template = replace(self.handler._base, timeout=limit / 1000)
             made = Handler(function, template, process)
             if made.takes_arguments:

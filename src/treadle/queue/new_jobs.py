@@ -256,7 +256,7 @@ def merged(first: EnqueueOptions, then: EnqueueOptions) -> EnqueueOptions:
 
 def _attempts(template: Template, max_attempts: int | None, max_retries: int | None) -> int:
     if max_attempts is not None and max_retries is not None:
-        raise InvalidInput("give max_attempts or max_retries, not both: they say the same", field="max_retries")
+        raise InvalidInput("give max_attempts or max_retries, not both: they mean the same", field="max_retries")
     if max_attempts is not None:
         return checked_attempts(max_attempts, "max_attempts")
     if max_retries is not None:

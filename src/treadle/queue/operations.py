@@ -176,7 +176,7 @@ class Operations:
             if operation.state != RUNNING:
                 await store.delete_records([(KIND, record.id)])
             elif record.id not in self._running and await self._save(operation):
-                log.info("going on with operation %s: %s", operation.id, operation.action)
+                log.info("continuing operation %s: %s", operation.id, operation.action)
                 self._run(operation)
                 resumed += 1
         return f"{resumed:,} resumed" if resumed else "nothing to resume"

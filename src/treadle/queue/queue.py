@@ -252,7 +252,9 @@ class Queue(JobControl):
     async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
         """A validated job for a later transaction of the worker, and the job as it will be."""
         if options.pop("connection", None) is not None:
-            raise InvalidInput("connection: a job is stored with the outcome or there, not both", field="connection")
+            raise InvalidInput(
+                "connection: a job is stored with the outcome or in that transaction, not both", field="connection"
+            )
         session = await self._session()
         order = await self._known.order(session, topic, options)
         with tracing.sending(topic) as sending:

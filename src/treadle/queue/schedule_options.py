@@ -111,7 +111,7 @@ def replanned(old: Schedule, new: Schedule, now: int) -> Schedule:
 
 
 def planned(schedule: Schedule, now: int) -> Schedule:
-    """With its next run after now, so that there is no catch-up run."""
+    """With its next run after now, to avoid a catch-up run."""
     return replace(schedule, next_ms=schedule.next_after(now) if schedule.enabled else None, held=False)
 
 

@@ -23,7 +23,7 @@ async def signal(
     if error is not None and value is not None:
         raise InvalidInput("give a result or an error, not both", field="error")
     if error is not None and (not isinstance(error, str) or not 1 <= len(error) <= MAX_ERROR):
-        raise InvalidInput(f"error: a text of 1 to {MAX_ERROR:,} characters, please", field="error")
+        raise InvalidInput(f"error: use 1 to {MAX_ERROR:,} characters", field="error")
     job = await queue.get(job_id)
     name, run = checked_name(step), checked_key(key)
     spec, unannounced = await _declared(queue, job, name)
@@ -58,7 +58,7 @@ async def _declared(queue: Queue, job: Job, name: str) -> tuple[StepSpec | None,
 
 def _no_answer(job: Job, name: str, why: str) -> UnknownStep | StepEnded:
     if any(step["id"] == name and step["status"] in STEP_ENDED for step in job.steps):
-        return StepEnded(f"step {name} of job {job.id} is over", step=name)
+        return StepEnded(f"step {name} of job {job.id} has ended", step=name)
     return UnknownStep(f"step {name} of job {job.id} takes no answer: {why}", step=name)
 
 

@@ -106,6 +106,6 @@ def refusals(answers: Sequence[Job | Refusal | None]) -> list[Exception | None]:
 
 def checked_reason(reason: str) -> str:
     if not isinstance(reason, str) or len(reason) > 1000:
-        raise InvalidInput("reason: a text of at most 1,000 characters, please", field="reason")
+        raise InvalidInput("reason: use at most 1,000 characters", field="reason")
     dumps(reason, "reason")  # raises for values that databases can't store
     return reason

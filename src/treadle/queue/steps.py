@@ -76,7 +76,7 @@ class Wait(NamedTuple):
     refused: str | None = None
     """What is wrong with the answer that it has: it waits for another one."""
     retries: bool = False
-    """Not a wait of its own: the step's next try is due after this time."""
+    """Not a separate wait: the step's next try is due after this time."""
 
 
 class Waited(NamedTuple):

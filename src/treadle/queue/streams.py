@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from treadle.insights.feed import RESYNC, Feed, FeedEvent, FeedStopped, Listener
-from treadle.insights.sse import PING_S, SNAPSHOT, SNAPSHOT_JOBS, frame, ping
+from treadle.insights.sse import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
 from treadle.model.job import Job
 from treadle.store.views import Listing
 
@@ -52,7 +52,7 @@ async def _told(
         return topic in (None, job["topic"]) and job_id in (None, job["id"])
 
     listener = await feed.listener(match=wanted)
-    jobs = job_id or Listing(topic=topic, limit=SNAPSHOT_JOBS)
+    jobs = job_id or snapshot_listing(topic=topic)
     try:
         if snapshot:
             yield await _snapshot(listener, jobs)
@@ -69,7 +69,7 @@ async def _told(
 
 async def _snapshot(listener: Listener, wanted: Listing | str) -> FeedEvent:
     last, jobs = await listener.snapshot(wanted)
-    return FeedEvent(last, SNAPSHOT, {"jobs": [job.as_json() for job in jobs]}, {}, b"")
+    return FeedEvent(last, SNAPSHOT, snapshot_of(job.as_json() for job in jobs), {}, b"")
 
 
 async def states(feed: Feed, job_id: str) -> AsyncGenerator[Job]:

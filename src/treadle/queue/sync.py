@@ -284,7 +284,7 @@ class SyncQueue:
             loop = self._started()
             if loop is _running():
                 work.close()
-                raise InvalidInput("queue.sync can't be used on its own event loop")
+                raise InvalidInput("queue.sync can't be used on its own event loop; await the queue's methods there")
             answer = asyncio.run_coroutine_threadsafe(self._call(work), loop)
         try:
             return answer.result()

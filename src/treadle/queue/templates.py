@@ -71,11 +71,11 @@ class Templates:
         return await self.update(topic, version=version, expected=expected)
 
     async def enable(self, topic: str) -> SavedTemplate:
-        """Accept jobs of this topic again; stands over restarts and deploys."""
+        """Accept jobs of this topic again; kept across restarts and deploys."""
         return await self.update(topic, enabled=True)
 
     async def disable(self, topic: str) -> SavedTemplate:
-        """Refuse new jobs of this topic; stands over restarts and deploys. Pending jobs still run."""
+        """Refuse new jobs of this topic; kept across restarts and deploys. Pending jobs still run."""
         return await self.update(topic, enabled=False)
 
     async def update(

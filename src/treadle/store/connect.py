@@ -11,7 +11,7 @@ from treadle.model.errors import InvalidInput
 from treadle.store.protocol import Store
 from treadle.store.values import UserDatabase
 
-_SCHEMES = "sqlite:///jobs.db, postgresql://user@host/database"
+_SCHEMES = "sqlite:///jobs.db or postgresql://user@host/database"
 
 
 def make_store(url: str, *, stale_after_ms: int) -> Store:

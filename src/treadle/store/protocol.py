@@ -229,7 +229,7 @@ class Store(Protocol):
         ran; from the roll-ups."""
 
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
-        """The newest so many failed jobs, by error group."""
+        """The newest failed jobs, by error group."""
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         """The limits that keep this pending job from starting."""

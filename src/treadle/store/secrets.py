@@ -48,7 +48,7 @@ class Secrets:
         return list({(job.topic, job.template_version) for job in jobs} - self._paths.keys())
 
     def _learn(self, origins: Sequence[Origin], records: Iterable[Record]) -> None:
-        """`records` are those that `records_of` these names."""
+        """`records` come from `records_of` these names."""
         found = {(record.kind, record.id): paths_in(record) for record in records}
         for topic, version in origins:
             own = found.get((VERSION_KIND, version_id(topic, version)), ()) if version is not None else ()

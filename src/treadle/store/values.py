@@ -1,4 +1,4 @@
-"""What travels between Treadle and a store when jobs and records are written; `views` has what is read."""
+"""The data that Treadle and a store exchange when jobs and records are written; `views` has the data for reads."""
 
 from __future__ import annotations
 
@@ -266,6 +266,7 @@ class Checkpoint(NamedTuple):
             consumed=self.consumed + later.consumed,
             progress=self.progress if later.progress is None else later.progress,
             message=self.message if later.message is None else later.message,
+            flagged=self.flagged and later.flagged,
             grace_ms=self.grace_ms if later.grace_ms is None else later.grace_ms,
         )
 
@@ -436,7 +437,7 @@ class Refusal(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A small thing that the server keeps, such as an account: found by id or by its key, both unique in its kind."""
+    """A small document that the server keeps, such as an account: found by its id or its key, both unique per kind."""
 
     kind: str
     id: str
@@ -448,7 +449,7 @@ class Record(NamedTuple):
     created_at: int
     updated_at: int
     due: int | None = None
-    """When it wants to be looked at."""
+    """When it is due for another look."""
 
 
 class RecordWrite(NamedTuple):

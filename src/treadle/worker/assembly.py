@@ -38,7 +38,7 @@ from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
 from treadle.worker.step_services import StepServices
-from treadle.worker.step_writer import StepWriter
+from treadle.worker.step_writer import WRITES_AT_A_TIME, StepWriter
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -98,9 +98,10 @@ class Assembly:
     def _duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
             ("settling", self.settler.run),
-            ("writing steps", self.step_writer.run),
+            *[("writing steps", self.step_writer.run)] * WRITES_AT_A_TIME,
             ("watching the slots", self.interrupts.watch_time),
             ("writing progress", self.progress.tick),
+            ("telling steps", self.progress.tell_begun_steps),
             ("looking for cancels", self.interrupts.follow_cancels),
             ("following the settings", self._follow_settings),
             *(self.maintenance.duties() if self.maintenance else []),
@@ -239,7 +240,7 @@ class Assembly:
             self._hear_renewed(renewed)
 
     async def _follow_settings(self) -> None:
-        """And, because an idle worker's next heartbeat may be minutes away, whether it was asked to drain."""
+        """Also checks for a drain request, because an idle worker's next heartbeat may be minutes away."""
         await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
         await self.site.read()
         lease = self.slots.lease
@@ -276,7 +277,7 @@ class Assembly:
         waiting = [*self.slots.inbox.take_aside(), *self.slots.inbox.take_all()]
         running = list(self.slots.running())
         self.metrics.lease_losses += len(waiting)
-        log.warning("the lease is lost, and with it %d jobs", len(waiting) + len(running))
+        log.warning("the lease is lost, and %d jobs with it", len(waiting) + len(running))
         for attempt in running:
             self.job_lost(attempt)
         self._task(self._renew_lease())
@@ -302,7 +303,7 @@ class Assembly:
 
 
 def _functions_of(handler: Handler) -> list[Handler]:
-    """The handler itself, or those of a flow's steps."""
+    """The handler's function, or the functions of a flow's steps."""
     if isinstance(handler, FlowHandler):
         return [step.handler for step in handler.steps if step.handler is not None]
     return [handler]

@@ -35,7 +35,7 @@ class Attempt:
     message: str | None = None
     beaten_at = 0.0
     steps: JobSteps | None = None
-    """What its steps have done; None: it has none, or nobody has asked."""
+    """What its steps have done; None: it has none, or they were not read."""
     follow_ups: tuple[NewJob, ...] = ()
     """Jobs to store together with its completion."""
     delays_cancel = False
@@ -74,7 +74,10 @@ class Attempt:
 
     def close(self, call: Call) -> None:
         """The call is over. A cancel that had to wait for it now reaches the calls around it."""
-        self.calls = tuple(other for other in self.calls if other is not call)
+        if call in self.calls:
+            calls = list(self.calls)
+            calls.remove(call)  # thousands of steps may be gathered
+            self.calls = tuple(calls)
         if self.interrupt is not None:
             self._stop_calls(self.interrupt)
 

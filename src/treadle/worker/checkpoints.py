@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.worker")
 
 TICK_S = 0.25
+# A step that has been running for about this long is written, so that it is known if its worker dies. Shorter ones cost
+# no write but that of their end.
+STEP_TICK_S = 0.05
 
 
 class ProgressWriter:
@@ -40,6 +43,15 @@ class ProgressWriter:
         now = time.monotonic()
         self.tell_steps()  # first: what it writes needs no touch
         await self._write([attempt for attempt in self.slots.running() if attempt.worth_a_touch(now)])
+
+    async def tell_begun_steps(self) -> None:
+        assert self.slots
+        await self.slots.active.wait()
+        await asyncio.sleep(STEP_TICK_S)
+        before = time.monotonic() - STEP_TICK_S / 2
+        for attempt in self.slots.running():
+            if attempt.steps is not None and attempt.steps.has_begun(before):
+                self.post_steps(attempt, attempt.steps.under_way())
 
     def tell_steps(self) -> None:
         """Steps that are under way and how far they are, so that people see where a job is."""

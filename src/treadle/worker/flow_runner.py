@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
@@ -15,7 +14,7 @@ from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import LeaseLost, WaitTimeout
 from treadle.model.steps import StepState
 from treadle.policy import flow
-from treadle.policy.flow import FlowFacts, Plan, RetryInPlace, StepEnd, Tries, after_call
+from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Cause, Interrupt
 from treadle.policy.lifecycle import Completed, Outcome, Parked, Released
 from treadle.queue.context import Context, HandlerServices
@@ -24,7 +23,7 @@ from treadle.queue.steps import input_hash
 from treadle.store.protocol import Store
 from treadle.store.values import StepKey, StepWrite
 from treadle.worker.attempt import Attempt
-from treadle.worker.call import Begun, Call, Function, result_of
+from treadle.worker.call import Begun, Call, Function
 from treadle.worker.errors import describe
 from treadle.worker.hook_runner import TopicHooks
 from treadle.worker.job_steps import JobSteps
@@ -38,16 +37,18 @@ PAUSE_LOOK_S = 0.05
 class StepCall(Call):
     """The call of one declared step. Its progress is a part of its job's."""
 
-    overall: Callable[[int], int]
+    planned: Sequence[PlannedStep]
     left_s: float
     """How long it may run: as long as its step, or what is left of the whole flow's time."""
     of_flow_s: float | None = None
     """The whole flow's limit, if that is the shorter one."""
 
     def report(self, percent: int, message: str) -> None:
-        if self.attempt.steps is not None:
-            self.attempt.steps.report(StepKey(self.step), percent, message)
-        self.attempt.report(self.overall(percent), message)
+        steps = self.attempt.steps
+        if steps is not None:
+            steps.report(StepKey(self.step), percent, message)
+            percent = flow.progress(self.planned, steps.by_name, percent)
+        self.attempt.report(percent, message)
 
     def begin(self, now: float) -> None:
         self.deadline = now + self.left_s
@@ -78,8 +79,11 @@ class FlowRunner:
         """The number under which this code's template was saved."""
         self.limit_s = duration_ms(handler.template.timeout) / 1000 if handler.limited else None
         self.functions = functions
+        self.steps = {step.name: step for step in handler.steps}
+        self.places = {name: place for place, name in enumerate(self.steps)}
+        self.planned = handler.planned()
         self.any_function = next(iter(functions.values()), None) or Function(handler)
-        """For the context of a `when` whose step has no code."""
+        """For the context of a `when` on a step without code."""
         self.begin = begin
         self.store = store
         self.writer = writer
@@ -96,11 +100,10 @@ class FlowAttempt:
     def __init__(self, runner: FlowRunner, attempt: Attempt) -> None:
         self._runner = runner
         self._attempt = attempt
-        names = [step.name for step in runner.handler.steps]
-        attempt.steps = self._steps = JobSteps(attempt, names)
+        attempt.steps = self._steps = JobSteps(attempt, runner.places)
         loaded = attempt.job.steps
         newer = loaded is not None and (loaded.version or 0) > (runner.version() or 0)
-        self._planned = runner.handler.planned(loaded.steps if loaded and newer else ())
+        self._planned = runner.handler.planned(loaded.steps) if loaded and newer else runner.planned
         self._limit_s = runner.limit_s
         self._whens: dict[str, bool] = {}
         self._input_hash = input_hash(attempt.job.payload.encode())
@@ -121,13 +124,10 @@ class FlowAttempt:
             interrupt = self._interrupt()
             if interrupt is not None and interrupt.cause is not Cause.CANCEL:
                 return Released("the worker stopped") if interrupt.cause is Cause.SHUTDOWN else None
-            facts = FlowFacts(
-                self._steps.facts(),
-                self._steps.early_answers(),
-                self._whens,
-                interrupt.reason if interrupt else None,
-            )
-            ended = await self._follow(flow.plan(self._planned, facts))
+            steps, cancelling = self._steps, interrupt.reason if interrupt else None
+            plan = flow.plan(self._planned, FlowFacts(steps.by_name, steps.answers, self._whens, cancelling))
+            name = plan.start
+            ended = await (self._follow(plan) if name is None else self._call(self._runner.steps[name]))
             if ended is not None:
                 return ended.outcome
 
@@ -138,7 +138,7 @@ class FlowAttempt:
         if plan.end is not None:
             return self._end(plan.end)
         if plan.evaluate_when is not None:
-            return await self._evaluate_when(self._step(plan.evaluate_when))
+            return await self._evaluate_when(self._runner.steps[plan.evaluate_when])
         if plan.skip is not None:
             await self._write(StepWrite(plan.skip, "", StepState.SKIPPED, self._steps.place(plan.skip)))
         elif plan.take_answer is not None:
@@ -150,22 +150,15 @@ class FlowAttempt:
             assert known, "only a step that is known has failed"
             return self._wait_failed(plan.failed, known.error or "", known.error_type or "")
         elif plan.wait is not None:
-            return self._park(self._step(plan.wait))
-        elif plan.start is not None:
-            return await self._call(self._step(plan.start))
+            return self._park(self._runner.steps[plan.wait])
         return None
-
-    def _step(self, name: str) -> FlowStep[..., Any]:
-        step = self._runner.handler.step(name)
-        assert step, "only steps that are declared here are planned"
-        return step
 
     # -- writing -----------------------------------------------------------------------------------
 
     async def _write(self, write: StepWrite, consumed: tuple[StepKey, ...] = ()) -> None:
         """Stored before the next step begins."""
         self._steps.note(write)
-        percent = flow.progress(self._planned, self._steps.facts(), 0)
+        percent = flow.progress(self._planned, self._steps.by_name, 0)
         self._attempt.report(percent, "")
         await self._runner.writer.write(self._attempt, self._steps.checkpoint([write], consumed))
 
@@ -182,14 +175,14 @@ class FlowAttempt:
     # -- waits -------------------------------------------------------------------------------------
 
     async def _take_answer(self, name: str) -> None:
-        end = flow.answered(self._steps.early_answers()[name])
+        end = flow.answered(self._steps.answers[name])
         write = StepWrite(name, "", end.state, self._steps.place(name), 1, started_ago_ms=0)
         ended = write._replace(result=end.result, error=end.error, error_type=end.error_type)
         await self._write(ended, (StepKey(name),))
 
     def _wait_failed(self, name: str, error: str, error_type: str) -> _End:
         """The job's policy decides whether another attempt waits again."""
-        step = self._step(name)
+        step = self._runner.steps[name]
         self._last_call, self._last_result = self._new_call(step), flow.failed_wait(error, error_type)
         end = after_call(name, self._last_result, None, self._tries(step, 1))
         assert isinstance(end, StepEnd)
@@ -226,13 +219,14 @@ class FlowAttempt:
         return None
 
     async def _call(self, step: FlowStep[..., Any]) -> _End | None:
-        known = self._steps.get(StepKey(step.name))
+        key = StepKey(step.name)
+        known = self._steps.get(key)
         tries = flow.tries_before(known.state, known.attempt) if known else 0
         await self._read_large_results()
         while True:
             tries += 1
             call = self._new_call(step)
-            self._steps.started(StepKey(step.name), tries)
+            self._steps.started(key, tries)
             began = time.monotonic()
             result = await self._called(call)
             if result is None:
@@ -262,8 +256,10 @@ class FlowAttempt:
                 self._steps.abandon(StepKey(call.step))
                 return None
             self._last_call = call
-            stopped = await hooks.start(call) if hooks and first else None
-            result = stopped or await result_of(self._runner.begin[call.function.handler.kind](call))
+            result = await hooks.start(call) if hooks and first else None
+            if result is None:
+                begun = self._runner.begin[call.function.handler.kind](call)
+                result = begun if isinstance(begun, tuple) else await begun
         finally:
             attempt.close(call)
         self._last_result = result
@@ -280,7 +276,7 @@ class FlowAttempt:
         call.begin(time.monotonic())
         call.step = step.name
         call.finishes_by = None if step.spec.cancelable else call.deadline
-        call.overall = partial(flow.progress, self._planned, self._steps.facts())
+        call.planned = self._planned
         return call
 
     def _tries(self, step: FlowStep[..., Any], tries: int) -> Tries:
@@ -327,7 +323,7 @@ class FlowAttempt:
             self._steps.read(await self._runner.store.step_results(self._attempt.job.n, unread))
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait for the next try; True if the attempt was interrupted meanwhile."""
+        """Wait for the next try; True if the attempt was interrupted while waiting."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._interrupt() is None:
             await asyncio.sleep(min(left, PAUSE_LOOK_S))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.model.errors import DoubledStep
 from treadle.model.steps import DONE, StepState, check_count, shown_step
-from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, StepFacts, set_aside
+from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, set_aside
 from treadle.policy.lifecycle import Failed, Outcome, Parked, Snoozed
 from treadle.store.values import Checkpoint, ClaimedStep, Effects, StepKey, StepWrite
 from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
 
 if TYPE_CHECKING:
     from treadle.worker.attempt import Attempt
+    from treadle.worker.call import Call
 
 
 class Report(NamedTuple):
@@ -23,6 +25,7 @@ class Report(NamedTuple):
 
 
 NOT_REPORTED = Report(0, None)
+NONE_DECLARED: Mapping[str, int] = {}
 
 
 class Blocked(NamedTuple):
@@ -38,30 +41,47 @@ class Blocked(NamedTuple):
 class JobSteps:
     """Used on the worker's loop only, except for `report`."""
 
-    def __init__(self, attempt: Attempt, declared: Iterable[str] = ()) -> None:
+    def __init__(self, attempt: Attempt, declared: Mapping[str, int] = NONE_DECLARED) -> None:
+        """`declared`: the places of a flow's steps by their names."""
         loaded = attempt.job.steps
         self._attempt = attempt
-        self._known = {StepKey(one.name, one.key): one for one in loaded.steps} if loaded else {}
-        self._answers = (
-            {StepKey(one.name, one.key): Reply(one.result, one.error) for one in loaded.answers} if loaded else {}
-        )
-        self._declared = {name: place for place, name in enumerate(declared)}
+        steps = loaded.steps if loaded else ()
+        self._known = {StepKey(one.name, one.key): one for one in steps}
+        self.by_name = {one.name: one for one in steps if not one.key}
+        """The steps without a key, which includes the declared ones."""
+        self._unread = {StepKey(one.name) for one in self.by_name.values() if _is_unread(one)}
+        self._answers: dict[StepKey, Reply] = {}
+        self.answers: dict[str, Reply] = {}
+        """Answers that came early, to steps without a key."""
+        for answer in loaded.answers if loaded else ():
+            reply = Reply(answer.result, answer.error)
+            self._answers[StepKey(answer.name, answer.key)] = reply
+            if not answer.key:
+                self.answers[answer.name] = reply
+        self._declared = declared
         self._places = {step: one.place for step, one in self._known.items()}
         self._next_place = max([len(self._declared) - 1, *self._places.values()], default=-1) + 1
         self._begun: dict[StepKey, float] = {}
-        self._under_way: dict[StepKey, StepWrite] = {}
+        self._seen = set(self._known)
+        self._names = {one.name for one in steps}
+        self._under_way: dict[StepKey, int] = {}
+        """Which try of them is running."""
         self._untold: set[StepKey] = set()
-        """Steps with news that nobody has written."""
+        """Steps with unwritten news."""
+        self._unknown: set[StepKey] = set()
+        """Those of them that are not stored as under way."""
         self._reports: dict[StepKey, Report] = {}
         self._flagged = loaded is not None
         self._last: list[StepWrite] = []
         self._last_consumed: list[StepKey] = []
         self.active: set[StepKey] = set()
         """Steps that a handler made and that have not ended."""
+        self.calls: dict[StepKey, Call] = {}
+        """Their calls."""
         self._paused: dict[StepKey, Blocked] = {}
         self._failed_wait: ClaimedStep | None = None
         self.suspended: Parked | Snoozed | None = None
-        """Set when no branch of the handler could go on: how the attempt ends, whatever the handler does now."""
+        """Set when no branch of the handler could go on: how the attempt ends, no matter what it does now."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -71,31 +91,17 @@ class JobSteps:
     def early_answer(self, step: StepKey) -> Reply | None:
         return self._answers.get(step)
 
-    def facts(self) -> dict[str, StepFacts]:
-        """Of the declared steps."""
-        return {
-            step.name: StepFacts(one.state, one.attempt, one.left_ms, one.error, one.error_type)
-            for step, one in self._known.items()
-            if not step.key
-        }
-
-    def early_answers(self) -> dict[str, Reply]:
-        return {step.name: reply for step, reply in self._answers.items() if not step.key}
-
     def results(self) -> dict[str, str | None]:
-        return {step.name: one.result for step, one in self._known.items() if not step.key and one.state in DONE}
+        return {name: one.result for name, one in self.by_name.items() if one.state in DONE}
 
     def unread(self) -> list[StepKey]:
-        """Completed steps whose results were too large to come with the claim."""
-        return [
-            step
-            for step, one in self._known.items()
-            if not step.key and one.state is StepState.COMPLETED and one.result is None and one.result_size
-        ]
+        """Completed steps with results too large to come with the claim."""
+        return list(self._unread)
 
     def read(self, results: Mapping[StepKey, str]) -> None:
         for step, text in results.items():
-            self._known[step] = self._known[step]._replace(result=text)
+            self._keep(step, self._known[step]._replace(result=text))
+        self._unread.difference_update(results)
 
     def active_ms(self) -> int:
         """How long the steps of the job have been active in all."""
@@ -103,9 +109,10 @@ class JobSteps:
 
     def place(self, name: str, key: str = "") -> int:
         """Where it was declared, or as the how-manieth it began; steps in a declared one are at its place."""
-        declared = self._declared.get(name.partition("/")[0])
-        if declared is not None:
-            return declared
+        if self._declared:
+            declared = self._declared.get(name.partition("/")[0])
+            if declared is not None:
+                return declared
         step = StepKey(name, key)
         if step not in self._places:
             self._places[step] = self._next_place
@@ -120,9 +127,10 @@ class JobSteps:
             raise DoubledStep(
                 f"step {shown_step(*step)} runs twice in one attempt; give each run its own key=", step=step.name
             )
-        if step not in self._known:
-            names = {one.name for one in (*self._known, *self._begun)} | {step.name}
-            check_count(len(names), len(self._known.keys() | self._begun.keys()) + 1)
+        if step not in self._seen:
+            self._names.add(step.name)
+            check_count(len(self._names), len(self._seen) + 1)
+            self._seen.add(step)
         self._begun[step] = time.monotonic()
         return self._known.get(step)
 
@@ -130,8 +138,10 @@ class JobSteps:
         """It is under way; written soon if it takes longer than a moment."""
         self._begun[step] = time.monotonic()
         self._reports.pop(step, None)
-        self._under_way[step] = StepWrite(step.name, step.key, StepState.PROCESSING, self.place(*step), attempt)
+        self.place(*step)  # places follow the order of beginnings
+        self._under_way[step] = attempt
         self._untold.add(step)
+        self._unknown.add(step)
 
     def failed_try(self, write: StepWrite) -> Checkpoint:
         """Write it before the next try begins, which may make the steps in it again."""
@@ -148,7 +158,7 @@ class JobSteps:
         step = StepKey(write.name, write.key)
         self.abandon(step)
         before = self._known.get(step)
-        self._known[step] = ClaimedStep(
+        known = ClaimedStep(
             write.name,
             write.key,
             write.place,
@@ -162,11 +172,18 @@ class JobSteps:
             write.error,
             write.error_type,
         )
+        self._keep(step, known)
+
+    def _keep(self, step: StepKey, known: ClaimedStep) -> None:
+        self._known[step] = known
+        if not step.key:
+            self.by_name[step.name] = known
 
     def abandon(self, step: StepKey) -> None:
         """It is no longer under way."""
         self._under_way.pop(step, None)
         self._untold.discard(step)
+        self._unknown.discard(step)
 
     def report(self, step: StepKey, percent: int, message: str) -> None:
         """How far a step is, from any thread; written with the next news."""
@@ -176,7 +193,7 @@ class JobSteps:
 
     def reported(self, step: StepKey) -> Report:
         said = self._reports.get(step, NOT_REPORTED)
-        return said._replace(message=_storable(said.message))
+        return said if said.message is None else said._replace(message=_storable(said.message))
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -195,9 +212,9 @@ class JobSteps:
         """No branch can go on: the attempt is over. Steps in which a wait was reached begin anew."""
         self.suspended = set_aside([one.pause for one in self._paused.values()])
         for step in frozenset().union(*(one.outer for one in self._paused.values())):
-            write = self._under_way.get(step)
-            if write is not None:
-                self.with_outcome(write._replace(state=StepState.PENDING, attempt=write.attempt - 1))
+            attempt = self._under_way.get(step)
+            if attempt is not None:
+                self.with_outcome(StepWrite(*step, StepState.PENDING, self.place(*step), attempt - 1))
 
     def wait_failed(self, step: ClaimedStep) -> None:
         """The handler hears of it; if it does not catch that, the next attempt waits again."""
@@ -206,36 +223,36 @@ class JobSteps:
     # -- writing ---------------------------------------------------------------------------------
 
     def checkpoint(self, writes: Iterable[StepWrite], consumed: Iterable[StepKey] = ()) -> Checkpoint:
-        attempt, now = self._attempt, time.monotonic()
-        touch = attempt.touch(now)
-        written = Checkpoint(
-            touch.n,
-            touch.token,
-            touch.ran_ms,
-            tuple(writes),
-            tuple(consumed),
-            touch.progress,
-            _storable(touch.message),
-            self._flagged,
-            touch.grace_ms,
-        )
-        self._flagged = True
-        return written
+        n, token, ran_ms, progress, message, grace_ms = self._attempt.touch(time.monotonic())
+        flagged, self._flagged = self._flagged, True
+        steps, used = tuple(writes), tuple(consumed)
+        return Checkpoint(n, token, ran_ms, steps, used, progress, _storable(message), flagged, grace_ms)
+
+    def has_begun(self, before: float) -> bool:
+        """Whether a step has been under way since before this time and is not stored so."""
+        return any(self._begun.get(step, math.inf) <= before for step in self._unknown)
 
     def news(self) -> Checkpoint | None:
-        """Steps that have been under way for a while and that nobody knows of yet, and how far they are."""
+        """Steps that have run for a while and are not stored yet, and how far they are."""
         # A function that was given up may still report its progress.
         return self.under_way() if any(step in self._under_way for step in list(self._untold)) else None
 
     def under_way(self) -> Checkpoint:
         told = [step for step in list(self._untold) if step in self._under_way]
         self._untold.difference_update(told)  # before the reports are read: later ones count as news
+        self._unknown.difference_update(told)
         return self.checkpoint(map(self._progress, told))
 
     def _progress(self, step: StepKey) -> StepWrite:
         said = self.reported(step)
-        return self._under_way[step]._replace(
-            started_ago_ms=self.started_ago_ms(step), progress=said.percent, message=said.message
+        return StepWrite(
+            *step,
+            StepState.PROCESSING,
+            self.place(*step),
+            self._under_way[step],
+            progress=said.percent,
+            message=said.message,
+            started_ago_ms=self.started_ago_ms(step),
         )
 
     def with_outcome(self, write: StepWrite | None = None, consumed: StepKey | None = None) -> None:
@@ -256,6 +273,10 @@ class JobSteps:
         if not last and not self._last_consumed and not self._flagged:
             return None
         return Effects(steps=last, consumed=tuple(self._last_consumed))
+
+
+def _is_unread(step: ClaimedStep) -> bool:
+    return step.state is StepState.COMPLETED and step.result is None and bool(step.result_size)
 
 
 def told(wait: ClaimedStep) -> StepWrite:

@@ -165,7 +165,7 @@ class LeaseKeeper:
         if not self._loop_answered:
             log.warning(
                 "a handler has blocked the event loop for more than %.1f s; the lease is kept, but nothing else "
-                "goes on. Make it a plain function (it gets a thread) or process=True",
+                "runs. Make the handler a plain function, which runs in a thread, or use process=True",
                 self.lease_s / 3,
             )
         self._loop_answered = False

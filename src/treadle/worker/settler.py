@@ -169,7 +169,7 @@ class Settler:
             except Exception as error:
                 tries += 1
                 job = settlement.job
-                log.exception("the ending of job %s could not be stored", job.id, extra=facts_of(job))
+                log.exception("could not store the outcome of job %s", job.id, extra=facts_of(job))
                 if tries >= TRIES_BEFORE_BLAMING_THE_DATA and await self._store_answers():
                     settlement = _refused(settlement, error)
                 await asyncio.sleep(self._backoff.delay_s())

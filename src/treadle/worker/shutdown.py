@@ -2,8 +2,8 @@
 
 A second stop skips the waiting: everything is given back, and the worker is gone within a second.
 
-Every wait has a limit, so a store that does not answer keeps no worker from leaving. What it could not be told in time
-it finds out by itself: leases and terms of office run out.
+Every wait has a limit, so a store that does not answer can't keep a worker from exiting. It needs no goodbye:
+leases and terms of office run out by themselves.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Slots:
                     self._pass_on()
                     outcome = await outcome
             except Exception as error:  # a user's retry policy that raises, or a bug
-                log.exception("job %s could not be judged", job.id, extra=facts_of(job))
+                log.exception("could not decide the outcome of job %s", job.id, extra=facts_of(job))
                 outcome = Failed(error_text(error), type_name(type(error)))
             if self._closed:
                 return
@@ -235,7 +235,7 @@ class Slots:
         """Give back a rate-limited job if its handler would start so late that the next window could be full."""
         if time.monotonic() <= self._start_by.get(job.token, math.inf):
             return False
-        log.warning("job %s is given back: it took too long to start for its rate limit", job.id, extra=facts_of(job))
+        log.warning("job %s is given back: it could not start in time for its rate limit", job.id, extra=facts_of(job))
         self.release([job], "it could not start in time for its rate limit")
         return True
 

@@ -1,7 +1,7 @@
 """The part of a worker behind `ctx.step`, `ctx.wait_external` and `ctx.sleep`, on the worker's loop.
 
-The function of a step runs where its handler runs. Only what is known of a step and what it has done pass through
-here, as plain data: a handler may be in another process.
+The function of a step runs where its handler runs. Only facts about a step, before and after it ran, pass through
+here as plain data, because a handler may be in another process.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class StepServices:
         steps.active.add(step)
         inner = Call(call.attempt, call.function, call.payload, math.inf)
         inner.parent, inner.step, inner.key = call, name, key
+        steps.calls[step] = inner
         call.attempt.open(inner)
         if finish_ms is not None:
             inner.finishes_by = time.monotonic() + finish_ms / 1000
@@ -62,6 +63,7 @@ class StepServices:
         except BaseException:
             steps.active.discard(step)
             steps.abandon(step)
+            steps.calls.pop(step, None)
             call.attempt.close(inner)
             raise
 
@@ -79,9 +81,9 @@ class StepServices:
             await self._writer.write(attempt, steps.failed_try(_write_of(record, steps, step)))
             steps.started(step, record.attempt + 1)
             return
-        inner = next((one for one in attempt.calls if one.parent is call and (one.step, one.key) == step), None)
+        inner = steps.calls.pop(step, None)
         try:
-            steps.abandon(step)  # from here on, nobody says that it is under way
+            steps.abandon(step)  # from here on, it is no longer reported as running
             if inner is not None and inner.finishes_by is not None:
                 inner.finishes_by = 0.0  # a cancel waits only until this write
                 attempt.news = True
@@ -139,7 +141,7 @@ class StepServices:
         return _failed(steps, known)
 
     async def _waits_again(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey) -> Waited:
-        """An answer that came before anybody knew what it has to look like, and that turned out wrong, is dropped."""
+        """An answer that came before its schema was known, and does not fit it, is dropped."""
         shown, job = shown_step(*step), call.job
         log.warning("job %s: the answer to step %s was dropped: %s", job.id, shown, wait.refused, extra=facts_of(job))
         return await self._goes_on(steps, wait, step, None, wait.timeout_ms)

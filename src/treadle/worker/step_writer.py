@@ -15,6 +15,8 @@ from treadle.worker.attempt import Attempt
 from treadle.worker.metrics import Metrics
 
 BATCH = 200
+# While one write is on its way, the next one follows: the steps of other jobs have ended meanwhile.
+WRITES_AT_A_TIME = 2
 
 
 class _Waiting(NamedTuple):
@@ -29,6 +31,8 @@ class StepWriter:
         self._metrics = metrics
         self._on_lost = on_lost
         self._waiting: list[_Waiting] = []
+        self._under_way: set[Attempt] = set()
+        """A job's writes keep their order: the next one waits for the one before."""
         self._wake = asyncio.Event()
         self._backoff = Backoff()
         self._outage = store.outage.caller("writing steps")
@@ -40,7 +44,7 @@ class StepWriter:
         await self._add(attempt, checkpoint)
 
     def post(self, attempt: Attempt, checkpoint: Checkpoint) -> None:
-        """News that nobody waits for. It goes the same way, or an older state could overtake a newer one."""
+        """News that no caller waits for. It takes the same path, or an older state could overtake a newer one."""
         if not attempt.lost:
             self._add(attempt, checkpoint).add_done_callback(_ignore)
 
@@ -51,13 +55,31 @@ class StepWriter:
         return written
 
     async def run(self) -> None:
-        """One round of writing."""
+        """One round of writing; as many of these as `WRITES_AT_A_TIME` run concurrently."""
         await self._wake.wait()
-        self._wake.clear()
-        while self._waiting:
-            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        batch = self._next_batch()
+        if not batch:
+            self._wake.clear()
+            return
+        mine = {one.attempt for one in batch}
+        self._under_way |= mine
+        try:
             for lease in {one.attempt.lease.id for one in batch}:
                 await self._write(lease, [one for one in batch if one.attempt.lease.id == lease])
+        finally:
+            self._under_way -= mine
+            if self._waiting:
+                self._wake.set()
+
+    def _next_batch(self) -> list[_Waiting]:
+        if not self._under_way and len(self._waiting) <= BATCH:
+            batch, self._waiting = self._waiting, []
+            return batch
+        batch, left = [], list[_Waiting]()
+        for one in self._waiting:
+            (left if one.attempt in self._under_way or len(batch) == BATCH else batch).append(one)
+        self._waiting = left
+        return batch
 
     async def _write(self, lease: int, batch: list[_Waiting]) -> None:
         try:

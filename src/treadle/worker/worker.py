@@ -96,7 +96,7 @@ class Worker:
         """Work until stopped. `signals`: SIGTERM and SIGINT stop the worker; a second one skips the drain."""
         if self._pid is not None:
             self._refuse_after_fork()
-            raise InvalidInput("this worker has run already; make a new one")
+            raise InvalidInput("this worker has run already; create a new one")
         if self._made_in != os.getpid() and self._has_default_name:
             self.name = _default_name()  # created before a fork: its siblings have the same
         self._pid = os.getpid()
@@ -176,7 +176,7 @@ class Worker:
             return
         self.drained = True
         running = self._engine.still_running() if self._engine else 0
-        log.info("%s was asked to drain: it finishes %s and stops", self.name, _jobs(running))
+        log.info("%s was asked to drain: it finishes %s, then stops", self.name, _jobs(running))
         if self._engine and self._engine.started:
             self._engine.hold()
         self._drain.set()
@@ -223,13 +223,13 @@ class Worker:
         try:
             await run_worker_hooks(self.queue.hooks.worker_stop, self)
         except Exception:  # the worker has stopped nevertheless
-            log.exception("a hook for the stop of worker %s failed", self.name)
+            log.exception("an on_worker_stop hook of worker %s failed", self.name)
 
     def _refuse_after_fork(self) -> None:
         if self._pid not in (None, os.getpid()):
             raise InvalidInput(
                 f"worker {self.name} runs in process {self._pid}, and this is a fork of it ({os.getpid()}); "
-                "make a queue and a worker after the fork"
+                "create a queue and a worker after the fork"
             )
 
 

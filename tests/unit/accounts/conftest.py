@@ -1,4 +1,4 @@
-"""Accounts on each store, with a clock of our own and cheap hashes."""
+"""Accounts on each store, with a test clock and cheap hashes."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What tests of accounts work with."""
+"""Helpers for tests of accounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 class CountingPasswords(Passwords):
-    """As cheap as argon2 gets, and it says what it was asked to check: None is nobody's password."""
+    """As cheap as argon2 gets, and it records what it was asked to check; None stands for no account's password."""
 
     def __init__(self) -> None:
         super().__init__(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
@@ -43,5 +43,5 @@ class CountingPasswords(Passwords):
 
 
 def desk(store: Store, clock: Clock, passwords: Passwords | None = None) -> Accounts:
-    """Accounts with a clock of the test's own, for tokens as for attempts."""
+    """Accounts with the test's clock, for tokens and for attempts."""
     return Accounts(store, passwords=passwords or CountingPasswords(), attempts=SignInThrottle(clock), clock=clock)

@@ -145,7 +145,7 @@ async def test_the_oldest_are_listed_first(accounts: Accounts) -> None:
     assert [user.email for user in await accounts.list("users", 2)] == emails[:2]
 
 
-async def test_many_processes_at_once(store: Store, clock: Clock, url: str) -> None:
+async def test_many_concurrent_processes(store: Store, clock: Clock, url: str) -> None:
     stores = [make_store(url, stale_after_ms=1) for _ in range(3)]
     for one in stores:
         await one.open()

@@ -11,7 +11,7 @@ from treadle.accounts import Passwords
 from treadle.accounts.passwords import _nobodys_hash
 
 
-async def test_the_hash_is_argon2id_with_a_salt_of_its_own() -> None:
+async def test_the_hash_is_argon2id_with_its_own_salt() -> None:
     passwords = Passwords()
     first, second = await asyncio.gather(passwords.hash("correct horse"), passwords.hash("correct horse"))
     assert first.startswith("$argon2id$")
@@ -62,7 +62,7 @@ class Crowd(PasswordHasher):
             self.inside -= 1
 
 
-async def test_only_a_few_are_hashed_at_once() -> None:
+async def test_only_a_few_are_hashed_concurrently() -> None:
     crowd = Crowd(time_cost=2, memory_cost=1024, parallelism=1)
     passwords = Passwords(crowd)
     hashed = await passwords.hash("correct horse")

@@ -34,7 +34,7 @@ async def test_it_works_once(accounts: Accounts) -> None:
     await refused(accounts, token)
 
 
-async def test_of_many_at_once_one_gets_through(accounts: Accounts) -> None:
+async def test_one_of_many_concurrent_calls_gets_through(accounts: Accounts) -> None:
     token = await issued(accounts)
     tries = (accounts.redeem_setup(token, f"user{i}@example.com", PASSWORD) for i in range(8))
     answers = await asyncio.gather(*tries, return_exceptions=True)

@@ -93,7 +93,7 @@ async def test_every_process_knows_it(accounts: Accounts, ann: Account, url: str
     await other.close()
 
 
-async def test_processes_that_start_at_once_agree_on_the_key(store: Store, ann: Account, clock: Clock) -> None:
+async def test_processes_that_start_together_agree_on_the_key(store: Store, ann: Account, clock: Clock) -> None:
     tokens = await asyncio.gather(*(desk(store, clock).token(ann) for _ in range(8)))
     assert len(set(tokens)) == 1
 
@@ -139,9 +139,7 @@ async def test_a_changed_password_ends_every_token(accounts: Accounts, ann: Acco
     assert await accounts.caller(await accounts.token(again))
 
 
-async def test_whoever_signed_in_with_the_old_password_in_that_moment_gets_nothing(
-    accounts: Accounts, ann: Account
-) -> None:
+async def test_a_sign_in_with_the_old_password_during_the_change_is_refused(accounts: Accounts, ann: Account) -> None:
     signed_in = await accounts.sign_in("users", EMAIL, PASSWORD, CLIENT)
     caller = await accounts.caller(await accounts.token(signed_in))
     assert caller is not None
@@ -170,7 +168,7 @@ async def test_a_new_address_a_delete_or_a_revoke_ends_every_token(accounts: Acc
     assert await accounts.caller(token) is None
 
 
-async def test_other_changes_end_none_and_are_seen_at_once(accounts: Accounts, ann: Account) -> None:
+async def test_other_changes_end_no_session_and_are_seen_immediately(accounts: Accounts, ann: Account) -> None:
     token = await accounts.token(ann)
     await accounts.update_user(EMAIL, data={"role": "admin"}, verified=True)
     caller = await accounts.caller(token)
@@ -196,7 +194,7 @@ async def test_what_is_no_token_is_nobodys(accounts: Accounts, ann: Account, tok
     assert Caller.anonymous.account_id is None
 
 
-async def test_nobody_has_a_token_before_the_install_has_a_key(accounts: Accounts, ann: Account, clock: Clock) -> None:
+async def test_no_token_is_valid_before_the_install_has_a_key(accounts: Accounts, ann: Account, clock: Clock) -> None:
     from treadle.accounts import tokens
 
     assert await accounts.caller(tokens.sign(ann, "", clock())) is None

@@ -71,7 +71,7 @@ async def test_success_clears_what_the_identity_had(attempts: SignInThrottle) ->
     await refused(attempts)
 
 
-async def test_thirty_failures_of_a_client_whoever_it_pretends_to_be(attempts: SignInThrottle, clock: Clock) -> None:
+async def test_thirty_failures_of_a_client_under_any_names(attempts: SignInThrottle, clock: Clock) -> None:
     for i in range(30):
         await fail(attempts, f"user{i}")
         clock.now += 1
@@ -95,7 +95,7 @@ async def test_other_errors_are_nobodys_failure(attempts: SignInThrottle) -> Non
     await succeed(attempts)
 
 
-async def test_a_thousand_at_once_do_not_slip_through(attempts: SignInThrottle) -> None:
+async def test_a_thousand_concurrent_tries_do_not_slip_through(attempts: SignInThrottle) -> None:
     tried = 0
 
     async def guess() -> None:
@@ -110,7 +110,7 @@ async def test_a_thousand_at_once_do_not_slip_through(attempts: SignInThrottle) 
     assert all(isinstance(answer, SignInFailed | TooManyAttempts) for answer in answers)
 
 
-async def test_many_good_ones_at_once_all_get_through(attempts: SignInThrottle) -> None:
+async def test_many_concurrent_good_ones_all_get_through(attempts: SignInThrottle) -> None:
     await asyncio.gather(*(succeed(attempts) for _ in range(50)))
 
 

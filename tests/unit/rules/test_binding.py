@@ -292,7 +292,7 @@ def test_the_anonymous_are_nobodys_owner() -> None:
             assert not holds(rule, request, **ownerless), rule
 
 
-def test_nobody_is_told_from_somebody() -> None:
+def test_an_empty_caller_differs_from_every_account() -> None:
     assert holds("createdBy != @request.auth.id", ANONYMOUS)
     assert holds("payload.name != @request.auth.id", ANONYMOUS)
     assert holds("createdBy > @request.query.empty")
@@ -323,7 +323,7 @@ def test_a_missing_role_is_not_that_role() -> None:
     assert not holds("@request.auth.roles:length = 0", ANONYMOUS)
 
 
-def test_a_path_below_a_plain_field_denies_whatever_else_is_said() -> None:
+def test_a_path_below_a_plain_field_denies_the_whole_rule() -> None:
     for rule in ("@request.auth.role.x = ''", "@request.auth.role.x != 'y'", "1 = 1 || @request.auth.role.x = 1"):
         assert parse_rule(rule).bind(REQUEST) is never
     assert holds("@request.auth.role.x = ''", ANONYMOUS)

@@ -1,4 +1,4 @@
-"""The same rules asked of a real PocketBase: same answers, but for the deviations that are listed here."""
+"""The same rules in a real PocketBase: the same answers, except for the deviations listed here."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

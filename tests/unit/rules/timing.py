@@ -1,4 +1,4 @@
-"""How much of the processor a call takes when nobody watches it."""
+"""How much processor time a call takes without tracing."""
 
 import sys
 import time

@@ -145,7 +145,7 @@ def test_five_runs_are_shown():
     assert daily().next_runs(NINE) == [NINE + day * DAY_MS for day in range(1, 6)]
 
 
-def test_placeholders_are_filled_in_wherever_they_stand():
+def test_placeholders_are_filled_in_at_every_place():
     schedule = daily(
         payload={
             "until": "{{scheduledAt}}",

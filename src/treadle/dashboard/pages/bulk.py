@@ -31,7 +31,7 @@ MAX_SELECTED = 1000
 
 WORDS = {
     "requeue": ("Requeue", "requeued: pending now, attempts back to 0", "Requeued"),
-    "cancel": ("Cancel", "cancelled, or asked to stop if they run", "Cancelled"),
+    "cancel": ("Cancel", "cancelled, or asked to stop if they are running", "Cancelled"),
     "delete": ("Delete", "deleted with their history", "Deleted"),
     "release": ("Release", "taken from their workers and put back", "Released"),
     "patch": ("Reschedule", "changed", "Changed"),

@@ -69,7 +69,7 @@ async def enqueue(page: Page) -> Response:
 
 async def enqueued(page: Page, made: Job) -> Response:
     await page.note("enqueue", made.id)
-    text = "An equal job was there already; this is it." if made.deduplicated else "Enqueued."
+    text = "An equal job already existed; this is it." if made.deduplicated else "Enqueued."
     return page.redirect(page.url(f"/jobs/{made.id}"), text)
 
 

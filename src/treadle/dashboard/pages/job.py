@@ -127,7 +127,7 @@ async def waiting_asks(page: Page, found: Job) -> list[Ask]:
 
 
 async def _runs(page: Page, found: Job) -> dict[str, Sequence[dict[str, Any]]]:
-    """The last runs of the first steps with keys, and of those that wait."""
+    """The last runs of the first steps with keys, and of waiting steps."""
     wanted = [step for step in found.steps if step["items"] or step["status"] == StepState.WAITING]
     runs: dict[str, Sequence[dict[str, Any]]] = {}
     for step in wanted[:MOST_STEPS_WITH_RUNS]:

@@ -81,7 +81,7 @@ PAGES: Mapping[str, Regions] = {
 async def live(page: Page) -> Response:
     view = page.query("view")
     if view != "jobs" and view not in PAGES:
-        raise ApiError(404, "not_found", "There is nothing live with this name.")
+        raise ApiError(404, "not_found", "No live part has this name.")
     source: Source = JobList(page) if view == "jobs" else WholePage(page, PAGES[view])
     if page.query("once"):
         patch = await source.everything()

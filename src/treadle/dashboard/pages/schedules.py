@@ -92,7 +92,7 @@ async def _switch(page: Page, enabled: bool) -> Response:
     await page.state.queue.schedules.update(id_, enabled=enabled)
     await page.note("enable_schedule" if enabled else "disable_schedule", id_)
     back = page.local(await page.field("back"), page.url("/schedules"))
-    return page.redirect(back, f"{id_} is on." if enabled else f"{id_} is off; its jobs that exist still run.")
+    return page.redirect(back, f"{id_} is on." if enabled else f"{id_} is off; its existing jobs still run.")
 
 
 async def ask_delete(page: Page) -> Response:

@@ -102,7 +102,7 @@ async def answer(page: Page) -> Response:
     except TreadleError as error:
         return page.redirect(page.url(f"/jobs/{found.id}"), error.message, "bad")
     await page.note("answer", found.id, reason=name)
-    return page.redirect(page.url(f"/jobs/{found.id}"), f"{name} has its answer; {found.topic} goes on.")
+    return page.redirect(page.url(f"/jobs/{found.id}"), f"{name} has its answer; {found.topic} continues.")
 
 
 def _error(given: dict[str, str]) -> str | None:

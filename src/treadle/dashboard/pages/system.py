@@ -131,7 +131,7 @@ async def _audit(page: Page) -> dict[str, Any]:
 
 def _note(findings: Sequence[Finding] | None, wrong: Sequence[Finding]) -> str:
     if findings is None:
-        return "the doctor is looking"
+        return "checking"
     return words.plural(len(wrong), "warning") if wrong else "everything is fine"
 
 
@@ -167,7 +167,7 @@ async def save_retention(page: Page) -> Response:
         now = await page.state.server.site.settings()
         kept = {**given, "problem": CHANGED, "effect": "", "seen": seen_now(now)}
         return await _show(page, retention=kept, changed=seen.changes(now), status=409)
-    told = ", ".join(f"{name.replace('_', ' ')} {text or 'as by default'}" for name, text in given.items())
+    told = ", ".join(f"{name.replace('_', ' ')} {text or 'default'}" for name, text in given.items())
     await page.state.audit.add(page.actor, "settings", "retention", filter=told)
     return page.redirect(page.url("/system") + "#retention", "Retention saved.")
 
@@ -341,7 +341,7 @@ async def ask_revoke_key(page: Page) -> Response:
         page.url("/system") + "#keys",
         "Keep it",
         danger=True,
-        lines=["It opens nothing from then on. A revoked key can't be brought back."],
+        lines=["It stops working immediately. A revoked key can't be restored."],
         hidden=[("name", name)],
     )
     return await ask_page(page, question, section="System")

@@ -63,7 +63,7 @@ async def ask_use(page: Page) -> Response:
             f"New jobs get version {version} instead of {current['version']}, until code with a new definition starts.",
             f"Different: {changed}." if changed else "There is no difference.",
         ],
-        after="Jobs that exist keep the version they were made with. Workers run the code that they have.",
+        after="Existing jobs keep the version they were made with. Workers run the code they have.",
     )
     return await ask_page(page, question, section="Templates")
 

@@ -117,7 +117,7 @@ def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leader
         worker.slots,
         worker.running,
         _cells(worker),
-        ", ".join(worker.topics) or "none: it keeps house only",
+        ", ".join(worker.topics) or "none: it only does maintenance",
         " ".join(worker.capabilities),
         shown,
         max(worker.running - len(shown), 0),

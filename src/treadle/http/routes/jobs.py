@@ -38,7 +38,7 @@ router = APIRouter(tags=["jobs"])
 PER_PAGE = 30
 StatusName = Annotated[
     str,
-    Query(max_length=60, description="also another name for one, see docs/words.md"),
+    Query(max_length=60, description="aliases are accepted, see docs/words.md"),
     WithJsonSchema({"type": "string", "enum": [*STATUS_WORDS, STALE]}),
 ]
 JobId = Annotated[str, Path(description="the job's id")]
@@ -198,12 +198,15 @@ async def list_jobs(
     scopeId: Annotated[req.ShortText | None, Query()] = None,
     q: Annotated[str, Query(max_length=500, description="words, and qualifiers such as topic:mail status:failed")] = "",
     filter: Annotated[str, Query(max_length=3500, description="an expression over the job's fields")] = "",
-    sort: Annotated[str, Query(max_length=200, description="fields, - before one for the other way round")] = "",
-    limit: Annotated[int | None, Query(description="1 to 1,000, 30 by itself")] = None,
+    sort: Annotated[
+        str,
+        Query(max_length=200, description="field names, separated by commas; a leading - sorts in descending order"),
+    ] = "",
+    limit: Annotated[int | None, Query(description="1 to 1,000; default: 30")] = None,
     offset: int | None = None,
     page: int | None = None,
     perPage: Annotated[int | None, Query(description="instead of limit, with page")] = None,
-    skipTotal: Annotated[bool, Query(description="count nothing: totalItems is -1")] = False,
+    skipTotal: Annotated[bool, Query(description="skip counting; totalItems is then -1")] = False,
 ) -> Response:
     """Jobs, newest first."""
     condition = rules.both(allowed, _wanted(filter, q))
@@ -260,7 +263,7 @@ async def stats(
     here: ServerDep,
     allowed: Managed,
     topic: Annotated[req.TopicName | None, Query()] = None,
-    since: Annotated[str | None, Query(max_length=64, description='an instant, or an age such as "1h"')] = None,
+    since: Annotated[str | None, Query(max_length=64, description='a time, or an age such as "1h"')] = None,
 ) -> Response:
     """Job counts by status, success rate and average run time."""
     start = None if since is None else since_instant(since)

@@ -28,6 +28,6 @@ async def setup(
     try:
         account = await here.accounts.redeem_setup(body.token, body.email, body.password)
     except SetupRefused:
-        message = "This link was used already, or is not valid; start the server again for a new one."
+        message = "This link is invalid or has been used already; restart the server for a new one."
         raise ApiError(403, "setup_refused", message) from None
     return await signed_in(request, here, account, cookie=True)

@@ -139,7 +139,7 @@ async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
     """Answer a step that waits, or will, with a result or an error. The first answer counts."""
     body = await _may_answer(request, here, id)
     if "result" not in body.model_fields_set and body.error is None:
-        raise bad_field("result", "give a result (null is one, too) or an error")
+        raise bad_field("result", "give a result (null is a valid one) or an error")
     caller = await here.access.caller(request)
     done = await here.queue.signal(
         id, body.step, body.result, error=body.error, key=body.key, answered_by=caller.account_id
@@ -149,9 +149,9 @@ async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
 
 
 async def _may_answer(request: Request, here: Server, id: str) -> req.SignalBody:
-    """A step may have a rule of its own; otherwise those may answer who may manage the job.
+    """A step may have its own rule; otherwise everyone who may manage the job may answer.
 
-    Which step it is stands in the body, so that is read first; callers without access get no validation errors.
+    The body names the step, so it is read first; callers without access get no validation errors.
     """
     allowed: Condition | None = None
     denied: ApiError | None = None
@@ -227,7 +227,7 @@ async def patch(
 
 def _attempts(body: req.JobPatch | req.BulkBody) -> int | None:
     if body.maxRetries is not None and body.maxAttempts is not None:
-        raise bad_field("maxRetries", "give maxRetries or maxAttempts, not both: they say the same")
+        raise bad_field("maxRetries", "give maxRetries or maxAttempts, not both: they mean the same")
     return body.maxAttempts if body.maxRetries is None else body.maxRetries
 
 

@@ -21,12 +21,11 @@ from treadle.http.openapi import spec
 from treadle.http.security_headers import HEADERS_ONLY
 from treadle.http.server import Managed, Server, ServerDep
 from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
-from treadle.insights.sse import PING_S, SNAPSHOT, SNAPSHOT_JOBS, frame, ping
+from treadle.insights.sse import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
 from treadle.model.errors import QueryTooSlow, StoreUnavailable
 from treadle.model.job import Job
 from treadle.policy import rules
 from treadle.policy.rules import Condition
-from treadle.store.views import Listing
 
 log = logging.getLogger("treadle.http")
 router = APIRouter(tags=["streams"])
@@ -39,7 +38,7 @@ SEND_S = 60.0
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 ENDINGS = frozenset(f"job:{name}" for name in "completed failed cancelled expired deleted".split())
 
-WithSnapshot = Annotated[bool, Query(description="send the jobs as they are now first")]
+WithSnapshot = Annotated[bool, Query(description="first send the jobs in their current state")]
 After = Annotated[
     str | None,
     Query(alias="lastEventId", max_length=100, description="for clients that can't send the header Last-Event-ID"),
@@ -174,12 +173,12 @@ class Stream:
     async def _snapshot(self) -> bytes:
         assert self._listener
         condition = None if self._allowed is True else self._allowed
-        wanted = self._job_id or Listing(limit=SNAPSHOT_JOBS, condition=condition)
+        wanted = self._job_id or snapshot_listing(condition=condition)
         async with self._here.searching(self._request, "snapshot"):
             last, found = await self._listener.snapshot(wanted)
         self._over = self._job_id is not None and _have_ended(found)
-        jobs = [document for document in (job.as_json() for job in found) if self._sees(document)]
-        return frame(SNAPSHOT, to_json({"jobs": jobs}), last)
+        jobs = (document for document in (job.as_json() for job in found) if self._sees(document))
+        return frame(SNAPSHOT, to_json(snapshot_of(jobs)), last)
 
     async def _may_go_on(self) -> bool:
         """Repeats the access check at intervals: passwords change, keys are revoked, rules are edited."""
@@ -224,7 +223,7 @@ class StreamResponse(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            log.info("a reader of a stream took nothing for %d s: hung up", SEND_S)
+            log.info("a stream was closed: its reader took nothing for %d s", SEND_S)
         finally:
             await self._stream.close()
 

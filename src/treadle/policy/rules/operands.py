@@ -104,7 +104,7 @@ def _body_name(name: str, path: list[str], modifier: str) -> Name:
 
 def _auth_name(name: str, path: list[str], modifier: str) -> Name:
     if path[0] in SECRETS:
-        raise UnknownName(f"{_shown(name)}: an account's {path[0]} is hidden, from rules too")
+        raise UnknownName(f"{_shown(name)}: an account's {path[0]} is hidden, even from rules")
     if modifier in ("isset", "changed"):
         raise UnknownName(f"{_shown(name)}: :{modifier} is for what the request sends; compare with '' instead")
     if modifier and len(path) > 1:

@@ -170,7 +170,7 @@ def _sort_key(name: str) -> SortKey:
     field = name[1:] if name[:1] in ("+", "-") else name
     field = FIELD_WORDS.get(field, field)
     if field not in FIELDS:
-        raise _bad_sort(f"{name[:40]!r} is not a field to sort by; there are {', '.join(FIELDS)}")
+        raise _bad_sort(f"{name[:40]!r} is not a field to sort by; use one of {', '.join(FIELDS)}")
     return SortKey(field, name.startswith("-"))
 
 

@@ -46,7 +46,7 @@ def _pooler(store: PostgresStore) -> Finding:
             "listen",
             "warn",
             "behind a pooler: LISTEN does not work, workers find jobs by polling",
-            "for quicker pick-up give the workers a direct connection",
+            "for faster pick-up, give the workers a direct connection",
         )
     return Finding("listen", "ok", "direct connection, LISTEN/NOTIFY works")
 
@@ -78,7 +78,7 @@ async def _oldest_transaction(store: PostgresStore) -> Finding:
     return Finding(
         "oldest transaction",
         "warn",
-        f"pid {pid} ({user}, {application or 'no name'}) is {state} for {seconds} s",
+        f"pid {pid} ({user}, {application or 'no name'}) has been {state} for {seconds} s",
         f"it keeps vacuum from cleaning the queue; end it: SELECT pg_terminate_backend({pid})",
     )
 
@@ -99,7 +99,9 @@ async def _bloat(store: PostgresStore) -> Finding:
 async def _durability(store: PostgresStore) -> Finding:
     sync, fsync = (await store.read("SELECT current_setting('synchronous_commit'), current_setting('fsync')", []))[0]
     if fsync == "off":
-        return Finding("durability", "fail", "fsync is off", "a crash of the machine may destroy the database")
+        return Finding(
+            "durability", "fail", "fsync is off", "a crash of the machine may destroy the database; switch fsync on"
+        )
     if sync == "off":
         return Finding("durability", "warn", "synchronous_commit is off: the last moments may be lost in a crash")
     return Finding("durability", "ok", f"synchronous_commit = {sync}")

@@ -13,11 +13,12 @@ import asyncpg
 from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
-from treadle.store import wakeups
+from treadle.store import batches, wakeups
 from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
+from treadle.store.postgres.step_statements import checkpoint_values, settlement_values, statement
 from treadle.store.postgres.vacuum import Vacuum
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
@@ -28,6 +29,7 @@ from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
+    Checkpoint,
     Claim,
     Claimed,
     Graces,
@@ -85,6 +87,8 @@ class PostgresStore(SqlStore):
         self._vacuum = Vacuum(self.pools)
         self._waiting = WaitingRoom()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._write_checkpoints = statement(self.queries, "write_checkpoints")
+        self._settle_flows = statement(self.queries, "settle_flows")
         self._lanes: dict[LaneKey, int] = {}
         self._marks: dict[int, LanePlace] = {}
         self._stop_hearing: Callable[[], None] = lambda: None
@@ -412,6 +416,26 @@ class PostgresStore(SqlStore):
             to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
+
+    async def settle_flows(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
+        known: set[int] = set()
+        for group in _groups(sorted(settlements, key=_BY_NUMBER)):
+            sql, values = self._settle_flows, settlement_values(lease, group)
+            [[done]] = await _until_it_commits(lambda sql=sql, values=values: self.pools.fetch(sql, *values))  # type: ignore[misc]
+            known.update(done)
+        self.hub.publish((wakeups.ENDED,))
+        if len(known) == len(settlements):
+            return []
+        return await super().settle_flows(lease, [one for one in settlements if one.job.n not in known])
+
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        merged = batches.once_per_job(checkpoints)
+        if not all(map(batches.has_small_steps, merged)):
+            return await super().checkpoint(lease, checkpoints)
+        sql, values = self._write_checkpoints, checkpoint_values(lease, merged)
+        [[done]] = await _until_it_commits(lambda: self.pools.fetch(sql, *values))
+        mine = set(done)
+        return batches.not_written(checkpoints, {(one.n, one.token) for one in merged if one.n in mine})
 
 
 def _groups(settlements: Sequence[Settlement]) -> Iterator[Sequence[Settlement]]:

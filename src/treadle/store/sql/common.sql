@@ -521,7 +521,7 @@ SELECT l.topic, x.status, sum(x.count) FROM (
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2
 
 -- name: running_counts
--- Running jobs by topic, without those that were asked to stop.
+-- Running jobs by topic, without the ones that were asked to stop.
 SELECT l.topic, count(*) FROM {running} r JOIN {jobs} j ON j.n = r.n JOIN {lanes} l ON l.lane = j.lane
 WHERE r.cancel_at IS NULL GROUP BY 1
 
@@ -749,6 +749,10 @@ FROM {rows: n bigint, name text, key text, place integer, state text, attempt in
     started_at bigint, ended_at bigint, ran_ms bigint, until bigint, error text, error_type text, result text,
     result_size integer, input_hash text, title text, schema text}
 WHERE true ORDER BY 1, 2, 3
+{on_step_conflict}
+
+-- name: on_step_conflict
+-- A part of other queries.
 ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
     progress = coalesce(excluded.progress, x.progress), message = coalesce(excluded.message, x.message),
     started_at = coalesce(excluded.started_at, x.started_at), ended_at = excluded.ended_at, ran_ms = x.ran_ms + excluded.ran_ms,
@@ -784,7 +788,7 @@ UPDATE {jobs} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) 
 UPDATE {ready} SET flags = flags | 32 WHERE n {among: n bigint} AND (flags & 32) = 0
 
 -- name: started_in_time
--- Jobs whose deadline no longer concerns them.
+-- Jobs that no longer need their deadline.
 UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps

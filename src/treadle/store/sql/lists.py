@@ -112,7 +112,7 @@ def count_by_topic(
 def too_slow(seconds: float) -> QueryTooSlow:
     return QueryTooSlow(
         f"the search took more than {seconds:g} s and was stopped; "
-        "narrow it by topic, status, scopeId, createdBy or createdAt, or look into the payload less often"
+        "narrow it by topic, status, scopeId, createdBy or createdAt, or compare fewer payload fields"
     )
 
 
@@ -183,7 +183,7 @@ def _chosen(build: Builder, listing: Listing, top: int, keys: list[str], order: 
     ]
     chosen = " UNION ALL ".join(parts)
     if len(chosen) > MAX_STATEMENT or len(build.values) > MAX_VALUES:
-        raise InvalidInput("the filter is too large together with the rule that it joins; ask for less")
+        raise InvalidInput("the filter and the access rule together are too large; shorten the filter")
     return chosen
 
 

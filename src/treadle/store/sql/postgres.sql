@@ -256,7 +256,7 @@ UPDATE {running} r SET
     grace_from = coalesce(live.now + (SELECT graces FROM t)[width_bucket(r.n, (SELECT ns FROM t))], r.grace_from)
 FROM live WHERE r.n = ANY((SELECT ns FROM t)::bigint[]) AND r.lease = live.id
     AND r.token = (SELECT tokens FROM t)[width_bucket(r.n, (SELECT ns FROM t))]
-RETURNING r.n, r.token
+RETURNING r.n, r.token, r.started_at, live.now
 
 -- name: count_running
 -- Count jobs in (positive) and out (negative); the rows are locked. No join, as in settle_completed.
@@ -311,3 +311,92 @@ DELETE FROM {records} WHERE n = ANY(ARRAY(SELECT r.n FROM {rows: kind text, id t
 -- New payloads of jobs that are requeued. No join, as in settle_completed.
 WITH t AS MATERIALIZED (SELECT jsonb_object_agg(t.n, t.payload) AS payloads FROM {rows: n bigint, payload text})
 UPDATE {jobs} j SET payload = ((SELECT payloads FROM t) ->> j.n::text)::json WHERE j.n {among: n bigint}
+
+-- name: step_writes
+-- A part of the next two: $5 are steps as JSON, of jobs in `kept` (their numbers, starts and the time); $6 the numbers of
+-- jobs that have steps from now on. A step never begins before its job, though both count back from one clock.
+written AS MATERIALIZED (
+    SELECT t.*, kept.now, greatest(kept.now - t.ago, kept.starts[width_bucket(t.n, kept.ns)]) AS began
+    FROM kept, json_to_recordset($5::json) AS t(n bigint, name text, key text, place integer, state text, attempt integer,
+        progress integer, message text, ago bigint, ended boolean, ran_ms bigint, wait_ms bigint, error text, error_type text,
+        result text, result_size integer, input_hash text, title text, schema text)
+    WHERE t.n = kept.ns[width_bucket(t.n, kept.ns)]
+), put AS (
+    INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until,
+        error, error_type, result, result_size, input_hash, title, schema)
+    SELECT n, name, key, place, state, attempt, progress, message, CASE WHEN ago IS NOT NULL THEN began END,
+        CASE WHEN ended THEN now END, ran_ms, now + wait_ms, error, error_type, CAST(result AS json), result_size,
+        input_hash, title, CAST(schema AS json)
+    FROM written ORDER BY n, name, key
+    {on_step_conflict}
+), told_steps AS (
+    INSERT INTO {events} (n, type, message, metadata, created_at)
+    SELECT n, 'job:step:completed', CASE key WHEN '' THEN name ELSE name || ' (' || key || ')' END,
+        json_strip_nulls(json_build_object('step', name, 'stepAttempt', attempt, 'key', nullif(key, ''), 'durationMs', ago)), now
+    FROM written WHERE state = 'completed'
+), flagged AS (
+    UPDATE {jobs} j SET flags = j.flags | 32 FROM kept
+    WHERE j.n = ANY((SELECT $6::text::bigint[])::bigint[]) AND j.n = kept.ns[width_bucket(j.n, kept.ns)] AND (j.flags & 32) = 0
+)
+
+-- name: write_checkpoints
+-- What steps of running jobs have done, in one statement. $1 is the lease; by rising number of the job, as text: $2 their
+-- numbers, $3 tokens, $4 how long they have run, $7 progress, $8 how long a cancel has to wait; $9 their messages (null:
+-- none). No join, as in settle_completed.
+WITH live AS MATERIALIZED (
+    SELECT l.id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
+), mine AS (
+    UPDATE {running} r SET
+        started_at = coalesce(r.started_at, live.now - (SELECT $4::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))]),
+        progress = coalesce((SELECT $7::text::int[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.progress),
+        message = coalesce(($9::text[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.message),
+        grace_from = coalesce(live.now + (SELECT $8::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.grace_from)
+    FROM live WHERE r.n = ANY((SELECT $2::text::bigint[])::bigint[]) AND r.lease = live.id
+        AND r.token = (SELECT $3::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))]
+    RETURNING r.n, r.started_at, live.now
+), kept AS MATERIALIZED (
+    SELECT array_agg(n ORDER BY n) AS ns, array_agg(started_at ORDER BY n) AS starts, max(now) AS now FROM mine
+), /*step_writes*/
+SELECT coalesce(array_agg(n), '{}') FROM mine
+
+-- name: settle_flows
+-- Complete jobs with their last steps. As settle_completed, with $7 topics, $8 which of them, $9 results, $10 times.
+WITH live AS MATERIALIZED (
+    SELECT l.id, l.worker_id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
+), gone AS (
+    DELETE FROM {running} r USING live
+    WHERE r.n = ANY((SELECT $2::text::bigint[])::bigint[]) AND r.lease = live.id
+        AND r.token = (SELECT $3::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))]
+    RETURNING r.n, r.token, r.attempt, r.claimed_at, r.started_at, r.cancel_at, r.cancel_reason, r.message, live.now,
+        live.worker_id, width_bucket(r.n, (SELECT $2::text::bigint[])) AS place
+), done AS MATERIALIZED (
+    SELECT g.*, coalesce(g.started_at, g.now - (SELECT $4::text::bigint[])[g.place]) AS began,
+        ($7::text[])[coalesce((SELECT $8::text::int[])[g.place], 1)] AS topic, CAST((SELECT $9::jsonb) ->> (g.place - 1) AS json) AS result
+    FROM gone g
+), kept AS MATERIALIZED (
+    SELECT array_agg(n ORDER BY n) AS ns, array_agg(began ORDER BY n) AS starts, max(now) AS now FROM done
+), /*step_writes*/, interrupted AS (
+    UPDATE {steps} s SET state = 'pending', error = NULL, error_type = NULL, ended_at = NULL
+    WHERE s.n = ANY((SELECT ns FROM kept)::bigint[]) AND s.state = 'processing'
+        AND NOT EXISTS (SELECT 1 FROM written w WHERE w.n = s.n AND w.name = s.name AND w.key = s.key)
+), ended AS (
+    INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
+        message, result, worker)
+    SELECT n, token, topic, 'completed', attempt, now, claimed_at, began, cancel_at, cancel_reason, message, result,
+        worker_id FROM done
+), counted AS (
+    INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
+    SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(greatest(now - began, 0)), 0) FROM done GROUP BY now, topic
+    ON CONFLICT (minute, writer, topic, status) DO UPDATE
+        SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
+), timed AS (
+    INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
+    SELECT live.now / 60000, $1, t.topic, t.kind, t.bucket, sum(t.count)
+    FROM live, json_to_recordset($10) AS t (topic text, kind text, bucket integer, count bigint)
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
+), told AS (
+    INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
+    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now
+)
+SELECT coalesce(array_agg(n), '{}') FROM done

@@ -36,6 +36,7 @@ _TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
 
 # Parts of other queries, which say for which {job}.
 _FRAGMENTS = ("step_document", "current_step", "step_progress")
+_ON_STEP_CONFLICT = "on_step_conflict"
 _ANY = re.compile(r"\{any: (\w+)\}")
 _DATE = re.compile(r"\{date: ([^}]*)\}")
 _PARSED = re.compile(r"\{parsed: (.*)\},$", re.M)
@@ -116,7 +117,7 @@ def told_events(dialect: str) -> str:
 
 @cache
 def step_columns(dialect: str, job: str) -> Mapping[str, str]:
-    """What is derived from the steps of the job whose number is `job`: each part of a query by its name."""
+    """What is derived from the steps of job number `job`: each part of a query by its name."""
     return {name: _fill("{%s}" % name, dialect).replace("{job}", job) for name in _FRAGMENTS}
 
 
@@ -124,6 +125,7 @@ def _fill_steps(sql: str, postgres: bool) -> str:
     for name in _FRAGMENTS:
         if "{%s}" % name in sql:
             sql = sql.replace("{%s}" % name, f"({_texts('common.sql')[name]})")
+    sql = sql.replace("{%s}" % _ON_STEP_CONFLICT, _texts("common.sql")[_ON_STEP_CONFLICT])
     sql = sql.replace("{json_array}", "json_agg" if postgres else "json_group_array")
     sql = sql.replace("{json_object}", "json_build_object" if postgres else "json_object")
     sql = sql.replace("{json: x.entry}", "x.entry" if postgres else "json(x.entry)")

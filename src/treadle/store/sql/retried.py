@@ -28,7 +28,7 @@ async def insert_again(jobs: Sequence[NewJob], atomic: bool, found: Sequence[Any
 
 def check_ids(jobs: Sequence[NewJob]) -> None:
     if len({job.id for job in jobs}) < len(jobs):
-        raise InvalidInput("the same id is given to two jobs of one batch", field="id")
+        raise InvalidInput("two jobs of one batch have the same id", field="id")
 
 
 async def as_first_answered(jobs: Sequence[NewJob], answers: Answers, find: Find) -> Answers:

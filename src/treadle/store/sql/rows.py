@@ -189,6 +189,9 @@ ANSWERED = "answered"
 """In the place of a state: the row is an answer that came early."""
 
 
+_STATES = {state.value: state for state in StepState}
+
+
 def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
     steps: dict[int, list[ClaimedStep]] = {}
     answers: dict[int, list[EarlyAnswer]] = {}
@@ -198,8 +201,8 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
             answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
         versions[n] = version
-        one = ClaimedStep(name, key, place, StepState(state), *rest)
-        steps.setdefault(n, []).append(one._replace(declared=bool(declared)))
+        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared)))
+        steps.setdefault(n, []).append(one)
     return {
         n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))
         for n in steps.keys() | answers.keys()

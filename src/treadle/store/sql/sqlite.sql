@@ -184,7 +184,29 @@ UPDATE {running} SET started_at = coalesce({running}.started_at, {now} - t.ran_m
 FROM {rows: n bigint, token bigint, lease bigint, ran_ms bigint, progress integer, message text, grace_ms bigint}
 WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = t.lease
     AND EXISTS (SELECT 1 FROM {leases} l WHERE l.id = t.lease)
-RETURNING n, token
+RETURNING n, token, started_at, {now}
+
+-- name: touch_checkpoints
+-- The same without an answer; the caller has the only write lock and has checked the lease.
+UPDATE {running} SET started_at = coalesce({running}.started_at, ? - t.ran_ms),
+    progress = coalesce(t.progress, {running}.progress), message = coalesce(t.message, {running}.message),
+    grace_from = coalesce(? + t.grace_ms, {running}.grace_from)
+FROM (SELECT column1 AS n, column2 AS token, column3 AS ran_ms, column4 AS progress, column5 AS message, column6 AS grace_ms
+    FROM (VALUES /*each*/ (?, ?, ?, ?, ?, ?) /*end*/)) AS t
+WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = ?
+
+-- name: write_steps
+-- As put_steps, with a parameter for each value: SQLite takes three times as long to find them in a JSON text. A step
+-- never begins before its job.
+INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
+    error_type, result, result_size, input_hash, title, schema)
+VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, max(?, (SELECT r.started_at FROM {running} r WHERE r.n = ?)),
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*end*/
+{on_step_conflict}
+
+-- name: tell_steps
+-- Steps that have completed, as lines of history.
+INSERT INTO {events} (n, type, message, metadata, created_at) VALUES /*each*/ (?, 'job:step:completed', ?, ?, ?) /*end*/
 
 -- name: count_running
 -- Count jobs in (positive) and out (negative); the rows are locked.

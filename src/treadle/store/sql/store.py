@@ -198,8 +198,17 @@ class SqlStore(ABC):
             lost += await self.settle_completed(lease, mine)
         if len(plain) < len(settlements):
             others = [one for one in settlements if not batches.is_plain(one)]
-            lost += await settling.settle(self, others, [] if refused is None else refused)
+            flows = [one for one in others if batches.is_done_flow(one)]
+            for lease, mine in batches.by_lease(flows):
+                lost += await self.settle_flows(lease, mine)
+            if len(flows) < len(others):
+                others = [one for one in others if not batches.is_done_flow(one)]
+                lost += await settling.settle(self, others, [] if refused is None else refused)
         return lost
+
+    async def settle_flows(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Completed jobs with their last steps."""
+        return await self.transact(lambda: scripts.settle(settlements), batches.hints(settlements))
 
     @abstractmethod
     async def settle_completed(self, lease: int, settlements: Sequence[Settlement]) -> list[Settlement]:
@@ -210,14 +219,13 @@ class SqlStore(ABC):
         newest = batches.once_per_job(touches)
         for i in range(0, len(newest), TOUCHED_TOGETHER):
             rows = [one._asdict() | {"lease": lease} for one in newest[i : i + TOUCHED_TOGETHER]]
-            known.update((n, token) for n, token in await self._change("touch_running", rows))
+            known.update((row[0], row[1]) for row in await self._change("touch_running", rows))
         return [(one.n, one.token) for one in touches if (one.n, one.token) not in known]
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
         merged = batches.once_per_job(checkpoints)
         lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
-        written = {(one.n, one.token) for one in merged} - set(lost)
-        return list(dict.fromkeys((one.n, one.token) for one in checkpoints if (one.n, one.token) not in written))
+        return batches.not_written(checkpoints, {(one.n, one.token) for one in merged} - set(lost))
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         rows = [{"n": n} for n in sorted(set(ns))]

@@ -66,7 +66,7 @@ def _wal(path: Path) -> Finding:
         "wal size",
         "warn",
         f"{size / 1e6:.0f} MB",
-        "a reader has kept a transaction open for long, so the WAL can't be written back; end it",
+        "a reader has had a transaction open for a long time, so the WAL can't be checkpointed; end it",
     )
 
 

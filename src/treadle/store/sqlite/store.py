@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic_core import from_json
 
 from treadle.model.errors import Refused
-from treadle.store import wakeups
+from treadle.store import batches, wakeups
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
@@ -24,12 +24,12 @@ from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.lanes import lane_of
 from treadle.store.sql.store import SqlStore
-from treadle.store.sqlite import hot
+from treadle.store.sqlite import hot, step_statements
 from treadle.store.sqlite.health import examine
 from treadle.store.sqlite.hot import document
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.writer import BUSY, Writer
-from treadle.store.values import Claim, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
+from treadle.store.values import Checkpoint, Claim, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
 from treadle.store.views import Finding
 from treadle.telemetry.outages import OutageLog
 
@@ -212,6 +212,19 @@ class SqliteStore(SqlStore):
         lost: list[Settlement] = await self.engine.write(work)
         self.hub.publish((wakeups.ENDED,))
         return lost
+
+    async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        merged = batches.once_per_job(checkpoints)
+        if not all(map(batches.has_small_steps, merged)):
+            return await super().checkpoint(lease, checkpoints)
+
+        def work(db: sqlite3.Connection) -> list[tuple[int, int]]:
+            if step_statements.checkpoint(db, self.queries, lease, merged):
+                return []
+            return self.run(db, scripts.checkpoint(lease, merged))
+
+        lost: list[tuple[int, int]] = await self.engine.write(work)
+        return batches.not_written(checkpoints, {(one.n, one.token) for one in merged} - set(lost))
 
 
 def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) -> T:

@@ -186,7 +186,7 @@ class ChangesContract(Watched):
         await bench.make("completed", dedupe_key="d", expires_in_ms=HOUR)
         assert await watcher.news() == ["enqueued", "started", "completed"]
 
-    async def test_a_completed_job_that_is_requeued_before_anybody_looked(
+    async def test_a_completed_job_that_is_requeued_before_the_next_look(
         self, bench: Workbench, watcher: Watcher
     ) -> None:
         id = await bench.make("completed")
@@ -271,7 +271,7 @@ class ChangesContract(Watched):
         await bench.settle(job, Completed())
         assert await watcher.news() == ["completed"]
 
-    async def test_a_new_attempt_has_a_start_and_progress_of_its_own(self, bench: Workbench, watcher: Watcher) -> None:
+    async def test_a_new_attempt_has_its_own_start_and_progress(self, bench: Workbench, watcher: Watcher) -> None:
         await bench.enqueue(1)
         job = await bench.claim_one()
         await self.touch(bench, job, 50)

@@ -333,7 +333,7 @@ class FilterContract(ContractPart):
         caller = rules.RequestFacts(auth={"id": "u1", "teams": [f"team{n}" for n in range(1500)]})
         assert await self.agreed(bench, rules.parse_rule("scopeId ?= @request.auth.teams:each").bind(caller)) == [mine]
 
-    async def test_more_than_a_database_reads_at_once_is_refused(self, bench: Workbench) -> None:
+    async def test_a_filter_too_large_for_one_statement_is_refused(self, bench: Workbench) -> None:
         caller = rules.RequestFacts(auth={"id": "u1", "teams": [f"team{n}" for n in range(1900)]})
         heavy = rules.parse_rule("payload ~ payload && retries ?~ @request.auth.teams:each").bind(caller)
         for _ in range(3):

@@ -64,7 +64,7 @@ class QueuePolicyContract(ContractPart):
         await bench.enqueue_one(limit=queued(), topic="b")
         assert await bench.claimable(["a", "b"]) == [first]
 
-    async def test_the_most_urgent_of_those_who_wait_goes_first(self, bench: Workbench) -> None:
+    async def test_the_most_urgent_waiting_job_goes_first(self, bench: Workbench) -> None:
         await bench.enqueue_one(limit=queued())
         job = await bench.claim_one()
         normal, urgent, second = [await bench.enqueue_one(limit=queued(), priority=p) for p in (50, 90, 90)]
@@ -79,7 +79,7 @@ class QueuePolicyContract(ContractPart):
         [Completed(), Failed("Boom", "Boom"), Failed("Boom", "Boom", retry_in_ms=HOUR), Snoozed(HOUR)],
         ids=["completed", "failed", "retrying", "snoozed"],
     )
-    async def test_whoever_leaves_makes_room(self, bench: Workbench, outcome: Any) -> None:
+    async def test_a_job_that_stops_running_makes_room(self, bench: Workbench, outcome: Any) -> None:
         first, second = [await bench.enqueue_one(limit=queued()) for _ in range(2)]
         job = await bench.claim_one()
         assert job.id == first
@@ -114,14 +114,14 @@ class QueuePolicyContract(ContractPart):
         urgent = await bench.enqueue_one(limit=queued(), priority=100)
         assert [job.id for job in await bench.claim(10)] == [urgent]
 
-    async def test_an_urgent_job_passes_those_that_are_held(self, bench: Workbench) -> None:
+    async def test_an_urgent_job_overtakes_held_ones(self, bench: Workbench) -> None:
         await bench.enqueue(20, limit=queued())
         job = (await bench.claim(30))[0]
         urgent = await bench.enqueue_one(limit=queued(), priority=100)
         assert await bench.settle(job, Completed())
         assert [job.id for job in await bench.claim(30)] == [urgent]
 
-    async def test_a_job_that_no_worker_can_run_blocks_nobody(self, bench: Workbench) -> None:
+    async def test_a_job_that_no_worker_can_run_blocks_no_other_job(self, bench: Workbench) -> None:
         await bench.enqueue(2, limit=queued(), capability="gpu", priority=100)
         ids = await bench.enqueue(3, limit=queued())
         for id in ids:
@@ -210,7 +210,7 @@ class QueuePolicyContract(ContractPart):
         assert await bench.store.settle([settlement(job, Completed()) for job in jobs]) == []
         assert await bench.claimable() == [narrow[1], *wide[3:]]
 
-    async def test_a_higher_limit_is_for_those_who_bring_it(self, bench: Workbench) -> None:
+    async def test_a_higher_limit_applies_to_the_jobs_that_have_it(self, bench: Workbench) -> None:
         ids = [await bench.enqueue_one(limit=queued(1)) for _ in range(4)]
         assert await bench.claimable() == ids[:1]
         last = await bench.enqueue_one(limit=queued(3))
@@ -416,7 +416,7 @@ class ReplacePolicyContract(ContractPart):
         await bench.store.insert(jobs)
         assert [(await bench.job(id)).cancel_reason for id in old] == [f"replaced by job {job.id}" for job in jobs]
 
-    async def test_with_room_nobody_is_replaced(self, bench: Workbench) -> None:
+    async def test_with_room_no_job_is_replaced(self, bench: Workbench) -> None:
         ids = [await bench.enqueue_one(limit=replacing(3)) for _ in range(3)]
         assert await bench.statuses(ids) == [Status.PENDING] * 3
         fourth = await bench.enqueue_one(limit=replacing(3))

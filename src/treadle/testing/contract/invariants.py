@@ -180,7 +180,7 @@ class WalkContract(ContractPart):
 
 
 class InvariantContract(ContractPart):
-    async def test_one_owner_whoever_claims(self, bench: Workbench) -> None:
+    async def test_one_owner_regardless_of_who_claims(self, bench: Workbench) -> None:
         """Only the last owner of a job can end it."""
         (id,) = await bench.enqueue(1, max_attempts=10)
         owners = []

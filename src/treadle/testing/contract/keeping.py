@@ -48,7 +48,7 @@ class LeaderContract(ContractPart):
         assert await bench.store.elect("maintenance", "a", 0)
         assert await bench.store.elect("maintenance", "b", MINUTE)
 
-    async def test_nobody_resigns_for_another(self, bench: Workbench) -> None:
+    async def test_a_worker_resigns_only_for_itself(self, bench: Workbench) -> None:
         await bench.store.elect("maintenance", "a", MINUTE)
         assert not await bench.store.elect("maintenance", "b", 0)
         assert not await bench.store.elect("unknown", "b", 0)
@@ -154,7 +154,7 @@ class PruneContract(ContractPart):
         assert found == {("wait", 0): 1, ("wait", 3): 1, ("wait", 10): 1, ("wait", 23): 1, ("run", 3): 4}
 
     async def test_failed_attempts_have_waited_and_completed_ones_have_run(self, bench: Workbench) -> None:
-        """Also those that don't take the short way, because they have a key or an error."""
+        """Also jobs that can't take the fast path, because they have a key or an error."""
         store = bench.store
         await bench.enqueue(1)
         await bench.enqueue(1, dedupe_key="one")
@@ -235,7 +235,7 @@ class PruneContract(ContractPart):
         await bench.settle(await bench.claim_one(lease=await bench.lease(worker="again")), Completed())
         assert (await bench.job(id)).last_worker == "again"
 
-    async def test_two_at_once_delete_each_job_once(self, bench: Workbench) -> None:
+    async def test_two_concurrent_prunes_delete_each_job_once(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(2)]
         ids = await bench.enqueue(120)
         await steering.cancel(bench.store, ids, "")

@@ -100,7 +100,7 @@ class LeaseContract(ContractPart):
         await bench.store.close_lease(lease)
         assert await bench.reap() == []
 
-    async def test_what_runs_under_a_closed_lease_is_reclaimed_at_once(self, bench: Workbench) -> None:
+    async def test_jobs_under_a_closed_lease_are_reclaimed_immediately(self, bench: Workbench) -> None:
         id = await bench.make("processing")
         lease = (await bench.store.workers())[0]
         assert lease.running == 1
@@ -245,7 +245,7 @@ class CancelRequestContract(ContractPart):
         assert renewed is not None
         return renewed.cancels
 
-    async def test_a_worker_hears_of_its_own_cancels_only(self, bench: Workbench) -> None:
+    async def test_a_worker_hears_only_of_cancels_of_its_jobs(self, bench: Workbench) -> None:
         await bench.enqueue(2)
         mine, theirs = await bench.claim_one(), await bench.claim_one()
         await steering.cancel(bench.store, [mine.id, theirs.id], "stop it")

@@ -178,7 +178,7 @@ class ListContract(ContractPart):
         await bench.enqueue(2)
         assert await bench.store.list(Listing(limit=0)) == []
 
-    async def test_those_that_ended_since(self, bench: Workbench) -> None:
+    async def test_jobs_that_ended_since_a_time(self, bench: Workbench) -> None:
         for status in ENDED:
             await bench.make(status)
         await bench.pass_time(2 * HOUR)
@@ -384,7 +384,7 @@ class SelectContract(ContractPart):
 class HintsContract(ContractPart):
     """A hint reaches waiters in the same process immediately. Hints are never guaranteed."""
 
-    async def test_new_work_wakes_those_who_wait(self, bench: Workbench) -> None:
+    async def test_new_work_wakes_waiting_workers(self, bench: Workbench) -> None:
         heard: list[str] = []
         stop = bench.store.subscribe(heard.append)
         await bench.store.insert([new_job()])
@@ -405,7 +405,7 @@ class HintsContract(ContractPart):
         await eventually(lambda: "cancel" in heard)
         stop()
 
-    async def test_what_is_told_here_at_once_is_not_told_again(self, bench: Workbench) -> None:
+    async def test_a_local_wake_up_is_not_repeated(self, bench: Workbench) -> None:
         heard: list[str] = []
         stop = bench.store.subscribe(heard.append)
         for _ in range(5):

@@ -135,7 +135,7 @@ class ReclaimContract(ContractPart):
             assert await bench.reap() == []
         assert await bench.settle(job, Completed())
 
-    async def test_everything_of_a_lost_worker_comes_back_at_once(self, bench: Workbench) -> None:
+    async def test_all_jobs_of_a_lost_worker_come_back_together(self, bench: Workbench) -> None:
         ids = await bench.enqueue(150)
         await bench.claim(150, lease=await bench.lease(MINUTE))
         await bench.pass_time(HOUR)

@@ -351,7 +351,7 @@ class RaceContract(ContractPart):
                 assert await bench.status(id) is (Status.PROCESSING if id in kept else Status.EXPIRED)
             assert await bench.store.settle([settlement(job, Completed()) for job in claimed]) == []
 
-    async def test_the_same_ending_sent_twice_at_once(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
+    async def test_the_same_ending_sent_twice_concurrently(self, bench: Workbench, stores: tuple[Store, Store]) -> None:
         async for count in rounds():
             jobs = await self.claimed(bench, count)
             answers = await asyncio.gather(
@@ -529,7 +529,7 @@ class GateRaceContract(ContractPart):
             assert job.id == id
             await bench.settle(job, Completed())
 
-    async def test_everything_about_one_gate_at_once(self, bench: Workbench) -> None:
+    async def test_all_calls_about_one_gate_concurrently(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(2)]
         gate = Limit("g", "queue_same_scope", 2)
         ids: list[str] = []

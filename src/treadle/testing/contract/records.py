@@ -40,7 +40,7 @@ class RecordContract(ContractPart):
         assert await bench.store.find_records("users", key="a@example.com") == [record]
         assert await bench.store.find_records("users") == [record]
 
-    async def test_every_process_sees_it_at_once(self, bench: Workbench) -> None:
+    async def test_every_process_sees_it_immediately(self, bench: Workbench) -> None:
         other = await bench.another()
         record = await made(bench)
         assert await other.get_records([("users", "a")]) == [record]
@@ -56,7 +56,7 @@ class RecordContract(ContractPart):
         assert await bench.store.find_records("_superusers") == []
         assert not await bench.store.delete_records([("_superusers", "a")])
 
-    async def test_many_are_read_at_once_in_the_order_asked(self, bench: Workbench) -> None:
+    async def test_many_are_read_together_in_the_order_asked(self, bench: Workbench) -> None:
         a, b = await made(bench, "a"), await made(bench, "b")
         install = await made(bench, "a", "signing", kind="install")
         wanted = [("users", "b"), ("install", "a"), ("users", "x"), ("users", "a"), ("users", "b")]
@@ -239,7 +239,7 @@ class RecordContract(ContractPart):
         answers = await asyncio.gather(*(stores[i % 4].delete_records([("users", "a")]) for i in range(12)))
         assert sum(answers) == 1
 
-    async def test_those_that_are_due_are_found_earliest_first(self, bench: Workbench) -> None:
+    async def test_due_records_are_found_earliest_first(self, bench: Workbench) -> None:
         for id, due in (("late", 300), ("never", None), ("early", 100), ("middle", 200)):
             await put(bench.store, "schedule", id, id, "{}", due=due)
         await put(bench.store, "other", "a", "a", "{}", due=50)
@@ -290,7 +290,7 @@ class RecordContract(ContractPart):
         assert isinstance(made, Inserted)
         assert (await bench.store.find_records("schedule"))[0].due is None
 
-    async def test_a_slot_makes_one_job_whoever_asks(self, bench: Workbench) -> None:
+    async def test_a_slot_makes_one_job_for_any_number_of_callers(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(3)]
         await put(bench.store, "schedule", "a", "a", "{}", due=100)
 

@@ -61,7 +61,7 @@ def kind_of(answer: Job | Refusal | None) -> object:
 
 class CancelContract(ContractPart):
     @pytest.mark.parametrize("state", PENDING)
-    async def test_a_pending_job_is_cancelled_at_once(self, bench: Workbench, state: str) -> None:
+    async def test_a_pending_job_is_cancelled_immediately(self, bench: Workbench, state: str) -> None:
         id = await bench.make(state)
         job = done((await steering.cancel(bench.store, [id], "not needed"))[0])
         assert (job.id, job.status, job.cancel_reason) == (id, Status.CANCELLED, "not needed")
@@ -173,7 +173,7 @@ class RequeueContract(ContractPart):
         event = (await bench.store.events(id) or ())[-1]
         assert event.metadata["outcome"]["result"] == '{"sent": 1}'
 
-    async def test_a_stale_completed_job_as_it_is(self, bench: Workbench) -> None:
+    async def test_a_stale_completed_job_without_force(self, bench: Workbench) -> None:
         id = await bench.make("completed")
         await bench.pass_time(8 * DAY)
         assert (await bench.job(id)).stale_at is not None
@@ -204,7 +204,7 @@ class RequeueContract(ContractPart):
     async def test_no_jobs_no_answers(self, bench: Workbench) -> None:
         assert await steering.requeue(bench.store, []) == []
 
-    async def test_it_queues_behind_those_who_wait(self, bench: Workbench) -> None:
+    async def test_it_queues_behind_waiting_jobs(self, bench: Workbench) -> None:
         failed = await bench.make("failed")
         waiting = await bench.enqueue(2, run_at=await bench.store.now() - 1)
         await steering.requeue(bench.store, [failed])
@@ -218,7 +218,7 @@ class RequeueContract(ContractPart):
         assert await bench.history(id) == ["failed", *["requeued", "failed"] * 3]
         assert (await bench.store.stats()).counts["failed"] == 1
 
-    async def test_what_may_complete_once_is_not_requeued_beside_its_completed_twin(self, bench: Workbench) -> None:
+    async def test_a_non_repeatable_job_is_not_requeued_after_its_twin_completed(self, bench: Workbench) -> None:
         failed = await bench.make("failed", dedupe_key="d", repeatable=False)
         completed = await bench.make("completed", dedupe_key="d", repeatable=False)
         error = refused((await steering.requeue(bench.store, [failed]))[0]).error

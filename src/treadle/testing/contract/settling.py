@@ -286,7 +286,7 @@ class GuardContract(ContractPart):
         assert await bench.statuses(ids) == [Status.PENDING] * 3
 
     @pytest.mark.parametrize("options", KINDS, ids=["plain", "keyed"])
-    async def test_an_ending_whose_answer_was_lost_may_be_sent_again(
+    async def test_an_ending_can_be_sent_again_if_the_answer_was_lost(
         self, bench: Workbench, options: dict[str, Any]
     ) -> None:
         (id,) = await bench.enqueue(1, **options)

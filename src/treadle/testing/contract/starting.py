@@ -163,7 +163,7 @@ class PauseContract(ContractPart):
         await bench.pass_time(2 * HOUR)
         assert [job.id for job in await bench.claim(5)] == ids
 
-    async def test_a_pause_of_a_topic_that_nobody_has_used(self, bench: Workbench) -> None:
+    async def test_a_pause_of_an_unused_topic(self, bench: Workbench) -> None:
         await bench.store.pause("later.used")
         assert [(topic.topic, topic.paused_until is not None) for topic in await bench.store.topics()] == [
             ("later.used", True)

@@ -233,7 +233,7 @@ class CheckpointContract(ContractPart):
 
 
 class WaitContract(ContractPart):
-    async def test_a_waiting_job_is_held_by_nobody(self, bench: Workbench) -> None:
+    async def test_a_waiting_job_has_no_holder(self, bench: Workbench) -> None:
         id = await waiting(bench)
         job = await bench.job(id)
         assert (job.status, job.attempt, job.locked_by, job.step) == (Status.WAITING, 0, None, "approve")

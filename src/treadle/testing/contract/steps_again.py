@@ -9,7 +9,7 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.lifecycle import Completed, Failed, Parked, Released, Requeued, Snoozed
 from treadle.queue import steering
-from treadle.store.values import Claimed, Effects, StepKey, Touch
+from treadle.store.values import HAS_STEPS, Claimed, Effects, StepKey, Touch
 from treadle.testing.contract.steps import DONE, FLOW, answered, checkpoint, park, states, write
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, settlement
@@ -101,6 +101,52 @@ class RequeueStepsContract(ContractPart):
 
 
 class KeptContract(ContractPart):
+    async def test_a_step_never_begins_before_its_job(self, bench: Workbench) -> None:
+        """Both count back from the database's clock, after waits of different length for the write."""
+        ids = [await bench.enqueue_one(steps=FLOW) for _ in range(3)]
+        jobs = [await bench.claim_one() for _ in ids]
+        early = write("fetch", result="1", started_ago_ms=5_000)
+        large = early._replace(result=f'"{"x" * 100_000}"')
+        for job, step in zip(jobs, (early, large, early), strict=True):
+            assert not await bench.store.checkpoint(job.lease, [checkpoint(job, step)])
+        done = Effects(steps=(write("publish", started_ago_ms=5_000),))
+        assert not await bench.store.settle([settlement(jobs[2], Completed("1"))._replace(effects=done)])
+        for id in ids:
+            found = await bench.job(id)
+            began = [step["startedAt"] for step in found.as_json()["steps"] if step["startedAt"]]
+            assert len(began) == (2 if id == ids[2] else 1)
+            assert all(at >= found.as_json()["startedAt"] for at in began)
+
+    async def test_steps_that_end_together_are_known_to_the_next_attempt(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one()
+        job = await bench.claim_one()
+        first, second = (checkpoint(job, write("page", key=key, result=key)) for key in "12")
+        assert not await bench.store.checkpoint(job.lease, [first, second._replace(flagged=True)])
+        assert [step["items"]["done"] for step in (await bench.job(id)).steps] == [2]
+        await bench.store.settle([settlement(job, Released("the worker stopped"))])
+        again = await bench.claim_one()
+        loaded = (await bench.store.claimed_steps([again.n]))[again.n]
+        assert (again.flags & HAS_STEPS, len(loaded.steps)) == (HAS_STEPS, 2)
+
+    async def test_a_flow_that_completes_has_its_last_step_and_no_other_under_way(self, bench: Workbench) -> None:
+        ids = [await bench.enqueue_one(steps=FLOW) for _ in range(3)]
+        jobs = [await bench.claim_one() for _ in ids]
+        lost = jobs[1]._replace(token=jobs[1].token + 1)
+        for job in jobs:
+            begun = checkpoint(job, write("fetch", StepState.PROCESSING), write("publish", StepState.PROCESSING))
+            assert not await bench.store.checkpoint(job.lease, [begun])
+        done = Effects(steps=(write("publish", result="[1]", attempt=2),))
+        endings = [settlement(job, Completed("[1]"))._replace(effects=done) for job in (jobs[0], lost, jobs[2])]
+        assert await bench.store.settle(endings) == [endings[1]]
+        for id in (ids[0], ids[2]):
+            found = await bench.job(id)
+            assert (found.status, found.progress) == ("completed", 100)
+            assert states(found) == {"fetch": "pending", "approve": "pending", "publish": "completed"}
+            assert (found.steps[2]["result"], found.steps[2]["attempt"]) == ([1], 2)
+            told = [event.message for event in await bench.store.events(id) or () if event.type == "job:step:completed"]
+            assert told == ["publish"]
+        assert (await bench.job(ids[1])).status == "processing"
+
     """What a job with steps keeps between two attempts."""
 
     async def half_done(self, bench: Workbench, **options: Any) -> tuple[str, Claimed]:

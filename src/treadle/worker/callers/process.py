@@ -40,7 +40,7 @@ def check_findable(handler: Handler, middleware: list[Middleware]) -> None:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         if "<" in name or not hasattr(function, "__qualname__"):
             raise InvalidInput(
-                f"{handler.topic}: {name} can't run in a process, which has to find it by its name; "
+                f"{handler.topic}: {name} can't run in a process, which imports it by name; "
                 "move it to the top level of its module"
             )
 
@@ -65,7 +65,7 @@ class ProcessCaller:
         if self.closed:
             child.signal(signal.SIGKILL)
             await child.dismiss()
-            raise ProcessDied("the worker has left, and its lease is not kept any more")
+            raise ProcessDied("the worker has exited and no longer renews its lease")
         self._children.add(child)
         return child
 

@@ -14,7 +14,7 @@ LONGEST_S = 10_000_000.0
 
 @contextlib.contextmanager
 def time_limit(seconds: float, error: Callable[[], BaseException]) -> Iterator[None]:
-    """Raise this error in the block after so long. Limits may be nested; the one that ends first counts."""
+    """Raise this error in the block after this time. Limits may be nested; the one that ends first counts."""
     outer_s, _ = signal.getitimer(signal.ITIMER_REAL)
     if threading.current_thread() is not threading.main_thread() or 0 < outer_s <= seconds:
         yield

@@ -45,7 +45,7 @@ async function submit(dialog, form, submitter) {
   try {
     response = await fetch(form.getAttribute("action"), { method: "POST", body: data, headers: HEADERS });
   } catch {
-    say("The server does not answer; nothing is known to have changed.", "bad");
+    say("The server does not answer. Check whether anything has changed before you try again.", "bad");
     dialog.close();
     return;
   }

@@ -84,7 +84,7 @@ def _moved_positions(moves: Iterable[Move]) -> list[dict[str, int]]:
 
 
 def _untie(ended: Sequence[Move]) -> Script[None]:
-    """The keys and limits that a job held while it lived."""
+    """Free the keys and limits that a job held while it was live."""
     deduped = [move for move in ended if move.facts.flags & DEDUPE]
     done = [m for m in deduped if dedupe_key_becomes(m.transition.to, not m.facts.flags & ONCE)]
     if done:

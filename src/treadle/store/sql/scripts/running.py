@@ -46,7 +46,7 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
         moves = [_settled(one, taken[one.job.n], _with_steps(one, facts), worker, now) for one in kept]
         done = [one for one, move in zip(kept, moves, strict=True) if move.transition is one.transition]
         yield from _tell(done, now)
-        yield from _keep_steps(kept, now)
+        yield from _keep_steps(kept, now, {move.facts.n: move.attempt.started_at for move in moves if move.attempt})
         yield from relocate(moves, now)
         if times := times_of(done, now, lease):
             yield "add_times", times
@@ -55,12 +55,12 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
     return lost
 
 
-def _keep_steps(settlements: Sequence[Settlement], now: int) -> Script[None]:
-    """Also of those that a cancel ends in another way: what a step has done, it has done."""
+def _keep_steps(settlements: Sequence[Settlement], now: int, starts: Mapping[int, int | None]) -> Script[None]:
+    """Also for attempts that a cancel ends: what a step has done stays done."""
     effects = [(one.job, one.effects) for one in settlements if one.effects]
     if new := [job.n for job, some in effects if some.steps and not job.flags & STEPS]:
         yield "flag_steps", numbers(new)
-    yield from write_steps([(job.n, step) for job, some in effects for step in some.steps], now)
+    yield from write_steps([(job.n, step) for job, some in effects for step in some.steps], now, starts)
     yield from use_answers([(job.n, answer) for job, some in effects for answer in some.consumed])
 
 

@@ -66,7 +66,7 @@ class Steering:
     """None: done as asked."""
     hints: set[str] = field(default_factory=set)
     writer: int = 0
-    """Whose row of the tally counts the endings."""
+    """The tally row that counts the endings."""
 
     def refuse(self, job: JobFacts, error: Exception) -> None:
         self.answers[job.id] = Refusal(job.id, error)

@@ -15,6 +15,9 @@ from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
 from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
 
+NO_STARTS: Mapping[int, int | None] = {}
+
+
 # -- by their owner --------------------------------------------------------------------------------
 
 
@@ -30,35 +33,41 @@ def add_declared(jobs: Sequence[NewJob], ns: Sequence[int]) -> Script[None]:
 
 def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tuple[int, int]]]:
     """Under one lease, each job once; the lost ones. Nothing is written for a job that its owner has lost."""
-    held = yield "keep_lease", [{"lease": lease}]
-    if not held:
-        return [(one.n, one.token) for one in checkpoints]
-    now: int = held[0][1]
     rows = [
         Touch(one.n, one.token, one.ran_ms, one.progress, one.message, one.grace_ms)._asdict() | {"lease": lease}
         for one in checkpoints
     ]
-    mine = {(n, token) for n, token in (yield "touch_running", rows)}
+    touched = yield "touch_running", rows
+    mine = {(row[0], row[1]) for row in touched}
     kept = [one for one in checkpoints if (one.n, one.token) in mine]
     if new := [one.n for one in kept if not one.flagged]:
         yield "flag_steps", numbers(new)
-    yield from write_steps([(one.n, step) for one in kept for step in one.steps], now)
-    yield from use_answers([(one.n, answer) for one in kept for answer in one.consumed])
+    if touched:
+        starts, now = {row[0]: row[2] for row in touched}, max(row[3] for row in touched)
+        yield from write_steps([(one.n, step) for one in kept for step in one.steps], now, starts)
+        yield from use_answers([(one.n, answer) for one in kept for answer in one.consumed])
     return [(one.n, one.token) for one in checkpoints if (one.n, one.token) not in mine]
 
 
-def write_steps(writes: Iterable[tuple[int, StepWrite]], now: int) -> Script[None]:
-    """The newest of each step, with the results that are kept apart and the events of those that completed."""
+def write_steps(
+    writes: Iterable[tuple[int, StepWrite]], now: int, starts: Mapping[int, int | None] = NO_STARTS
+) -> Script[None]:
+    """The newest news of each step, with the results that are stored separately and the events of completed steps.
+
+    `starts`: when the jobs began, which is never later than their steps.
+    """
     newest = {(n, step.name, step.key): step for n, step in writes}
     if not newest:
         return
-    yield from _put_steps([(n, step) for (n, _, _), step in newest.items()], now)
+    yield from _put_steps([(n, step) for (n, _, _), step in newest.items()], now, starts)
     if told := [_step_event(n, step, now) for (n, _, _), step in newest.items() if step.told]:
         yield "add_events", told
 
 
-def _put_steps(steps: Sequence[tuple[int, StepWrite]], now: int) -> Script[None]:
-    yield "put_steps", [_step_row(n, step, now) for n, step in steps]
+def _put_steps(
+    steps: Sequence[tuple[int, StepWrite]], now: int, starts: Mapping[int, int | None] = NO_STARTS
+) -> Script[None]:
+    yield "put_steps", [step_row(n, step, now, starts.get(n)) for n, step in steps]
     if large := [(n, step) for n, step in steps if _is_large(step)]:
         yield "put_step_results", [_result_row(n, step) for n, step in large]
 
@@ -82,10 +91,18 @@ def _result_row(n: int, step: StepWrite) -> dict[str, Any]:
 
 
 def _is_large(step: StepWrite) -> bool:
-    return step.result is not None and len(step.result.encode()) > LARGE_RESULT_BYTES
+    return _size(step) > LARGE_RESULT_BYTES
 
 
-def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
+def _size(step: StepWrite) -> int:
+    """Of its result, in bytes."""
+    text = step.result
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = None) -> dict[str, Any]:
     return {
         "n": n,
         "name": step.name,
@@ -95,14 +112,14 @@ def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
         "attempt": step.attempt,
         "progress": step.progress,
         "message": step.message,
-        "started_at": None if step.started_ago_ms is None else now - step.started_ago_ms,
+        "started_at": None if step.started_ago_ms is None else max(now - step.started_ago_ms, job_started_at or 0),
         "ended_at": now if step.state in STEP_ENDED else None,
         "ran_ms": step.ran_ms,
         "until": None if step.until_ms is None else now + step.until_ms,
         "error": None if step.error is None else end_of(step.error),
         "error_type": step.error_type,
         "result": None if _is_large(step) else step.result,
-        "result_size": None if step.result is None else len(step.result.encode()),
+        "result_size": None if step.result is None else _size(step),
         "input_hash": step.input_hash,
         "title": step.title,
         "schema": step.schema,
@@ -113,7 +130,7 @@ def _step_row(n: int, step: StepWrite, now: int) -> dict[str, Any]:
 
 
 def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
-    """Steps of jobs whose attempt ended in the middle of one, or which will not go on."""
+    """Steps of jobs that ended an attempt inside a step, or that will not go on."""
     alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for move in moves:
         if move.facts.flags & STEPS:
@@ -258,7 +275,7 @@ def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
 
 
 def run_again(steps: Mapping[int, Iterable[ClaimedStep]]) -> Script[None]:
-    """Declared steps are pending again; those that a handler makes are forgotten."""
+    """Declared steps are pending again; steps that a handler makes are forgotten."""
     rows = [{"n": n, "name": step.name, "key": step.key} for n, some in steps.items() for step in some]
     if rows:
         for query in ("forget_step_results", "drop_answers", "reset_steps", "forget_steps"):

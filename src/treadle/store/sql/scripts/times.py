@@ -24,7 +24,7 @@ BEHIND = 60
 
 
 def times_of(settlements: Sequence[Settlement], now: int, writer: int) -> list[dict[str, Any]]:
-    """Rows for the waits of all that started, and the runs of those that completed."""
+    """Rows for the waits of all started jobs, and for the runs of completed ones."""
     minute = now // 60_000
     completed = Status.COMPLETED
     waits = Counter(
