@@ -1,6 +1,7 @@
 """A worker that an operator asked to drain claims nothing more, finishes its jobs and stops."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -166,11 +167,13 @@ async def test_a_lost_lease_does_not_forget_the_drain(queue: Queue, start: Start
     let_go = asyncio.Event()
 
     @queue.job
-    async def long() -> None:
+    async def stubborn() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await let_go.wait()
         await let_go.wait()
 
     worker = await start(queue, slots=1, name="mine")
-    job = await long.enqueue()
+    job = await stubborn.enqueue()
     await in_status(queue, job, "processing")
     await queue.drain("mine")
     await until(lambda: worker.drained)
@@ -179,8 +182,11 @@ async def test_a_lost_lease_does_not_forget_the_drain(queue: Queue, start: Start
     await queue.store.close_lease(lost.id)
     engine.lease_lost(lost)
     await until(lambda: engine.slots.lease is not lost)
-    await worker.done
+    assert [one.draining for one in await queue.store.workers() if one.name == "mine"] == [True]
+    await engine.ask_again()
     assert worker.drained
+    let_go.set()
+    await worker.done
 
 
 async def test_a_name_without_a_live_worker_is_told(queue: Queue) -> None:
