@@ -231,9 +231,13 @@ SELECT g.error_group, CAST(j.id AS text), CAST(g.ended AS text) FROM (
         ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
 ) g {seek: jobs j ON j.n = g.n}
 
+-- name: applied_migrations
+-- Newest first.
+SELECT name, CAST(extract(epoch FROM applied_at) * 1000 AS bigint) FROM {migrations} ORDER BY number DESC
+
 -- name: drain_worker
 -- The worker is told with the next renewal of its lease.
-UPDATE {leases} l SET serves = (l.serves::jsonb || '{"draining": true}')::json
+UPDATE {leases} l SET serves = (l.serves::jsonb || jsonb_build_object('draining', (SELECT t.draining FROM {rows: draining boolean})))::json
 WHERE l.worker = (SELECT t.worker FROM {rows: worker text}) AND l.until > {now} AND (l.serves ->> 'slots')::integer > 0
 RETURNING l.id
 
