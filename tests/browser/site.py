@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -19,7 +19,7 @@ from treadle import Job, Queue
 from treadle.accounts import Accounts
 from treadle.dashboard import create_app
 from treadle.queue.audit import Actor, AuditLog
-from treadle.store.values import Claimed, Touch
+from treadle.store.values import Claimed, DutyReport, Touch
 
 
 class Site:
@@ -99,6 +99,12 @@ class Site:
 
         lease: int = self.run(open_lease())
         return lease
+
+    def leader(self, name: str, duties: Sequence[DutyReport]) -> None:
+        async def elect() -> bool:
+            return await self.queue.store.elect(name, name, 600_000, duties)
+
+        assert self.run(elect())
 
     def draining(self, lease: int) -> bool:
         async def renewed() -> bool:

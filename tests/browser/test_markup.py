@@ -13,6 +13,7 @@ from tests.browser.site import Site
 from tests.dashboard.flow_jobs import write
 from treadle.model.steps import StepState
 from treadle.policy.lifecycle import Failed
+from treadle.store.values import DutyReport
 
 XSS = [
     "<img src=x onerror=window.hit=1>",
@@ -59,6 +60,7 @@ def test_markup_of_jobs_workers_keys_and_the_address(wary: Person, served: Site)
     ids = jobs_with_markup(served)
     for text in XSS:
         served.worker(text, text)
+        served.leader(text, [DutyReport(text, 1000, 1, 1, 1, text), DutyReport(text, None, 1, 1, 1, text, failed=True)])
         served.audit(text)
         served.run(served.accounts.api_keys.create(text[:40], ["manage"]))
     query = quote(XSS[1])
@@ -76,6 +78,7 @@ def test_markup_of_jobs_workers_keys_and_the_address(wary: Person, served: Site)
         f"/system?audit={query}",
         f"/bulk?action=requeue&all=1&status=failed&back={query}",
         f"/workers/drain?worker={quote(XSS[0])}",
+        f"/workers/undrain?worker={quote(XSS[0])}",
         f"/jobs/new?topic={query}",
         f"/jobs/new?from={ids[0]}",
         f"/schedules?q={query}&open={query}",

@@ -310,6 +310,9 @@ def _more_without_javascript(person: Person, served: Site) -> None:
     page.get_by_role("link", name="Drain without scripts").click()
     press("Drain")
     expect(page.locator("#worker-list")).to_contain_text("draining")
+    page.get_by_role("link", name="Undo the drain of without scripts").click()
+    press("Let it go on")
+    expect(page.locator("#worker-list")).not_to_contain_text("draining")
     page.goto(f"{served.url}/_/jobs")
     page.get_by_text("Columns").click()
     page.get_by_label("Priority").check()
@@ -355,6 +358,19 @@ def test_a_worker_is_drained_in_a_dialog(person: Person, served: Site) -> None:
     person.dialog.get_by_role("button", name="Drain this worker").click()
     expect(person.page.locator("#worker-list")).to_contain_text("draining")
     assert served.draining(lease)
+
+
+def test_a_drain_of_the_wrong_worker_is_called_off(person: Person, served: Site) -> None:
+    lease = served.worker("host:1:abc")
+    person.open("/workers")
+    person.page.get_by_role("link", name="Drain host:1:abc").click()
+    person.dialog.get_by_role("button", name="Drain this worker").click()
+    person.page.get_by_role("link", name="Undo the drain of host:1:abc").click()
+    expect(person.dialog).to_contain_text("claims jobs again")
+    person.dialog.get_by_role("button", name="Let it go on").click()
+    expect(person.page.locator("#worker-list")).not_to_contain_text("draining")
+    expect(person.page.get_by_role("link", name="Drain host:1:abc")).to_be_visible()
+    assert not served.draining(lease)
 
 
 def test_a_group_of_errors_is_requeued(person: Person, served: Site) -> None:

@@ -201,16 +201,19 @@ def test_an_api_key_is_made_and_shown_once(treadle: Command) -> None:
     assert found is not None
     assert (found.kind, sorted(found.scopes)) == ("api_key", ["enqueue", "metrics"])
     [listed] = items(treadle("api-key", "list", "--json"))
-    assert listed == {name: value for name, value in made.items() if name != "secret"}
+    assert (made["createdBy"], made["lastUsedAt"]) == ("command line", None)
+    assert listed.pop("lastUsedAt") is not None
+    assert listed == {name: value for name, value in made.items() if name not in ("secret", "lastUsedAt")}
     assert made["secret"] not in treadle("api-key", "list").done().out
 
 
 def test_an_api_key_for_people(treadle: Command) -> None:
     first, secret = treadle("api-key", "create", "ci", "--scope", "manage").done().out.splitlines()
     assert first.startswith("made API key ci (")
+    assert treadle("api-key", "list").done().out.split()[-2:] == ["never", "never"]
     assert caller(treadle, secret)
     lines = treadle("api-key", "list").done().out.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "SCOPES", "AGE", "EXPIRES"]
+    assert lines[0].split() == ["ID", "NAME", "SCOPES", "AGE", "USED", "EXPIRES"]
     assert lines[1].split()[1:3] == ["ci", "manage"]
     assert lines[1].endswith("never")
 

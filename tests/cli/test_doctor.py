@@ -37,7 +37,10 @@ def findings(ran: Any) -> dict[str, dict[str, str]]:
     return {item["check"]: item for item in ran.json["items"]}
 
 
-COMMON = {"connection", "clock", "wal size", "places", "concurrency", "migrations"}
+COMMON = {
+    *("connection", "clock", "wal size", "places", "concurrency", "migrations"),
+    *("retention", "access", "versions"),
+}
 OF_SQLITE = COMMON | {"sqlite version", "journal", "permissions", "file system", "integrity"}
 OF_POSTGRES = COMMON | {"server version", "listen", "oldest transaction", "bloat", "durability"}
 
@@ -160,3 +163,23 @@ def test_a_damaged_file_is_told(alone: Command) -> None:
     ran = alone.bare("doctor", "--json", "--db", url)
     assert ran.code == 1
     assert "Traceback" not in ran.err
+
+
+def test_what_the_queue_itself_knows(treadle: Command) -> None:
+    async def make() -> None:
+        async with Queue(treadle.database) as queue:
+            job = await queue.enqueue("mail")
+            await queue.cancel(job.id)
+            await queue.site.change(
+                {"enqueue_rule": "@request.auth.id != ''", "stale_after_ms": 0, "delete_after_ms": 0}
+            )
+            for version in ("1.0", "1.1"):
+                await queue.store.open_lease(f"w{version}", 3_600_000, {"slots": 1, "version": version})
+
+    asyncio.run(make())
+    found = findings(treadle("doctor", "--json"))
+    assert found["versions"]["level"] == "warn"
+    assert found["versions"]["message"] == "2 versions of Treadle run side by side: 1.0, 1.1"
+    assert found["access"]["level"] == "warn"
+    assert found["access"]["message"] == "enqueue_rule names no scopeId: users can enqueue jobs in the name of others"
+    assert found["retention"]["level"] == "ok", "a pass may be late"

@@ -148,7 +148,7 @@ TIMES = {
     "answers": ["created_at"],
     "starts": ["at"],
     "events": ["created_at"],
-    "leaders": ["until"],
+    "leaders": ["until", "since", "reported_at"],
     "topics": ["paused_until"],
     "records": ["created_at", "updated_at"],
 }

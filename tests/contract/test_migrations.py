@@ -95,6 +95,17 @@ async def test_migrating_says_what_it_did(database: RelationalDatabase) -> None:
     await store.close()
 
 
+async def test_applied_migrations_are_listed_with_their_time(database: RelationalDatabase) -> None:
+    store = database.make_store()
+    await store.open()
+    now = await store.now()
+    found = await store.migrations()
+    await store.close()
+    assert [one.name for one in found] == [one.name for one in reversed(migrations(database.dialect))]
+    # SQLite keeps whole seconds, and the clock of this test's database may be set while it runs.
+    assert all(now - 60_000 <= one.applied_at <= now for one in found)
+
+
 @pytest.mark.fault
 async def test_a_migration_killed_half_way_leaves_nothing_and_the_next_start_does_it(
     database: RelationalDatabase,

@@ -34,7 +34,7 @@ def test_another_authors_store_can_be_tested(pytester: pytest.Pytester) -> None:
     arguments = ("-p", "no:cacheprovider", "-p", "no:xdist", "-k", "TestLeader or TestTopics")
     options = ("-o", "asyncio_default_fixture_loop_scope=function", "-o", f"pythonpath={Path(__file__).parents[2]}")
     result = pytester.runpytest_subprocess(*arguments, *options)
-    result.assert_outcomes(passed=8, deselected=result.parseoutcomes()["deselected"])
+    result.assert_outcomes(passed=10, deselected=result.parseoutcomes()["deselected"])
 
 
 def test_no_module_but_the_contract_needs_pytest(pytester: pytest.Pytester) -> None:

@@ -237,6 +237,26 @@ async def test_a_worker_is_asked_to_drain(visitor: Visitor) -> None:
     assert (await visitor.get("/_/workers/drain?worker=nobody")).status_code == 404
 
 
+async def test_a_drain_is_called_off(visitor: Visitor) -> None:
+    lease = await visitor.queue.store.open_lease("host:7/b", 60_000, {"topics": ["mail"], "slots": 2})
+    await visitor.queue.drain("host:7/b")
+    page = (await visitor.get("/_/workers")).text
+    assert "/_/workers/drain" not in page
+    link = re.search(r'href="(/_/workers/undrain[^"]+)"', page)
+    assert link
+    answer = await visitor.confirm(link[1])
+    assert flash(answer) == "host:7/b was asked to go on."
+    renewed = await visitor.queue.store.renew(lease, 60_000)
+    assert renewed
+    assert not renewed.draining
+    page = (await visitor.get("/_/workers")).text
+    assert "/_/workers/undrain" not in page
+    assert "/_/workers/drain" in page
+    assert "Asked to go on: worker host:7/b" in await audited(visitor)
+    assert (await visitor.get("/_/workers/undrain?worker=nobody")).status_code == 404
+    assert (await visitor.post("/_/workers/undrain", worker="nobody")).status_code == 404
+
+
 async def test_a_group_of_failures_is_requeued(visitor: Visitor) -> None:
     for i in range(3):
         await visitor.failed_job("mail", f"SmtpError: connection {i} refused", max_attempts=1)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.dashboard.visitor import Visitor, words
 from tests.faulty import FaultyStore
+from treadle.insights import overview
 from treadle.policy.lifecycle import Snoozed
 
 
@@ -201,10 +202,25 @@ async def test_a_page_reads_the_state_of_the_queue_once(
     sqlite_visitor: Visitor, asked: Counter[str], path: str
 ) -> None:
     await sqlite_visitor.failed_job(max_attempts=1)
+    await sqlite_visitor.text("/_/system?check=1")  # the doctor asks on its own, once a minute
     asked.clear()
     await sqlite_visitor.text(f"/_{path}")
     counts = {verb: asked[verb] for verb in ("topics", "workers", "failed_groups")}
     assert set(counts.values()) == {1}, counts
+
+
+async def test_the_topics_of_listed_jobs_can_be_chosen_though_the_state_of_the_queue_is_older(
+    sqlite_visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sqlite_visitor.queue.enqueue("early")
+    monkeypatch.setattr(overview, "QUICK_S", 0)
+    monkeypatch.setattr(overview, "KEPT_FOR", 10**9)
+    for _ in range(2):  # the first answer is not kept
+        await sqlite_visitor.get("/_/jobs")
+    await sqlite_visitor.queue.enqueue("later")
+    page = (await sqlite_visitor.get("/_/jobs")).text
+    chosen = page[page.index('name="topic"') :]
+    assert re.findall(r"<option>(\w+)<", chosen[: chosen.index("</select>")]) == ["early", "later"]
 
 
 async def test_a_page_of_jobs_asks_the_same_number_of_queries_for_one_row_and_for_fifty(

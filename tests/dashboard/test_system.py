@@ -7,7 +7,10 @@ import pytest
 
 from tests.dashboard.visitor import ROOT, Visitor, flash, words
 from tests.http.api import PASSWORD
-from treadle.queue.audit import AuditLog
+from treadle.dashboard.words import date_time
+from treadle.model.job import from_ms
+from treadle.queue.audit import Actor, AuditLog
+from treadle.store.values import DutyReport
 
 RULE = '@request.auth.id != "" && createdBy = @request.auth.id'
 
@@ -148,6 +151,55 @@ async def test_an_api_key_is_made_shown_once_and_revoked(visitor: Visitor) -> No
     assert await logged(visitor) == [(ROOT, "api_key", "ci"), (ROOT, "revoke_api_key", "ci")]
 
 
+async def test_a_key_s_last_use_and_its_maker_are_shown(visitor: Visitor) -> None:
+    made = await visitor.confirm("/_/system/keys/new", name="ci", scopes="enqueue", expires_at="")
+    assert re.search(r"ci enqueue never never root@example.com (now|\d+s ago)", await visitor.text("/_/system"))
+    secret = html.unescape(re.findall(r"trdl_[\w-]+", made.text)[0])
+    sent = await visitor.client.post(
+        "/api/jobs/enqueue", json={"topic": "mail"}, headers={"Authorization": f"Bearer {secret}"}
+    )
+    assert sent.status_code == 200
+    assert re.search(r"ci enqueue (now|\d+s ago) never root@example.com", await visitor.text("/_/system"))
+
+
+async def test_the_leader_s_work_is_shown(visitor: Visitor) -> None:
+    assert "No leader: no worker or server that does maintenance is running" in await visitor.text("/_/system")
+    store = visitor.queue.store
+    await store.elect("maintenance", "worker-1 1a2b3c4d", 3_600_000)
+    assert "It was elected a moment ago and has not reported yet" in await visitor.text("/_/system")
+    await store.elect(
+        "maintenance",
+        "worker-1 1a2b3c4d",
+        3_600_000,
+        [
+            DutyReport("reaper", 5_000, 65_000, 3, 125_000, "2 reclaimed"),
+            DutyReport("schedules", None, 4_000, 1, 5_000, "nothing was due"),
+            DutyReport("retention", 900_000),
+            DutyReport("tidying", 60_000, 65_000, 2_100, None, "failed, it is tried again: <b>no</b>", failed=True),
+        ],
+    )
+    text = await visitor.text("/_/system")
+    assert re.search(
+        r"Leader: worker-1 since (now|\d+s ago) , holds the lock until [\d:]{8} UTC, reported (now|\d+s ago)", text
+    )
+    assert "Take back lost jobs every 5s 1m ago 3 ms in 2m 2 reclaimed" in text
+    assert re.search(r"Schedules as they are due \d+s ago 1 ms – nothing was due; no schedule is enabled", text)
+    assert "Retention every 15m not yet – – –" in text
+    assert "Statistics and limits every 1m 1m ago 2.1 s – failed, it is tried again: <b>no</b>" in text
+    await visitor.queue.schedules.create("report", every="1h", id="hourly")
+    assert re.search(
+        r"Schedules as they are due \d+s ago 1 ms in 59m nothing was due; next: hourly", await visitor.text("/_/system")
+    )
+
+
+async def test_the_migrations_are_shown_with_their_time(visitor: Visitor) -> None:
+    applied = await visitor.queue.store.migrations()
+    text = await visitor.text("/_/system")
+    assert f"{len(applied)} of {len(applied)}, code and database agree" in text
+    for one in applied:
+        assert f"{one.name} {date_time(from_ms(one.applied_at))}" in text
+
+
 async def test_a_key_with_an_unknown_scope_is_refused_at_its_field(sqlite_visitor: Visitor) -> None:
     answer = await sqlite_visitor.post("/_/system/keys/new", name="ci", scopes="everything", expires_at="")
     assert answer.status_code == 400
@@ -191,3 +243,40 @@ async def test_what_is_done_to_schedules_and_templates_is_logged(visitor: Visito
     text = await visitor.text("/_/system")
     for sentence in ("Made the schedule daily", "Ran the schedule daily", "Switched off the template report"):
         assert sentence in text
+
+
+async def test_what_the_doctor_warns_about_is_on_the_overview_too(visitor: Visitor) -> None:
+    await visitor.queue.site.change({"enqueue_rule": '@request.auth.id != ""'})
+    assert "enqueue_rule names no scopeId" in await visitor.text("/_/system?check=1")
+    assert "enqueue_rule names no scopeId: users can enqueue jobs in the name of others" in await visitor.text("/_/")
+
+
+async def test_older_entries_of_the_audit_log_are_on_the_next_page(visitor: Visitor) -> None:
+    log = AuditLog(visitor.queue)
+    for number in range(105):
+        await log.add(Actor("ann@example.com"), "cancel", f"job-{number:03d}")
+    first = await visitor.text("/_/system")
+    assert "job-104" in first
+    assert "job-005" in first
+    assert "job-004" not in first
+    page = (await visitor.get("/_/system")).text
+    older = re.search(r'href="([^"]+)">Older<', page)
+    assert older
+    assert ">Newer<" not in page
+    page = (await visitor.get(html.unescape(older[1]).partition("#")[0])).text
+    assert "job-004" in words(page)
+    assert "job-005" not in words(page)
+    assert ">Older<" not in page
+    assert 'href="/_/system#audit">Newer<' in page
+    found = await visitor.get("/_/system?audit=job-10&page=9")
+    assert "No entry has" in words(found.text)
+
+
+async def test_a_rule_without_a_scope_is_warned_about_at_its_field(visitor: Visitor) -> None:
+    warned = "The rule names no scopeId : users can enqueue in the name of others"
+    assert warned not in await visitor.text("/_/system")
+    rules = {"manage_rule": "", "http_enabled": "1", "allowed_topics": ""}
+    draft = await visitor.post("/_/system/access", enqueue_rule='@request.auth.id != ""', **rules, **{"try": "1"})
+    assert warned in words(draft.text)
+    draft = await visitor.post("/_/system/access", enqueue_rule="scopeId = @request.auth.id", **rules, **{"try": "1"})
+    assert warned not in words(draft.text)

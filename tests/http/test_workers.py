@@ -10,6 +10,7 @@ from tests.faulty import faulty
 from tests.http.api import Api, failure, opened
 from tests.queue.hands import eventually
 from tests.waiting import until
+from treadle.queue.audit import AuditLog
 from treadle.store.values import Moved
 from treadle.testing.workbench import LEASES_ONLY
 
@@ -332,6 +333,12 @@ async def test_a_worker_is_asked_to_drain(api: Api) -> None:
     assert [one["draining"] for one in (await api.get("/api/workers")).json()["items"]] == [False]
     assert (await api.post("/api/workers/host:1%2Fa/drain")).status_code == 204
     assert [one["draining"] for one in (await api.get("/api/workers")).json()["items"]] == [True]
+    assert (await api.post("/api/workers/host:1%2Fa/undrain")).status_code == 204
+    assert [one["draining"] for one in (await api.get("/api/workers")).json()["items"]] == [False]
+    assert failure(await api.post("/api/workers/nobody/undrain")) == (404, "not_found")
+    assert failure(await api.post("/api/workers/host:1%2Fa/undrain", as_="ann")) == (403, "forbidden")
+    logged = [(one.action, one.target) for one in await AuditLog(api.queue).newest()]
+    assert logged == [("undrain", "host:1/a"), ("drain", "host:1/a")]
     assert failure(await api.post("/api/workers/nobody/drain")) == (404, "not_found")
     assert failure(await api.post("/api/workers/nobody/drain", {"now": True})) == (400, "unknown_parameter")
     assert failure(await api.post("/api/workers/host:1%2Fa/drain", as_="ann")) == (403, "forbidden")

@@ -10,9 +10,12 @@ from tests.worker.conftest import Start
 from treadle import CancelPolicy, Queue
 from treadle.maintenance import Leader, Maintenance, Reaper, Retention, Scheduler
 from treadle.maintenance.scheduler import LEAST_PAUSE_S
+from treadle.model.errors import StoreUnavailable
 from treadle.model.settings import Settings
+from treadle.queue.background import forever
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.store.values import Wants
+from treadle.store.views import Leadership
 from treadle.store.wakeups import LATER
 
 
@@ -166,11 +169,71 @@ async def _forever(step: Any) -> None:
         await step()
 
 
+async def test_the_leader_reports_what_it_did(queue: FaultyQueue) -> None:
+    asked: list[int] = []
+
+    async def reap(call: Around, *arguments: Any) -> Any:
+        asked.append(1)
+        if len(asked) == 1:
+            raise StoreUnavailable("the network is down")
+        return await call(*arguments)
+
+    queue.faults.around("reap", reap)
+    part = Maintenance(queue, "w", 50)
+    tasks = [asyncio.create_task(forever(name, step, queue.store.outage)) for name, step in part.duties()]
+
+    async def reported() -> Leadership | None:
+        for leader in await queue.store.leaders():
+            if any((one.name, one.outcome) == ("reaper", "nothing to take back") for one in leader.duties):
+                return leader
+        return None
+
+    leader = await until(reported)
+    await _end(tasks)
+    duties = {one.name: one for one in leader.duties}
+    assert leader.worker == "w"
+    assert list(duties) == ["reaper", "schedules", "retention", "operations", "tidying", "audit"]
+    assert {one.name: one.every_ms for one in leader.duties} == {
+        "reaper": 50,
+        "schedules": None,
+        "retention": queue.settings.retention_interval_ms,
+        "operations": 30_000,
+        "tidying": 60_000,
+        "audit": 3_600_000,
+    }
+    for one in leader.duties:
+        if one.ended_ms_ago is not None:
+            assert one.ended_ms_ago >= 0
+            assert one.took_ms is not None
+            assert one.took_ms >= 0
+            assert not one.failed
+    assert duties["retention"].outcome in ("", "nothing to delete")
+
+
+async def test_a_duty_that_failed_says_so(queue: FaultyQueue) -> None:
+    async def tidy(call: Around) -> None:
+        raise StoreUnavailable("the network is\x00 down")
+
+    queue.faults.around("tidy", tidy)
+    part = Maintenance(queue, "w", 50)
+    tasks = [asyncio.create_task(forever(name, step, queue.store.outage)) for name, step in part.duties()]
+
+    async def failed() -> bool:
+        return any(
+            (one.name, one.failed, one.outcome) == ("tidying", True, "failed, it is tried again: the network is  down")
+            for leader in await queue.store.leaders()
+            for one in leader.duties
+        )
+
+    await until(failed)
+    await _end(tasks)
+
+
 async def test_a_stopped_worker_hands_over_immediately(queue: FaultyQueue, start: Start) -> None:
     elected: list[str] = []
 
-    async def elect(call: Around, name: str, holder: str, ttl_ms: int) -> Any:
-        answer = await call(name, holder, ttl_ms)
+    async def elect(call: Around, name: str, holder: str, *term: Any) -> Any:
+        answer = await call(name, holder, *term)
         if answer:
             elected.append(holder.split(maxsplit=1)[0])
         return answer

@@ -82,6 +82,10 @@ class ApiKey:
     scopes: frozenset[str]
     created_at: datetime
     expires_at: datetime | None
+    created_by: str = ""
+    """A superuser's address, or "command line"; empty if unknown."""
+    last_used_at: datetime | None = None
+    """To the minute."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -89,7 +93,9 @@ class ApiKey:
             "name": self.name,
             "scopes": sorted(self.scopes),
             "createdAt": rfc3339(self.created_at),
+            "createdBy": self.created_by or None,
             "expiresAt": rfc3339(self.expires_at),
+            "lastUsedAt": rfc3339(self.last_used_at),
         }
 
 
@@ -165,13 +171,14 @@ def account_body(email: str, password_hash: str, token_key: str, verified: bool,
 
 def api_key_from(record: Record) -> ApiKey:
     body = from_json(record.body)
-    expires = body["expiresAt"]
     return ApiKey(
         id=record.id,
         name=body["name"],
         scopes=frozenset(body["scopes"]),
         created_at=instant(record.created_at),
-        expires_at=None if expires is None else instant(expires),
+        expires_at=from_ms(body["expiresAt"]),
+        created_by=body.get("createdBy", ""),
+        last_used_at=from_ms(body.get("lastUsedAt")),
     )
 
 

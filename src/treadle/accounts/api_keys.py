@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from treadle.accounts.account import ApiKey, api_key_from, checked_key_name, checked_scopes, digest, new_id
 from treadle.accounts.errors import ApiKeyNotFound
-from treadle.model.errors import InvalidInput
+from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.job import to_ms
 from treadle.store.protocol import Store
-from treadle.store.values import RecordWrite
+from treadle.store.values import Record, RecordWrite
+
+log = logging.getLogger("treadle.http")
 
 KIND = "api_keys"
 PREFIX = "trdl_"
 MAX_SECRET = 100
+NOTED_EVERY_MS = 60_000
 
 
 class ApiKeys:
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
+        self._noting: set[str] = set()
 
-    async def create(self, name: str, scopes: Iterable[str], expires_at: datetime | None = None) -> tuple[ApiKey, str]:
+    async def create(
+        self, name: str, scopes: Iterable[str], expires_at: datetime | None = None, *, created_by: str = ""
+    ) -> tuple[ApiKey, str]:
         """Create a key. Its secret is returned here and can't be read later."""
         body = {
             "name": checked_key_name(name),
             "scopes": sorted(checked_scopes(scopes)),
             "expiresAt": self._checked_expiry(expires_at),
+            "createdBy": created_by,
         }
         secret = PREFIX + secrets.token_urlsafe(32)
         write = RecordWrite(KIND, new_id(), digest(secret), to_json(body).decode())
@@ -54,7 +62,25 @@ class ApiKeys:
             return None
         found = await self._store.find_records(KIND, key=digest(secret))
         key = api_key_from(found[0]) if found else None
-        return None if key is None or self._expired(key) else key
+        if key is None or self._expired(key):
+            return None
+        await self._note_use(found[0], key)
+        return key
+
+    async def _note_use(self, record: Record, key: ApiKey) -> None:
+        """At most once a minute for a key, whatever the number of requests and servers."""
+        now = int(self._clock() * 1000)
+        if key.id in self._noting or (key.last_used_at and now - to_ms(key.last_used_at) < NOTED_EVERY_MS):
+            return
+        body = to_json({**from_json(record.body), "lastUsedAt": now}).decode()
+        self._noting.add(key.id)
+        try:
+            # By its version: another server may have noted it in the meantime, and a revoked key must stay away.
+            await self._store.write_records([RecordWrite(KIND, key.id, record.key, body, version=record.version)])
+        except TreadleError as error:
+            log.warning("could not note the use of API key %s: %s", key.name, error)  # the request itself may work
+        finally:
+            self._noting.discard(key.id)
 
     def _expired(self, key: ApiKey) -> bool:
         return key.expires_at is not None and key.expires_at.timestamp() <= self._clock()

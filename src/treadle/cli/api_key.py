@@ -47,7 +47,7 @@ def create(
 
     async def make() -> tuple[ApiKey, str]:
         async with writable(db) as queue:
-            return await Accounts(queue.store).api_keys.create(name, scopes, ends)
+            return await Accounts(queue.store).api_keys.create(name, scopes, ends, created_by="command line")
 
     key, secret = asyncio.run(make())
     if as_json:
@@ -74,6 +74,7 @@ def list_keys(db: options.Db = None, as_json: options.AsJson = False) -> None:
         Column("name", flexible=True),
         Column("scopes", flexible=True),
         Column("age", number=True),
+        Column("used"),
         Column("expires"),
     )
     print_list((key.as_json() for key in found), columns, [_row(key) for key in found], "no API keys", as_json)
@@ -81,7 +82,8 @@ def list_keys(db: options.Db = None, as_json: options.AsJson = False) -> None:
 
 def _row(key: ApiKey) -> list[str]:
     ends = "never" if key.expires_at is None else relative(key.expires_at)
-    return [key.id, key.name, ", ".join(sorted(key.scopes)), age(key.created_at), ends]
+    used = "never" if key.last_used_at is None else relative(key.last_used_at)
+    return [key.id, key.name, ", ".join(sorted(key.scopes)), age(key.created_at), used, ends]
 
 
 @app.command()

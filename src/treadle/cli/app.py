@@ -26,6 +26,7 @@ from treadle.cli import (
     templates,
     user,
     worker,
+    workers,
 )
 from treadle.cli.output import be_quiet, complain
 from treadle.model.errors import InvalidInput, TreadleError
@@ -54,6 +55,7 @@ app.command("enqueue")(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
+app.add_typer(workers.app, name="workers")
 app.command("stats")(stats.stats)
 app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")

@@ -46,7 +46,8 @@ def doctor(db: options.Db = None, as_json: options.AsJson = False) -> None:
 
 
 async def _examine(queue: Queue) -> list[Finding]:
-    """The store's findings, or the error that prevented opening it."""
+    """The findings, or the error that prevented opening the store."""
+    from treadle.queue.doctor import examine
     from treadle.store.connect import database_exists
     from treadle.store.views import Finding
 
@@ -60,6 +61,6 @@ async def _examine(queue: Queue) -> list[Finding]:
     except TreadleError as error:
         return [Finding("connection", "fail", error.message)]
     try:
-        return [*await store.examine(), Finding("migrations", "ok", "the schema is up to date")]
+        return [*await examine(store, queue.settings), Finding("migrations", "ok", "the schema is up to date")]
     finally:
         await store.close()

@@ -146,6 +146,8 @@ class Dashboard:
             Route("/workers", self._shown(workers.workers)),
             Route("/workers/drain", self._shown(workers.ask_drain)),
             Route("/workers/drain", self._changing(workers.drain), methods=["POST"]),
+            Route("/workers/undrain", self._shown(workers.ask_undrain)),
+            Route("/workers/undrain", self._changing(workers.undrain), methods=["POST"]),
             Route("/system", self._shown(system.system)),
             Route("/system/retention", self._shown(system.save_retention), methods=["POST"]),
             Route("/system/access", self._shown(system.save_access), methods=["POST"]),

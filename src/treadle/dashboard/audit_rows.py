@@ -22,6 +22,7 @@ WHAT = {
     "resume": "Resumed",
     "stop_operation": "Stopped the operation",
     "drain": "Asked to drain: worker",
+    "undrain": "Asked to go on: worker",
     "run_schedule": "Ran the schedule",
     "enable_schedule": "Switched on the schedule",
     "disable_schedule": "Switched off the schedule",

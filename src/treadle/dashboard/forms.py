@@ -59,3 +59,8 @@ def problem_of(error: InvalidInput) -> dict[str, str]:
     field = str(error.data.get("field") or "")
     message = error.message.removeprefix(f"{field}: ")
     return {_NAMES.get(field, field).partition(".")[0]: message[:1].upper() + message[1:]}
+
+
+def page_number(text: str, most: int) -> int:
+    """Which page of a list the address names: the first one unless it is a number."""
+    return min(max(int(text), 1), most) if text.isascii() and text.isdigit() and len(text) < 10 else 1

@@ -15,6 +15,7 @@ from treadle.insights.failures import FailureGroup
 from treadle.insights.overview import CachedAnswer, Now, OneAnswer
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
+from treadle.queue.doctor import examine
 
 T = TypeVar("T")
 
@@ -29,14 +30,14 @@ class State:
         self.counts: CachedAnswer[dict[str, int | None]] | OneAnswer[dict[str, int | None]] = CachedAnswer(
             2.0, lambda: count_jobs(store, JobSearch())
         )
-        self.stats: CachedAnswer[QueueStats] | OneAnswer[QueueStats] = CachedAnswer(2.0, queue.stats)
+        self.stats: CachedAnswer[QueueStats] | OneAnswer[QueueStats] = CachedAnswer(2.0, lambda: overview.ended(store))
         self.failures: CachedAnswer[list[FailureGroup]] | OneAnswer[list[FailureGroup]] = CachedAnswer(
             5.0, lambda: failures.failure_groups(store)
         )
         self.schedules: CachedAnswer[Sequence[FailingSchedule]] | OneAnswer[Sequence[FailingSchedule]] = CachedAnswer(
             5.0, lambda: failing_schedules(queue)
         )
-        self.checkup = Checkup(store.examine)
+        self.checkup = Checkup(lambda: examine(store, queue.settings))
         self.database = _database_words(queue.url)
 
     def for_one_page(self) -> State:

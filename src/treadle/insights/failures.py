@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from treadle.insights.error_text import read_error
-from treadle.model.job import Job, from_ms, rfc3339
+from treadle.model.job import Job, from_ms, rfc3339, to_ms
 from treadle.store.protocol import Store
 from treadle.store.views import FailedGroup
 
@@ -31,19 +32,19 @@ class FailureGroup:
     """Without numbers and ids."""
     frame: str
     newest_id: str
-    times: Sequence[datetime]
-    """Newest first."""
+    ended: Sequence[int]
+    """When they failed, oldest first: numbers, because there may be ten thousand and most pages only count them."""
 
     @property
     def last_seen(self) -> datetime:
-        return self.times[0]
+        return _instant(self.ended[-1])
 
     @property
     def first_seen(self) -> datetime:
-        return self.times[-1]
+        return _instant(self.ended[0])
 
     def since(self, when: datetime) -> int:
-        return sum(at >= when for at in self.times)
+        return len(self.ended) - bisect_left(self.ended, to_ms(when, "when"))
 
     def filter(self, since: datetime | None = None) -> str:
         """The failures of this group, to list or to change."""
@@ -60,7 +61,6 @@ async def failure_groups(store: Store) -> list[FailureGroup]:
 def _group(found: FailedGroup, job: Job) -> FailureGroup:
     error = read_error(job.last_error, job.error_type)
     frame = error.last_own_frame if error else None
-    times = [at for ms in sorted(found.ended, reverse=True) if (at := from_ms(ms))]
     return FailureGroup(
         found.group,
         job.topic,
@@ -68,8 +68,14 @@ def _group(found: FailedGroup, job: Job) -> FailureGroup:
         normalised(error.message if error else ""),
         f"{frame.file}:{frame.line} {frame.name}" if frame else "",
         job.id,
-        times,
+        sorted(found.ended),
     )
+
+
+def _instant(ms: int) -> datetime:
+    when = from_ms(ms)
+    assert when is not None
+    return when
 
 
 def normalised(message: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treadle.maintenance.leader import Leader
@@ -14,7 +15,7 @@ from treadle.maintenance.scheduler import Scheduler
 from treadle.queue.audit import AuditLog
 from treadle.queue.backoff import jittered
 from treadle.queue.operations import Operations
-from treadle.store.values import Moved
+from treadle.store.values import DutyReport, Moved
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -25,6 +26,42 @@ FORGET_EVERY_S = 3600.0
 LEAST_TERM_MS = 500
 # How soon to look again after the term has ended and before the next election.
 NOT_LEADING_S = 0.1
+MAX_OUTCOME = 200
+
+
+@dataclass(slots=True)
+class Duty:
+    """One duty and its last run by this worker. Times are those of `time.monotonic`."""
+
+    name: str
+    every_s: float | None = None
+    began: float = 0.0
+    ended: float | None = None
+    next: float | None = None
+    outcome: str = ""
+    failed: bool = False
+
+    def begin(self) -> None:
+        self.began = time.monotonic()
+
+    def end(self, outcome: str, *, failed: bool = False, next_in_s: float | None = None) -> None:
+        self.ended, self.failed = time.monotonic(), failed
+        self.outcome = "".join(c if c.isprintable() else " " for c in outcome)[:MAX_OUTCOME]
+        self.next = None if next_in_s is None else self.ended + next_in_s
+
+    def report(self, now: float) -> DutyReport:
+        every_ms = None if self.every_s is None else round(self.every_s * 1000)
+        if self.ended is None:
+            return DutyReport(self.name, every_ms)
+        return DutyReport(
+            self.name,
+            every_ms,
+            round((now - self.ended) * 1000),
+            round((self.ended - self.began) * 1000),
+            None if self.next is None else round((self.next - now) * 1000),
+            self.outcome,
+            self.failed,
+        )
 
 
 class Maintenance:
@@ -41,47 +78,85 @@ class Maintenance:
         self._reap_every_s = reap_every_ms / 1000
         self._prune_every_s = settings.retention_interval_ms / 1000
         self._store = store
-        self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS))
+        self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS), self._report)
         self._reaper = Reaper(store, on_moved)
         self._retention = Retention(store, queue.site)
         self._scheduler = Scheduler(queue)
         self._operations = Operations(queue)
         self._audit = AuditLog(queue)
+        self._duties: list[Duty] = []
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps; each step is repeated forever."""
         return [
             ("the election", self._leader.tick),
-            ("the reaper", self._while_leading(self._reaper.sweep, self._reap_every_s)),
-            ("retention", self._while_leading(self._retention.prune, self._prune_every_s)),
-            ("schedules", self._schedule),
-            ("tidying", self._while_leading(self._store.tidy, TIDY_EVERY_S)),
-            ("bulk operations", self._while_leading(self._operations.take_over, TAKE_OVER_EVERY_S)),
-            ("the audit log", self._while_leading(self._audit.forget_old, FORGET_EVERY_S)),
+            ("the reaper", self._while_leading("reaper", self._reaper.sweep, self._reap_every_s)),
+            ("schedules", self._schedules()),
+            ("retention", self._while_leading("retention", self._retention.prune, self._prune_every_s)),
+            ("bulk operations", self._while_leading("operations", self._operations.take_over, TAKE_OVER_EVERY_S)),
+            ("tidying", self._while_leading("tidying", self._tidy, TIDY_EVERY_S)),
+            ("the audit log", self._while_leading("audit", self._audit.forget_old, FORGET_EVERY_S)),
         ]
 
     async def resign(self) -> None:
         await self._operations.close()
         await self._leader.resign()
 
-    async def _schedule(self) -> None:
-        """Unlike the others, this step does the waiting itself, until the next slot."""
-        await self._leader.elected()
-        if self._leader.leads:
-            await self._scheduler.step()
-        else:
-            await asyncio.sleep(NOT_LEADING_S)
+    def _report(self) -> Sequence[DutyReport]:
+        now = time.monotonic()
+        return [duty.report(now) for duty in self._duties]
 
-    def _while_leading(self, duty: Callable[[], Awaitable[None]], every_s: float) -> Callable[[], Awaitable[None]]:
+    def _duty(self, name: str, every_s: float | None = None) -> Duty:
+        self._duties.append(Duty(name, every_s))
+        return self._duties[-1]
+
+    async def _tidy(self) -> str:
+        await self._store.tidy()
+        return "done"
+
+    def _schedules(self) -> Callable[[], Awaitable[None]]:
+        """Unlike the others, this step does the waiting itself, until the next slot."""
+        duty = self._duty("schedules")
+
+        def looked(outcome: str, wait_ms: int) -> None:
+            duty.end(outcome, next_in_s=wait_ms / 1000)
+
+        async def step() -> None:
+            await self._leader.elected()
+            if not self._leader.leads:
+                await asyncio.sleep(NOT_LEADING_S)
+                return
+            duty.begin()
+            try:
+                await self._scheduler.step(looked)
+            except Exception as error:
+                duty.end(_failure(error), failed=True)
+                raise
+
+        return step
+
+    def _while_leading(
+        self, name: str, do: Callable[[], Awaitable[str]], every_s: float
+    ) -> Callable[[], Awaitable[None]]:
         """Waits before the duty, not after it, so that the end of an outage is noticed when the duty works again."""
-        due = 0.0
+        duty, due = self._duty(name, every_s), 0.0
 
         async def step() -> None:
             nonlocal due
             await asyncio.sleep(max(due - time.monotonic(), 0))
             await self._leader.elected()
+            pause = jittered(every_s, 0.1)
             if self._leader.leads:
-                await duty()
-            due = time.monotonic() + jittered(every_s, 0.1)
+                duty.begin()
+                try:
+                    duty.end(await do(), next_in_s=pause)
+                except Exception as error:
+                    duty.end(_failure(error), failed=True)
+                    raise
+            due = time.monotonic() + pause
 
         return step
+
+
+def _failure(error: Exception) -> str:
+    return f"failed, it is tried again: {str(error) or type(error).__name__}"

@@ -15,9 +15,11 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Callable, Sequence
 
 from treadle.queue.backoff import jittered
 from treadle.store.protocol import Store
+from treadle.store.values import DutyReport
 
 log = logging.getLogger("treadle.maintenance")
 
@@ -25,8 +27,12 @@ NAME = "maintenance"
 
 
 class Leader:
-    def __init__(self, store: Store, name: str, term_ms: int) -> None:
+    def __init__(
+        self, store: Store, name: str, term_ms: int, report: Callable[[], Sequence[DutyReport]] = lambda: ()
+    ) -> None:
+        """`report` is stored with each election: the dashboard shows it, and it costs no statement of its own."""
         self._store = store
+        self._report = report
         # Unique: two workers may have the same name, and the store takes equal holders for the same one.
         self._holder = f"{name} {secrets.token_hex(4)}"
         self._term_ms = term_ms
@@ -42,7 +48,7 @@ class Leader:
 
     async def tick(self) -> None:
         asked = time.monotonic()
-        if await self._store.elect(NAME, self._holder, self._term_ms):
+        if await self._store.elect(NAME, self._holder, self._term_ms, self._report() if self.leads else ()):
             if not self.leads:
                 log.info("%s leads the maintenance", self._holder)
             self._until = asked + self._term_ms / 1000

@@ -27,24 +27,29 @@ class Reaper:
         self._read_at = float("-inf")
         self._turn = False
 
-    async def sweep(self) -> None:
+    async def sweep(self) -> str:
+        """Returns what it did, in words."""
         await self._read_templates()
+        counts: Counter[str] = Counter()
         more = True
         while more:
             moved, more = await self._store.reap(self._graces, BATCH)
-            self._tell(moved)
+            counts += self._tell(moved)
         # Every other time, because it is less urgent and an idle worker may use two statements a second in total.
         self._turn = not self._turn
         if not self._turn:
-            await self._advance()
+            counts += await self._advance()
+        told = (f"{count:,} {event.removeprefix('job:')}" for event, count in sorted(counts.items()))
+        return ", ".join(told) or "nothing to take back"
 
-    async def _advance(self) -> None:
+    async def _advance(self) -> Counter[str]:
         """Expire jobs past their deadline on topics without a worker."""
+        counts: Counter[str] = Counter()
         while True:
             moved = (await self._store.advance(BATCH)).moved
-            self._tell(moved)
+            counts += self._tell(moved)
             if len(moved) < BATCH:
-                return
+                return counts
 
     async def _read_templates(self) -> None:
         """The cancel grace of every topic, including topics that only other workers serve."""
@@ -55,7 +60,9 @@ class Reaper:
         self._graces = self._graces._replace(topics=topics)
         self._read_at = time.monotonic()
 
-    def _tell(self, moved: list[Moved]) -> None:
+    def _tell(self, moved: list[Moved]) -> Counter[str]:
         self._on_moved(moved)
-        for event, count in Counter(one.event for one in moved).items():
+        counts = Counter(one.event for one in moved)
+        for event, count in counts.items():
             log.warning("%s: %d, the first is %s", event, count, next(one.id for one in moved if one.event == event))
+        return counts

@@ -20,13 +20,15 @@ class Retention:
         self._store = store
         self._site = site
 
-    async def prune(self) -> None:
+    async def prune(self) -> str:
+        """Returns what it did, in words."""
         total = 0
         while deleted := await self._store.prune(await self._keep_ms(), BATCH):
             total += deleted
             await asyncio.sleep(PAUSE_S)
         if total:
             log.info("deleted %d jobs that ended long ago", total)
+        return f"{total:,} deleted" if total else "nothing to delete"
 
     async def _keep_ms(self) -> int:
         """Read before each batch, so that a longer retention applies in the middle of a long pass."""

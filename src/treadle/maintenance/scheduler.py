@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -67,13 +67,17 @@ class Scheduler:
         self._queue = queue
         self._store = queue.store
         self._changed = asyncio.Event()
+        self._made = 0
 
-    async def step(self) -> None:
-        """Fire everything that is due, then wait until the next slot."""
+    async def step(self, looked: Callable[[str, int], None] = lambda outcome, wait_ms: None) -> None:
+        """Fire everything that is due, then wait until the next slot. `looked` is told in between."""
         self._changed.clear()
+        self._made = 0
         unsubscribe = self._store.subscribe(self._hear)  # before the read, or a change right after it would be missed
         try:
-            await self._wait(await self.fire_due() / 1000)
+            wait_ms = await self.fire_due()
+            looked(_jobs_made(self._made), wait_ms)
+            await self._wait(wait_ms / 1000)
         finally:
             unsubscribe()
 
@@ -153,6 +157,7 @@ class Scheduler:
             made = [told[each] if isinstance(each, str) else each for each in one.made]
             if made != one.made:
                 await self._correct(one, made)
+            self._made += sum(isinstance(each, str) for each in one.made)
             _log(one)
 
     async def _correct(self, one: _Due, made: list[Made]) -> None:
@@ -160,6 +165,10 @@ class Scheduler:
         one.made = made
         write = one.stored.write(one.changed, one.due)
         await self._store.write_records([write._replace(version=one.stored.version + 1)])
+
+
+def _jobs_made(count: int) -> str:
+    return f"{count:,} {'job' if count == 1 else 'jobs'} made" if count else "nothing was due"
 
 
 def _told(job: NewJob, answer: Inserted | Refused) -> Made:

@@ -94,9 +94,11 @@ class AuditLog:
         entries = await self.newest(SEARCHED if words else limit)
         return [entry for entry in entries if all(word in entry.text for word in words)][:limit]
 
-    async def forget_old(self) -> None:
+    async def forget_old(self) -> str:
+        """Returns what it did, in words."""
         old = await self._store.find_records(KIND, due_before=await self._store.now())
-        await self._store.delete_records([(KIND, record.id) for record in old])
+        gone = await self._store.delete_records([(KIND, record.id) for record in old])
+        return f"{gone:,} deleted" if gone else "nothing to delete"
 
 
 def _entry(record: Record) -> AuditEntry:

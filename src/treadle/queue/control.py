@@ -163,6 +163,13 @@ class JobControl(OpenedQueue):
         """
         return await (await self._session()).store.drain(worker)
 
+    async def undrain(self, worker: str) -> bool:
+        """Let a worker that was asked to drain go on, if it has not stopped yet; its next heartbeat tells it.
+
+        False if no live worker has this name.
+        """
+        return await (await self._session()).store.drain(worker, False)
+
     def _answer(self, answer: Job | Refusal | None) -> Job:
         if isinstance(answer, Refusal):
             raise answer.error

@@ -167,9 +167,10 @@ class Operations:
     async def newest(self, limit: int = 50) -> list[Operation]:
         return [_operation(record) for record in await self._queue.store.find_records(KIND, newest=True, limit=limit)]
 
-    async def take_over(self) -> None:
-        """Continue operations that another process abandoned, and forget the ones that ended long ago."""
-        store = self._queue.store
+    async def take_over(self) -> str:
+        """Continue operations that another process abandoned, and forget the ones that ended long ago. Returns what it
+        did, in words."""
+        store, resumed = self._queue.store, 0
         for record in await store.find_records(KIND, due_before=await store.now()):
             operation = _operation(record)
             if operation.state != RUNNING:
@@ -177,6 +178,8 @@ class Operations:
             elif record.id not in self._running and await self._save(operation):
                 log.info("continuing operation %s: %s", operation.id, operation.action)
                 self._run(operation)
+                resumed += 1
+        return f"{resumed:,} resumed" if resumed else "nothing to resume"
 
     async def close(self) -> None:
         tasks = [task for _, task in self._running.values()]

@@ -42,6 +42,7 @@ from treadle.queue.schedule_records import (
 from treadle.queue.schedule_secrets import Secrets, hidden, secrets_of, with_old_secrets
 from treadle.store.protocol import Store
 from treadle.store.values import NewJob, Record
+from treadle.store.views import FOREVER
 
 if TYPE_CHECKING:
     from treadle.queue.queue import Queue
@@ -91,6 +92,12 @@ class Schedules:
         wanted = [one for one in found if topic in (None, one.topic)]
         secrets = await self._secrets(store, wanted)
         return [hidden(one, secrets) for one in wanted]
+
+    async def next(self) -> Schedule | None:
+        """The enabled schedule that runs next."""
+        store = await self._store()
+        found = await store.find_records(KIND, due_before=FOREVER, limit=1)
+        return await self._hidden(store, schedule_from(found[0])) if found else None
 
     async def page(self, offset: int, limit: int, search: str = "") -> SchedulePage:
         """A page of the list, with what its head says; only the shown ones are parsed."""

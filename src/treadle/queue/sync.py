@@ -188,6 +188,7 @@ class SyncQueue:
     delete = blocking(Queue.delete)
     delete_many = blocking(Queue.delete_many)
     drain = blocking(Queue.drain)
+    undrain = blocking(Queue.undrain)
     pause = blocking(Queue.pause)
     resume = blocking(Queue.resume)
     work = blocking(Queue.work)

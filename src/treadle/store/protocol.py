@@ -24,6 +24,7 @@ from treadle.store.values import (
     Claim,
     Claimed,
     ClaimedSteps,
+    DutyReport,
     Graces,
     Holding,
     Inserted,
@@ -44,6 +45,7 @@ from treadle.store.values import (
 from treadle.store.views import (
     ANY_SIZE,
     FOREVER,
+    AppliedMigration,
     Changes,
     FailedGroup,
     Finding,
@@ -75,6 +77,9 @@ class Store(Protocol):
     async def migrate(self, *, dry_run: bool = False) -> list[str]:
         """Apply missing migrations and return their names; safe from any number of processes. A `dry_run` only
         returns the names."""
+
+    async def migrations(self) -> Sequence[AppliedMigration]:
+        """The applied migrations, newest first."""
 
     async def now(self) -> int: ...
 
@@ -207,10 +212,17 @@ class Store(Protocol):
         """
 
     async def stats(
-        self, topic: str | None = None, since: int | None = None, *, among: Listing | None = None, cap: int = 10_000
+        self,
+        topic: str | None = None,
+        since: int | None = None,
+        *,
+        live: bool = True,
+        among: Listing | None = None,
+        cap: int = 10_000,
     ) -> Stats:
-        """Jobs by topic and status, ended ones from the roll-ups since then. `among`: only of the jobs in this listing,
-        each status counted up to `cap`; how long they ran is not known then."""
+        """Jobs by topic and status, ended ones from the roll-ups since then. `live=False`: only those, which costs next
+        to nothing. `among`: only of the jobs in this listing, each status counted up to `cap`; how long they ran is not
+        known then."""
 
     async def history(self, since: int, step_minutes: int) -> History:
         """Endings since then by spans of `step_minutes`, topic and status, and histograms of how long jobs waited and
@@ -224,9 +236,9 @@ class Store(Protocol):
 
     async def workers(self) -> Sequence[LiveWorker]: ...
 
-    async def drain(self, worker: str) -> bool:
-        """Ask a worker to drain; its next heartbeat tells it. False: no worker with slots has this name and a live
-        lease."""
+    async def drain(self, worker: str, draining: bool = True) -> bool:
+        """Ask a worker to drain, or to go on; its next heartbeat tells it. False: no worker with slots has this name
+        and a live lease."""
 
     # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
@@ -235,14 +247,16 @@ class Store(Protocol):
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
         """All topics with their live jobs; with `backlog`, pending jobs by capability too."""
 
-    async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead."""
+    async def elect(self, name: str, holder: str, ttl_ms: int, duties: Sequence[DutyReport] = ()) -> bool:
+        """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead. `duties`: a report on what
+        the leader did, stored with its term."""
 
     async def leaders(self) -> Sequence[Leadership]:
-        """The current leaders."""
+        """The current leaders, with their last reports."""
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
-        """Delete jobs that ended longer ago than this, with all their rows."""
+    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
+        """Delete jobs that ended longer ago than this, with all their rows. A `dry_run` only counts them, up to the
+        limit."""
 
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""

@@ -371,6 +371,21 @@ class Renewed(NamedTuple):
     """The worker is asked to claim nothing more, to finish what it runs, and to stop."""
 
 
+class DutyReport(NamedTuple):
+    """What a leader says about one of its duties; its times are relative to the report, because its clock may differ
+    from the database's."""
+
+    name: str
+    every_ms: int | None
+    """None: as it is needed."""
+    ended_ms_ago: int | None = None
+    """None: this leader has not done it yet."""
+    took_ms: int | None = None
+    next_in_ms: int | None = None
+    outcome: str = ""
+    failed: bool = False
+
+
 class Graces(NamedTuple):
     """How long jobs of a topic may keep running after a cancel request."""
 

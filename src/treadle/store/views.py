@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.policy.rules import Condition, SortKey
+from treadle.store.values import DutyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +213,20 @@ class Leadership(NamedTuple):
     holder: str
     """The worker's name and a unique suffix, because two workers may have the same name."""
     until: int
+    since: int | None = None
+    """None: elected by a version that did not store it."""
+    reported_at: int | None = None
+    duties: Sequence[DutyReport] = ()
+    """What the leader said then."""
 
     @property
     def worker(self) -> str:
         return self.holder.rpartition(" ")[0] or self.holder
+
+
+class AppliedMigration(NamedTuple):
+    name: str
+    applied_at: int
 
 
 # More than any result has.

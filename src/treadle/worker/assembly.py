@@ -61,7 +61,9 @@ class Assembly:
         self._lost_lease: Lease | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.unsubscribe: Callable[[], None] = lambda: None
-        self.on_drain: Callable[[], None] = lambda: None
+        self.on_drain: Callable[[bool], None] = lambda draining: None
+        """Called with what each renewal of the lease says: whether an operator wants this worker to drain."""
+        self.draining = False
 
     # -- starting ----------------------------------------------------------------------------------
 
@@ -220,8 +222,22 @@ class Assembly:
 
     def _hear_renewed(self, renewed: Renewed) -> None:
         self.interrupts.apply(renewed.cancels)
-        if renewed.draining:
-            self.on_drain()
+        self.on_drain(renewed.draining)
+
+    def hold(self) -> None:
+        """Start nothing more."""
+        self.draining = True
+        self.claims.hold()
+
+    def go_on(self) -> None:
+        self.draining = False
+        self.claims.resume()
+
+    async def ask_again(self) -> None:
+        """Renew the lease, which says whether to drain."""
+        renewed = await self.store.renew(self.slots.lease.id, self.options.lease_ms)
+        if renewed:
+            self._hear_renewed(renewed)
 
     async def _follow_settings(self) -> None:
         """Also checks for a drain request, because an idle worker's next heartbeat may be minutes away."""
@@ -246,6 +262,7 @@ class Assembly:
             "slots": self.options.slots,
             "host": socket.gethostname(),
             "version": version("treadle"),
+            "draining": self.draining,  # a new lease in place of a lost one must not forget it
         }
         asked = time.monotonic()
         number = await self.queue.store.open_lease(self.name, self.options.lease_ms, serves)

@@ -30,6 +30,8 @@ from treadle.worker.slots import Slots
 
 log = logging.getLogger("treadle.worker")
 
+DRAINS = "the worker drains"
+
 
 class ClaimLoop:
     def __init__(
@@ -72,6 +74,7 @@ class ClaimLoop:
         """
         self._recount_at = time.monotonic() + lease_ms / 1000
         self._stopping = False
+        self._held = False
         self.watch_for_the_end = False
         """Whether to set `nothing_due` when no job is left that could start now."""
         self.nothing_due = asyncio.Event()
@@ -105,6 +108,17 @@ class ClaimLoop:
         self._stopping = True
         self._wake.set()
 
+    def hold(self) -> None:
+        """Claim nothing until `resume`, and give back what has not started."""
+        self._held = True
+        self._slots.inbox.set_aside()
+        self._wake.set()
+
+    def resume(self) -> None:
+        self._held = False
+        self._promote_at = 0.0
+        self.look_again()
+
     def look_again(self) -> None:
         self._may_have_work = bool(self._topics)
         self._wake.set()
@@ -126,9 +140,12 @@ class ClaimLoop:
         now = time.monotonic()
         if now >= self._recount_at:
             await self._recount()
+        if self._held and not self._stopping:
+            await self._rest()
+            return
         if now >= self._promote_at and not self._stopping:
             await self._promote()
-        if self._stopping:
+        if self._stopping or self._held:
             return
         if now >= self._poll_at or now >= self._claimable_at:
             self._may_have_work = True
@@ -242,8 +259,8 @@ class ClaimLoop:
         self._metrics.claimed += len(jobs)
         if self._slots.lease.id != jobs[0].lease or self._slots.lease.lost:
             log.warning("%d jobs came with a lease that is lost by now", len(jobs))
-        elif self._stopping:
-            self._slots.release(jobs, "the worker stopped")
+        elif self._stopping or self._held:
+            self._slots.release(jobs, "the worker stopped" if self._stopping else DRAINS)
         else:
             self._slots.feed(jobs, asked)
 
@@ -284,10 +301,18 @@ class ClaimLoop:
 
     async def _sleep(self) -> None:
         """Sleep until a signal; if there may be no work, at most until the next timer."""
+        naps = () if self._may_have_work else (self._promote_at, self._poll_at, self._claimable_at)
+        await self._wait_until(min(naps, default=math.inf))
+
+    async def _rest(self) -> None:
+        """Jobs are given back only here, when no claim is on its way: it could bring them again."""
+        self._slots.release(self._slots.inbox.take_aside(), DRAINS)
+        await self._wait_until(self._recount_at)
+
+    async def _wait_until(self, when: float) -> None:
         timer = None
-        if not self._may_have_work:
-            nap_s = min(self._promote_at, self._poll_at, self._claimable_at) - time.monotonic()
-            timer = asyncio.get_running_loop().call_later(max(nap_s, 0), self._wake.set)
+        if when < math.inf:
+            timer = asyncio.get_running_loop().call_later(max(when - time.monotonic(), 0), self._wake.set)
         try:
             await self._wake.wait()
         finally:

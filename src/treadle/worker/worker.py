@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from treadle.model.durations import Duration, duration_ms
-from treadle.model.errors import InvalidInput
+from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.model.template import checked_capability
 from treadle.queue.background import end
 from treadle.worker import shutdown
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("treadle.worker")
-
-# Running jobs end by their own time limits long before.
-LONGEST_DRAIN_S = 30 * 24 * 3600.0
 
 
 class Worker:
@@ -87,9 +84,10 @@ class Worker:
         self._engine: Assembly | None = None
         self.drained = False
         """It was asked to drain: it stops when its running jobs have ended, and should not be started again."""
+        self._drained_by_operator = False
+        self._drain = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._last_call = False
 
     def __repr__(self) -> str:
         return f"<Worker {self.name}>"
@@ -104,7 +102,7 @@ class Worker:
         self._pid = os.getpid()
         with on_signals(self.stop) if signals else contextlib.nullcontext():
             engine = self._engine = Assembly(self.queue, self.name, self.options, self.metrics)
-            engine.on_drain = self.drain
+            engine.on_drain = self._follow_operator
             try:
                 await run_worker_hooks(self.queue.hooks.worker_start, self)
                 await self._work(engine)
@@ -138,21 +136,32 @@ class Worker:
             starting.result()
 
     async def _until_stopped(self, engine: Assembly) -> None:
-        stopped = asyncio.create_task(self._stop.wait())
-        nothing_due = asyncio.create_task(engine.claims.nothing_due.wait())  # only in burst mode
+        if self.drained:
+            engine.hold()
+        waits = [
+            asyncio.create_task(self._stop.wait()),
+            asyncio.create_task(self._until_drained(engine)),
+            asyncio.create_task(engine.claims.nothing_due.wait()),  # only in burst mode
+        ]
         try:
-            await asyncio.wait({stopped, nothing_due}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopped.cancel()
-            nothing_due.cancel()
+            await end(waits)
+
+    async def _until_drained(self, engine: Assembly) -> None:
+        while not (self.drained and engine.slots.idle.is_set()):
+            await self._drain.wait()
+            await engine.slots.idle.wait()
+            if self._drained_by_operator:
+                # A change of mind that was answered before the last job ended counts.
+                with contextlib.suppress(StoreUnavailable):
+                    await engine.ask_again()
+        self._stop.set()
 
     def stop(self) -> None:
         """Stop working: the first call drains, the second leaves without waiting. Call it on the worker's loop."""
         self._refuse_after_fork()
-        if self.drained and not self._last_call:
-            self._last_call = True
-            asyncio.get_running_loop().call_later(self.options.drain_ms / 1000, self._hurry.set)
-        elif self._stop.is_set():
+        if self._stop.is_set():
             self._hurry.set()
         elif self._engine:
             log.info("draining %s, Ctrl-C again to quit", _jobs(self._engine.still_running()))
@@ -161,13 +170,33 @@ class Worker:
     def drain(self) -> None:
         """Claim nothing more, let running jobs finish, however long they take, then stop. Call it on the worker's loop.
 
-        A `stop()` that follows limits the time to the usual drain.
+        A `stop()` that follows limits the time to the usual drain, and `undrain()` calls it off.
         """
-        if not self._stop.is_set():
-            self.drained = True
-            running = self._engine.still_running() if self._engine else 0
-            log.info("%s was asked to drain: it finishes %s, then stops", self.name, _jobs(running))
-            self._stop.set()
+        if self._stop.is_set() or self.drained:
+            return
+        self.drained = True
+        running = self._engine.still_running() if self._engine else 0
+        log.info("%s was asked to drain: it finishes %s, then stops", self.name, _jobs(running))
+        if self._engine and self._engine.started:
+            self._engine.hold()
+        self._drain.set()
+
+    def undrain(self) -> None:
+        """Go on after a `drain()` that has not ended yet. Call it on the worker's loop."""
+        if self._stop.is_set() or not self.drained:
+            return
+        self.drained = self._drained_by_operator = False
+        self._drain.clear()
+        log.info("%s was asked to go on", self.name)
+        if self._engine and self._engine.started:
+            self._engine.go_on()
+
+    def _follow_operator(self, draining: bool) -> None:
+        if draining:
+            self.drain()
+            self._drained_by_operator = self.drained
+        elif self._drained_by_operator:
+            self.undrain()
 
     @property
     def stopping(self) -> bool:
@@ -176,8 +205,6 @@ class Worker:
     async def _leave(self, engine: Assembly) -> None:
         """Wind down, or leave now if a second stop comes."""
         drain_s = self.options.drain_ms / 1000 if self._stop.is_set() else 0.0
-        if self.drained:
-            drain_s = LONGEST_DRAIN_S
         winding_down = asyncio.create_task(shutdown.wind_down(engine, drain_s))
         hurrying = asyncio.create_task(self._hurry.wait())
         try:

@@ -1,12 +1,14 @@
 """API keys."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.unit.accounts.desk import DAY, Clock
 from treadle.accounts import Accounts, ApiKeyNotFound
-from treadle.model.errors import InvalidInput
+from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.store.protocol import Store
 
 
@@ -36,7 +38,7 @@ async def test_keys_are_listed_without_their_secrets(accounts: Accounts, clock: 
     first, _ = await accounts.api_keys.create("ci", ["enqueue"])
     second, _ = await accounts.api_keys.create("ci", ["settings", "manage"], after(clock, 90 * DAY))
     assert await accounts.api_keys.list() == [first, second]
-    assert set(first.as_json()) == {"id", "name", "scopes", "createdAt", "expiresAt"}
+    assert set(first.as_json()) == {"id", "name", "scopes", "createdAt", "createdBy", "expiresAt", "lastUsedAt"}
     assert first.as_json()["expiresAt"] is None
     assert second.as_json()["scopes"] == ["manage", "settings"]
     assert second.as_json()["expiresAt"] == "2027-04-15T08:00:00.000Z"
@@ -56,6 +58,71 @@ async def test_a_revoked_key_opens_nothing(accounts: Accounts) -> None:
 async def test_a_key_that_is_not_there_can_not_be_revoked(accounts: Accounts, id: str) -> None:
     with pytest.raises(ApiKeyNotFound):
         await accounts.api_keys.revoke(id)
+
+
+async def test_the_last_use_of_a_key_is_known_to_the_minute(accounts: Accounts, clock: Clock) -> None:
+    key, secret = await accounts.api_keys.create("ci", ["enqueue"], created_by="root@example.com")
+    assert (key.created_by, key.last_used_at) == ("root@example.com", None)
+
+    async def used() -> datetime | None:
+        [listed] = await accounts.api_keys.list()
+        assert (listed.name, listed.created_by, listed.created_at) == ("ci", "root@example.com", key.created_at)
+        return listed.last_used_at
+
+    first = after(clock, 0)
+    await accounts.caller(secret)
+    assert await used() == first
+    clock.now += 59
+    await accounts.caller(secret)
+    assert await used() == first, "a busy key is not written with each request"
+    clock.now += 1
+    await accounts.caller(secret)
+    assert await used() == after(clock, 0)
+
+
+async def test_a_key_that_was_not_let_in_was_not_used(accounts: Accounts, clock: Clock) -> None:
+    _, secret = await accounts.api_keys.create("ci", ["enqueue"], after(clock, DAY))
+    clock.now += DAY
+    assert await accounts.caller(secret) is None
+    [listed] = await accounts.api_keys.list()
+    assert listed.last_used_at is None
+
+
+async def test_a_use_that_can_t_be_noted_lets_the_request_in(
+    accounts: Accounts, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, secret = await accounts.api_keys.create("ci", ["enqueue"])
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(store, "write_records", away)
+    assert await accounts.caller(secret)
+    assert "could not note the use of API key ci: the disk is full" in caplog.text
+
+
+async def test_many_requests_at_the_same_moment_note_one_use(accounts: Accounts, store: Store) -> None:
+    key, secret = await accounts.api_keys.create("ci", ["enqueue"])
+    [before] = await store.find_records("api_keys")
+    callers = await asyncio.gather(*(accounts.caller(secret) for _ in range(20)))
+    assert {caller.account_id for caller in callers if caller} == {key.id}
+    [now] = await store.find_records("api_keys")
+    assert now.version == before.version + 1
+
+
+async def test_a_key_revoked_during_a_request_stays_away(
+    accounts: Accounts, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, secret = await accounts.api_keys.create("ci", ["enqueue"])
+    write = store.write_records
+
+    async def after_a_revocation(*writes: Any, **options: Any) -> Any:
+        await accounts.api_keys.revoke(key.id)
+        return await write(*writes, **options)
+
+    monkeypatch.setattr(store, "write_records", after_a_revocation)
+    await accounts.caller(secret)
+    assert await accounts.api_keys.list() == []
 
 
 async def test_a_key_ends_when_it_was_said_to(accounts: Accounts, clock: Clock) -> None:

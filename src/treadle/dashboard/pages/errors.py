@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,7 +15,7 @@ from treadle.dashboard.charts import Spark, spark
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.ranges import Range, range_of, segments
 from treadle.insights.failures import NEWEST, FailureGroup
-from treadle.insights.overview import ended_since
+from treadle.insights.overview import ended
 
 HOURS = 24
 
@@ -69,8 +70,8 @@ async def _context(page: Page, range_: Range) -> dict[str, Any]:
     if q:
         small = q.lower()
         rows = [row for row in rows if small in f"{row.type} {row.message} {row.frame} {row.topic}".lower()]
-    stats = await ended_since(page.state.queue.store, page.now - range_.length)
-    looked_at = NEWEST if sum(len(group.times) for group in groups) >= NEWEST else 0
+    stats = await ended(page.state.queue.store, page.now - range_.length)
+    looked_at = NEWEST if sum(len(group.ended) for group in groups) >= NEWEST else 0
     return {
         "groups": rows,
         "q": q,
@@ -95,7 +96,7 @@ def _row(group: FailureGroup, now: datetime, range_: Range, back: str) -> ErrorR
         group.frame,
         group.topic,
         group.newest_id,
-        group.first_seen >= now - timedelta(hours=1) and len(group.times) < NEWEST,
+        group.first_seen >= now - timedelta(hours=1) and len(group.ended) < NEWEST,
         group.since(since),
         group.since(now - timedelta(hours=1)),
         group.since(now - timedelta(hours=24)),
@@ -108,9 +109,6 @@ def _row(group: FailureGroup, now: datetime, range_: Range, back: str) -> ErrorR
 
 
 def _spark(group: FailureGroup, now: datetime) -> Spark:
-    counts = [0] * HOURS
-    for at in group.times:
-        place = HOURS - 1 - int((now - at).total_seconds() // 3600)
-        if 0 <= place < HOURS:
-            counts[place] += 1
+    since = [group.since(now - timedelta(hours=hours)) for hours in range(HOURS, -1, -1)]
+    counts = [earlier - later for earlier, later in pairwise(since)]
     return spark([(count, count) for count in counts])

@@ -132,12 +132,12 @@ async def _same_way(page: Page, job: Job) -> Sequence[Choice]:
     if job.status is not Status.FAILED:
         return ()
     group = await failure_group(page, job)
-    if group is None or len(group.times) < 2:
+    if group is None or len(group.ended) < 2:
         return ()
     return (
         Choice("which", "one", "Only this job", checked=True),
         Choice(
-            "which", "group", f"All {len(group.times):,} that failed the same way", f"topic:{group.topic} {group.type}"
+            "which", "group", f"All {len(group.ended):,} that failed the same way", f"topic:{group.topic} {group.type}"
         ),
     )
 

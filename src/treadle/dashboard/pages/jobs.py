@@ -12,8 +12,10 @@ from starlette.responses import Response
 
 from treadle.dashboard import words
 from treadle.dashboard.columns import COLUMNS, Column, as_query, chosen
+from treadle.dashboard.forms import page_number
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import job_row
+from treadle.insights.overview import Now
 from treadle.insights.search import STALE, FoundJobs, JobSearch, find_jobs
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import Status
@@ -68,7 +70,7 @@ async def _found(page: Page, search: JobSearch, number: int) -> tuple[FoundJobs,
 
 async def jobs(page: Page) -> Response:
     texts = page.request.query_params.getlist("q")
-    search, number = search_of(page.request.query_params), _page_number(page.query("page"))
+    search, number = search_of(page.request.query_params), page_number(page.query("page"), MAX_PAGE)
     if len(texts) > 1:  # the chips and the box: one text has one address
         search = replace(search, q=" ".join(text.strip() for text in texts).strip()[:500])
         return page.redirect(page.url("/jobs", **search_query(search, cols=as_query(columns_of(page)))))
@@ -86,8 +88,7 @@ async def jobs(page: Page) -> Response:
         "counts": await counts_line(page, None if search.words or problem else found.counts),
         "never_used": not search.words and found.counts.get("") == 0 and not now.topics,
         "problem": problem,
-        # The chosen one too: it may be newer than what was read last, and without it the form would drop the filter.
-        "topics": sorted({topic.topic for topic in now.topics} | ({search.topic} if search.topic else set())),
+        "topics": _topics(now, search, found),
         "error_types": await _error_types(page),
         "worker_count": len(now.workers),
         "database_url": page.state.queue.url.rpartition("@")[2]
@@ -100,18 +101,20 @@ async def jobs(page: Page) -> Response:
     )
 
 
+def _topics(now: Now, search: JobSearch, found: FoundJobs) -> list[str]:
+    """The listed jobs' topics and the chosen one too: they may be newer than the state of the queue that was read."""
+    known = {topic.topic for topic in now.topics} | {job.topic for job in found.jobs} | {search.topic}
+    return sorted(known - {""})
+
+
 async def _error_types(page: Page) -> list[str]:
     """To complete `error:` with, the most frequent of the newest failures first."""
-    groups = sorted(await page.state.failures.get(), key=lambda one: -len(one.times))
+    groups = sorted(await page.state.failures.get(), key=lambda one: -len(one.ended))
     return list(dict.fromkeys(one.type for one in groups if one.type.isidentifier()))[:MOST_TYPES]
 
 
 def columns_of(page: Page) -> Sequence[Column]:
     return chosen(page.request.query_params.getlist("cols"))
-
-
-def _page_number(text: str) -> int:
-    return min(max(int(text), 1), MAX_PAGE) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
 def _list(page: Page, search: JobSearch, number: int, found: FoundJobs) -> dict[str, Any]:

@@ -120,8 +120,8 @@ async def _view(page: Page, range_: Range) -> OverviewView:
     now, groups, rows = await asyncio.gather(state.now.get(), state.failures.get(), topic_rows(state, RANGES["24h"]))
     (ended, spans), stats, before = await asyncio.gather(
         insight.history(store, start, range_.step_minutes),
-        insight.ended_since(store, at - range_.length),
-        insight.ended_since(store, at - range_.length * 2),
+        insight.ended(store, at - range_.length),
+        insight.ended(store, at - range_.length * 2),
     )
     runs, waits = distribution(spans, "run"), distribution(spans, "wait")
     await state.checkup.look()

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from starlette.responses import Response
 
 from treadle.accounts import SUPERUSERS, USERS, AccountNotFound
 from treadle.accounts.account import SCOPES
-from treadle.dashboard import words
+from treadle.dashboard import house, words
 from treadle.dashboard.asking import Field, Question
 from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.audit_rows import audit_rows
-from treadle.dashboard.forms import problem_of, time_of
+from treadle.dashboard.forms import page_number, problem_of, time_of
 from treadle.dashboard.page import Page, read_only_error
 from treadle.dashboard.settings_forms import SeenSettings, seen_by, seen_now
 from treadle.http.access import PUBLIC, parsed
 from treadle.insights.lists import COUNT_CAP
-from treadle.insights.search import JobSearch, count_jobs
 from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import InvalidInput, JobNotFound, VersionConflict
-from treadle.model.job import checked_topic, from_ms, rfc3339
+from treadle.model.job import checked_topic
 from treadle.policy import rules
 from treadle.policy.rules import InvalidRule, RequestFacts
+from treadle.queue.doctor import lets_any_scope
 from treadle.store.views import Finding
 
 AUDITED = 100
+MOST_AUDITED = 5000
 CHANGED = (
     "the settings were changed after you opened this page. Your input is kept; saving again overwrites the change."
 )
@@ -59,7 +59,8 @@ class AccessForm:
     seen: SeenSettings | None = None
 
     def shown(self) -> dict[str, Any]:
-        return {**{name: getattr(self, name) for name in self.__slots__}, "as": self.as_}
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "as": self.as_, "any_scope": lets_any_scope(self.enqueue_rule)}
 
 
 async def system(page: Page) -> Response:
@@ -91,7 +92,8 @@ async def _show(
         checked_at=state.checkup.at,
         findings=wrong,
         passed=[one for one in findings or () if one.level == "ok"],
-        house=await _house(page),
+        leaders=await house.leaders(state.queue, (await state.now.get()).leaders),
+        migrations=await house.migrations(state.queue),
         retention=retention
         or {
             "stale_after": format_ms(settings.stale_after_ms),
@@ -106,10 +108,25 @@ async def _show(
         new_secret=new_secret,
         superusers=await accounts.list(SUPERUSERS),
         users_words=_users_words(len(users), sum(user.verified for user in users)),
-        audit=audit_rows(await state.audit.search(page.query("audit"), AUDITED)),
-        audit_words=page.query("audit")[:200],
-        audit_limit=AUDITED,
+        **await _audit(page),
     )
+
+
+async def _audit(page: Page) -> dict[str, Any]:
+    """A hundred entries of the log, and the addresses of the ones before and after them."""
+    text, number = page.query("audit")[:200], page_number(page.query("page"), MOST_AUDITED // AUDITED)
+    start = (number - 1) * AUDITED
+    found = await page.state.audit.search(text, start + AUDITED + 1)
+
+    def url(number: int) -> str:
+        return page.url("/system", audit=text, page=number if number > 1 else "") + "#audit"
+
+    return {
+        "audit": audit_rows(found[start : start + AUDITED]),
+        "audit_words": text,
+        "newer_url": url(number - 1) if number > 1 else "",
+        "older_url": url(number + 1) if len(found) > start + AUDITED and start + AUDITED < MOST_AUDITED else "",
+    }
 
 
 def _note(findings: Sequence[Finding] | None, wrong: Sequence[Finding]) -> str:
@@ -126,20 +143,6 @@ def _users_words(count: int, verified: int) -> str:
         if count < LISTED_USERS
         else "1,000 users or more"
     )
-
-
-async def _house(page: Page) -> list[tuple[str, str]]:
-    now = await page.state.now.get()
-    waiting = await page.state.queue.store.migrate(dry_run=True)
-    leaders = [
-        ("Leader", f"{one.worker}, {one.name}, until {words.time_of_day(from_ms(one.until))} UTC")
-        for one in now.leaders
-    ]
-    return [
-        *(leaders or [("Leader", "none: no worker or server that does maintenance is running")]),
-        ("Migrations", f"waiting: {', '.join(waiting)}" if waiting else "code and database agree"),
-        ("Database", page.state.database),
-    ]
 
 
 # -- retention -------------------------------------------------------------------------------------
@@ -175,17 +178,15 @@ async def _retention_effect(page: Page, stale_ms: int | None, delete_ms: int | N
     delete_ms = own.delete_after_ms if delete_ms is None else delete_ms
     gone = await _ended_before(page, stale_ms + delete_ms)
     stale = await _ended_before(page, stale_ms)
-    marked = None if stale is None or gone is None or stale > COUNT_CAP else stale - gone
+    marked = COUNT_CAP + 1 if stale > COUNT_CAP else stale - gone
     return (
         f"As it stands, {words.capped(marked)} jobs would be stale and {words.capped(gone)} deleted. Nothing was saved."
     )
 
 
-async def _ended_before(page: Page, age_ms: int) -> int | None:
+async def _ended_before(page: Page, age_ms: int) -> int:
     """How many jobs ended longer ago than that, up to the cap."""
-    when = rfc3339(page.now - timedelta(milliseconds=age_ms))
-    search = JobSearch(filter=f'endedAt <= "{when}"')
-    return (await count_jobs(page.state.queue.store, search, ("",)))[""]
+    return await page.state.queue.store.prune(age_ms, COUNT_CAP + 1, dry_run=True)
 
 
 # -- access ----------------------------------------------------------------------------------------
@@ -318,7 +319,9 @@ async def make_key(page: Page) -> Response:
     try:
         expires = time_of(given["expires_at"], page.now, "expires_at") if given["expires_at"] else None
         scopes = given["scopes"].replace(",", " ").split()
-        key, secret = await page.state.server.accounts.api_keys.create(given["name"], scopes, expires)
+        key, secret = await page.state.server.accounts.api_keys.create(
+            given["name"], scopes, expires, created_by=page.actor.name
+        )
     except InvalidInput as error:
         problems = {"expires_at" if name == "expiresAt" else name: text for name, text in problem_of(error).items()}
         return await ask_page(page, _key_question(page, given, problems), section="System", status=400)

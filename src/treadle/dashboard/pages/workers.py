@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,8 +56,9 @@ class WorkerRow:
     jobs: Sequence[RunningJob]
     more_jobs: int
     jobs_url: str
-    drain_url: str
-    """Empty: it can't be drained from here."""
+    change_url: str
+    """To drain it, or to let it go on; empty if neither can be done from here."""
+    draining: bool
 
 
 async def workers(page: Page) -> Response:
@@ -79,10 +81,11 @@ async def _context(page: Page) -> dict[str, Any]:
     leaders = {one.worker for one in now.leaders}
     rows = [_row(page, worker, running, now.at, leaders) for worker in now.workers]
     used, slots = sum(row.running for row in rows), sum(row.slots for row in rows)
-    silent = sum(row.silent for row in rows)
-    told = [f"{used:,} of {slots:,} slots in use", f"{len(rows) - silent} live"] + (
-        [f"{silent} silent"] if silent else []
-    )
+    states = Counter(row.state for row in rows)
+    told = [
+        f"{used:,} of {slots:,} slots in use",
+        ", ".join(f"{states[state]} {state}" for state in ("live", "draining", "silent") if states[state]),
+    ]
     lease = page.state.queue.settings.lease_ms
     return {
         "workers": sorted(rows, key=lambda row: (not row.silent, row.name)),
@@ -119,9 +122,10 @@ def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leader
         shown,
         max(worker.running - len(shown), 0),
         page.url("/jobs", status="processing", filter=f'lockedBy = "{worker.name}"'),
-        page.url("/workers/drain", worker=worker.name)
-        if worker.slots and not worker.draining and not page.read_only
+        page.url("/workers/undrain" if worker.draining else "/workers/drain", worker=worker.name)
+        if worker.slots and not page.read_only
         else "",
+        worker.draining,
     )
 
 
@@ -131,7 +135,7 @@ def _state(worker: LiveWorker, silent: bool, left: str) -> tuple[str, str, str, 
         return "silent", f"its jobs move in {left}", "errors", "failed"
     if worker.draining:
         note = f"finishes {words.plural(worker.running, 'job')}" if worker.running else "stops at its next heartbeat"
-        return "draining", note, "st_cancelling", "cancelling"
+        return "draining", note, "drain", "cancelling"
     return "live", "works" if worker.running else "waits for jobs", "st_completed", "completed"
 
 
@@ -159,6 +163,32 @@ async def drain(page: Page) -> Response:
     await page.state.queue.drain(worker.name)
     await page.note("drain", worker.name, reason=await page.field("reason"))
     return page.redirect(page.url("/workers"), f"{worker.name} was asked to drain.")
+
+
+async def ask_undrain(page: Page) -> Response:
+    worker = await _drainable(page, page.query("worker"))
+    question = Question(
+        f"Undo the drain of {worker.name}?",
+        page.url("/workers/undrain"),
+        "Let it go on",
+        page.url("/workers"),
+        "Let it drain",
+        lines=[
+            "It claims jobs again, as if it had never been asked to drain.",
+            "It learns this from its next heartbeat. If its last job ends before that, it stops nevertheless.",
+            f"It runs {words.plural(worker.running, 'job')} now.",
+        ],
+        hidden=[("worker", worker.name)],
+    )
+    return await ask(page, question, section="Workers")
+
+
+async def undrain(page: Page) -> Response:
+    worker = await _drainable(page, await page.field("worker"))
+    await page.state.queue.undrain(worker.name)
+    await page.state.audit.add(page.actor, "undrain", worker.name)
+    page.state.forget()
+    return page.redirect(page.url("/workers"), f"{worker.name} was asked to go on.")
 
 
 async def _drainable(page: Page, name: str) -> LiveWorker:

@@ -72,6 +72,17 @@ async def drain(
     return Response(status_code=204)
 
 
+@router.post("/api/workers/{name:path}/undrain", **spec(status=204, body=req.NoBody, errors=(404,)))
+async def undrain(
+    request: Request, here: ServerDep, name: str, body: Annotated[req.NoBody, Depends(body_of(req.NoBody))]
+) -> Response:
+    """Let a worker that was asked to drain go on, if it has not stopped yet. It learns this from its next heartbeat."""
+    if not await here.queue.undrain(name):
+        raise not_found()
+    await here.note(request, "undrain", name)
+    return Response(status_code=204)
+
+
 @router.post("/api/workers/jobs/{id}/heartbeat", **spec(doc.HoldDocument, body=req.HeartbeatBody, errors=(404, 409)))
 async def heartbeat(
     here: ServerDep, id: JobId, body: Annotated[req.HeartbeatBody, Depends(body_of(req.HeartbeatBody))]

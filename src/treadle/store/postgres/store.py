@@ -62,7 +62,7 @@ MARK_SECONDS = 1.0
 LOOK_SHARE = 20
 # Characters of results written by one statement; PostgreSQL takes a quarter of a gigabyte.
 RESULTS_TOGETHER = 16_000_000
-_NO_OWNER = (None, None, None, None)
+_NO_OWNER = _NO_MARKS = (None, None, None, None)
 MIN_RANK = -(2**31)
 _BY_NUMBER = attrgetter("job.n")
 # How long a transaction waits for a locked row before it gives its connection back. Short where others wait for it.
@@ -344,7 +344,8 @@ class PostgresStore(SqlStore):
         marked = bool(self._marks)
         wanted = _wanted(wants)
         sql = claim_statement(len(wanted[0]) * len(wanted[1]) * len(wanted[2]))
-        rows = await self.pools.fetch(sql, lease, *wanted, *self._mark_arrays())
+        marks = _NO_MARKS if self._slow_looks < SLOW_LOOKS - 1 else self._mark_arrays()
+        rows = await self.pools.fetch(sql, lease, *wanted, *marks)
         if not rows:
             raise LeaseLost("the lease has run out")
         token, now, hard, again, elsewhere, places, *columns = rows[0]
@@ -360,9 +361,7 @@ class PostgresStore(SqlStore):
             return Claim(jobs, scripts.LOCKED_MS, now)
         return Claim(jobs, 0 if again and jobs else None, now)
 
-    def _mark_arrays(self) -> tuple[list[int] | None, ...]:
-        if self._slow_looks < SLOW_LOOKS - 1:
-            return None, None, None, None
+    def _mark_arrays(self) -> tuple[list[int], ...]:
         marks = self._marks.values()
         return list(self._marks), [rank for rank, _, _ in marks], [at for _, at, _ in marks], [n for _, _, n in marks]
 

@@ -545,13 +545,18 @@ JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
 
 -- name: leaders
 -- The current leaders.
-SELECT o.name, o.holder, o.until FROM {leaders} o WHERE o.until > {now} ORDER BY o.name
+SELECT o.name, o.holder, o.until, o.since, o.reported_at, {json_text: o.duties} FROM {leaders} o WHERE o.until > {now}
+ORDER BY o.name
 
 -- name: elect
--- Take an office that is free, expired, or already held by the caller.
-INSERT INTO {leaders} AS o (name, holder, until) SELECT t.name, t.holder, {now} + t.ms FROM {rows: name text, holder text, ms bigint}
+-- Take an office that is free, expired, or already held by the caller, and report on its duties.
+INSERT INTO {leaders} AS o (name, holder, until, since, reported_at, duties)
+SELECT t.name, t.holder, {now} + t.ms, {now}, {now}, t.duties FROM {rows: name text, holder text, ms bigint, duties json}
 WHERE true
-ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until, reported_at = excluded.reported_at,
+    duties = excluded.duties,
+    since = CASE WHEN o.holder = excluded.holder AND o.until > {now} THEN coalesce(o.since, excluded.since)
+        ELSE excluded.since END
     WHERE o.holder = excluded.holder OR o.until <= {now}
 RETURNING name
 

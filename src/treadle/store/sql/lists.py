@@ -35,6 +35,8 @@ JOINS = {
 }
 # The places that keep the time of their jobs.
 TIMED = ("ready", "later", "held")
+# The places that keep the lane of their jobs, which is the topic, the capability and the type of worker.
+LANED = (*TIMED, "parked")
 # SQLite rejects statements of more than a million bytes.
 MAX_STATEMENT = 900_000
 # PostgreSQL and SQLite count the values of a statement in 15 bits.
@@ -90,7 +92,7 @@ def count(
 ) -> tuple[str, BoundValues]:
     """The statement that counts, up to cap + 1."""
     build = Builder(queries, dialect, stale_after_ms)
-    chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC")
+    chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC", counted=True)
     return f"SELECT count(*) FROM (SELECT n FROM ({chosen}) c LIMIT {build.bind(cap + 1)}) x", build.values
 
 
@@ -171,10 +173,11 @@ def _direction(key: SortKey) -> str:
     return "DESC" if key.descending else "ASC"
 
 
-def _chosen(build: Builder, listing: Listing, top: int, keys: list[str], order: str) -> str:
-    """The numbers of the listed jobs, at most `top` of each place, in order."""
+def _chosen(build: Builder, listing: Listing, top: int, keys: list[str], order: str, *, counted: bool = False) -> str:
+    """The numbers of the listed jobs, at most `top` of each place, in order. `counted`: in any order."""
+    names = ", ".join(["n", *_key_names(keys)])
     parts = [
-        f"SELECT {', '.join(['n', *_key_names(keys)])} FROM ({_select(build, listing, place, wheres, keys, order)} "
+        f"SELECT {names} FROM ({_select(build, listing, place, wheres, keys, order, counted)} "
         f"LIMIT {build.bind(top)}) t"
         for place, wheres in _places(build, listing)
     ]
@@ -188,11 +191,15 @@ def _key_names(keys: list[str]) -> list[str]:
     return [f"k{i}" for i in range(len(keys))]
 
 
-def _select(build: Builder, listing: Listing, place: str, wheres: list[str], keys: list[str], order: str) -> str:
+def _select(
+    build: Builder, listing: Listing, place: str, wheres: list[str], keys: list[str], order: str, counted: bool
+) -> str:
     """The jobs of one place, in order, without a limit."""
     source = _Source(build, place)
     plain, inside = by_cost(True if listing.condition is None else listing.condition)
     inside = inside if listing.text is None else every([inside, listing.text])
+    # PostgreSQL has statistics and may start at the jobs of a rare topic; SQLite would look all pending jobs up.
+    source.by_lane = counted and inside is True and place in LANED and build.dialect == "sqlite"
     wheres = [*wheres, *_job_conditions(build, listing, source)]
     if plain is not True:
         wheres.append(f"({source.sql(plain)})")
@@ -205,7 +212,8 @@ def _select(build: Builder, listing: Listing, place: str, wheres: list[str], key
         source.index = "INDEXED BY treadle_outcomes_ended"
         own_order = own_order if keys else "p.ended_at DESC"
     if inside is True:
-        return f"SELECT {', '.join(columns)} FROM {source.joined(wheres)} ORDER BY {own_order}"
+        in_order = "" if source.by_lane else f" ORDER BY {own_order}"
+        return f"SELECT {', '.join(columns)} FROM {source.joined(wheres)}{in_order}"
     # Conditions on documents come last, over the newest jobs that the others let through. The limit between the two
     # selects also makes each path be looked up only once. Rows come out of the inner one in its order.
     outer = _OuterSelect(source)
@@ -227,6 +235,7 @@ class _Source:
         self.place = place
         self.index = ""
         self.first = ""
+        self.by_lane = False
         own = PLACES[place]
         self.aliases = {alias: alias for alias in "jloqrahksx"} | {own: "p", "p": "p"}
         self.used: set[str] = set()
@@ -250,6 +259,14 @@ class _Source:
     def job_column(self, name: str) -> str:
         self.used.add("j")
         return f"{self.aliases['j']}.{name}"
+
+    def of_topic(self, topic: str) -> str:
+        """By the place's own lane if the order does not matter: `ready` is sorted by it, and no job is looked up."""
+        if self.by_lane:
+            lanes = f"SELECT l.lane FROM {self.build.table('lanes')} l WHERE l.topic = {self.build.bind(topic)}"
+            return f"p.lane IN ({lanes})"
+        column = "p.topic" if self.place == "outcomes" else self.job_column("topic")
+        return f"{column} = {self.build.bind(topic)}"
 
     def sql(self, condition: Condition) -> str:
         return self.conditions.sql(condition)
@@ -360,8 +377,7 @@ def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[s
     if listing.below is not None:
         conditions.append(f"p.n < {build.bind(listing.below)}")
     if listing.topic is not None:
-        topic = "p.topic" if source.place == "outcomes" else source.job_column("topic")
-        conditions.append(f"{topic} = {build.bind(listing.topic)}")
+        conditions.append(source.of_topic(listing.topic))
     if listing.scope is not None:
         conditions.append(f"{source.job_column('scope')} = {build.bind(listing.scope)}")
     if listing.scope_id is not None:

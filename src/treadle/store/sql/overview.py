@@ -27,9 +27,9 @@ Counts = dict[str, dict[str, int]]
 """Jobs by topic and status."""
 
 
-async def stats(ask: Ask, topic: str | None, since: int | None) -> Stats:
+async def stats(ask: Ask, topic: str | None, since: int | None, live: bool) -> Stats:
     minute = -(2**40) if since is None else since // 60_000
-    topics = await _live(ask)
+    topics = await _live(ask) if live else {}
     run_ms = 0
     for name, status, count, ran in await ask("ended_counts", [{"minute": minute}]):
         topics.setdefault(name, dict.fromkeys(Status, 0))[status] = int(count)

@@ -120,7 +120,8 @@ WITH me AS MATERIALIZED (
     SELECT c.n, me.token, me.lease, c.attempt + 1, me.now FROM chosen c, me WHERE NOT (SELECT s.hard FROM seen s)
 )
 SELECT me.token, me.now, seen.hard, seen.count < $5 AND EXISTS (SELECT 1 FROM lane WHERE nth > 16) AS again,
-    NOT EXISTS (SELECT 1 FROM picked) AND EXISTS (SELECT 1 FROM lane l, {ready} r WHERE r.lane = l.lane) AS elsewhere,
+    NOT EXISTS (SELECT 1 FROM picked) AND EXISTS (SELECT 1 FROM lane l CROSS JOIN LATERAL (
+        SELECT FROM {ready} r WHERE r.lane = l.lane ORDER BY r.rank, r.run_at, r.n LIMIT 1) head) AS elsewhere,
     CASE WHEN $8::int[] IS NOT NULL THEN (SELECT json_agg(json_build_array(x.lane, x.rank, x.run_at, x.n)) FROM (
         SELECT DISTINCT ON (c.lane) c.lane, c.rank, c.run_at, c.n FROM chosen c ORDER BY c.lane, c.place DESC) x) END,
     jobs.*
@@ -169,7 +170,8 @@ WITH live AS MATERIALIZED (
     ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
 ), told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
-    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now
+    SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done
+    WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
 
@@ -229,9 +231,13 @@ SELECT g.error_group, CAST(j.id AS text), CAST(g.ended AS text) FROM (
         ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
 ) g {seek: jobs j ON j.n = g.n}
 
+-- name: applied_migrations
+-- Newest first.
+SELECT name, CAST(extract(epoch FROM applied_at) * 1000 AS bigint) FROM {migrations} ORDER BY number DESC
+
 -- name: drain_worker
 -- The worker is told with the next renewal of its lease.
-UPDATE {leases} l SET serves = (l.serves::jsonb || '{"draining": true}')::json
+UPDATE {leases} l SET serves = (l.serves::jsonb || jsonb_build_object('draining', (SELECT t.draining FROM {rows: draining boolean})))::json
 WHERE l.worker = (SELECT t.worker FROM {rows: worker text}) AND l.until > {now} AND (l.serves ->> 'slots')::integer > 0
 RETURNING l.id
 

@@ -54,6 +54,14 @@ def traits_of(job: NewJob) -> int:
     )
 
 
+def storable(*texts: str) -> bool:
+    """No other name can exist, and each database would fail on it differently."""
+    try:
+        return b"\x00" not in "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+
+
 # The columns of the `view` query, in order: what every store returns for a job.
 class ViewRow(NamedTuple):
     now: int

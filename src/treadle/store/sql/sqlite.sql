@@ -165,9 +165,14 @@ SELECT g.error_group, j.id, g.ended FROM (
         ORDER BY o.n DESC LIMIT (SELECT t.top FROM {rows: top bigint})) f GROUP BY 1
 ) g CROSS JOIN {jobs} j ON j.n = g.n
 
+-- name: applied_migrations
+-- Newest first.
+SELECT name, CAST(strftime('%s', applied_at) AS INTEGER) * 1000 FROM {migrations} ORDER BY number DESC
+
 -- name: drain_worker
 -- The worker is told with the next renewal of its lease.
-UPDATE {leases} SET serves = json_set(serves, '$.draining', json('true'))
+UPDATE {leases} SET serves = json_set(serves, '$.draining',
+    json(CASE (SELECT t.draining FROM {rows: draining boolean}) WHEN 1 THEN 'true' ELSE 'false' END))
 WHERE worker = (SELECT t.worker FROM {rows: worker text}) AND until > {now} AND json_extract(serves, '$.slots') > 0
 RETURNING id
 

@@ -18,7 +18,7 @@ from treadle.store.sql import lists, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.queries import load
-from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row
+from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row, storable
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.values import (
     Advanced,
@@ -27,6 +27,7 @@ from treadle.store.values import (
     Checkpoint,
     Claimed,
     ClaimedSteps,
+    DutyReport,
     Graces,
     Holding,
     Inserted,
@@ -45,6 +46,7 @@ from treadle.store.values import (
 from treadle.store.views import (
     ANY_SIZE,
     FOREVER,
+    AppliedMigration,
     Changes,
     FailedGroup,
     History,
@@ -154,6 +156,9 @@ class SqlStore(ABC):
     async def migrate(self, *, dry_run: bool = False) -> list[str]:
         missing = await self.missing_migrations()
         return missing if dry_run or not missing else await self.apply_migrations()
+
+    async def migrations(self) -> Sequence[AppliedMigration]:
+        return [AppliedMigration(*row) for row in await self._ask("applied_migrations")]
 
     async def bring_up_to_date(self, migrate: bool) -> None:
         """Migrate, or raise SchemaMismatch if that is necessary."""
@@ -370,7 +375,7 @@ class SqlStore(ABC):
     async def steps(
         self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
     ) -> StepPage | None:
-        if not is_job_id(id) or not _storable(step):
+        if not is_job_id(id) or not storable(step):
             return None
         [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
         page = {"id": id, "name": step, "most": max_result_bytes, "top": limit, "skip": offset}
@@ -380,8 +385,9 @@ class SqlStore(ABC):
     async def workers(self) -> Sequence[LiveWorker]:
         return await overview.workers(self._ask)
 
-    async def drain(self, worker: str) -> bool:
-        return bool(await self._change("drain_worker", [{"worker": worker}], [wakeups.CANCEL]))
+    async def drain(self, worker: str, draining: bool = True) -> bool:
+        row = {"worker": worker, "draining": draining}
+        return bool(await self._change("drain_worker", [row], [wakeups.CANCEL]))
 
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         return await overview.obstacles(self._ask, id) if is_job_id(id) else []
@@ -400,10 +406,16 @@ class SqlStore(ABC):
         return found
 
     async def stats(
-        self, topic: str | None = None, since: int | None = None, *, among: Listing | None = None, cap: int = 10_000
+        self,
+        topic: str | None = None,
+        since: int | None = None,
+        *,
+        live: bool = True,
+        among: Listing | None = None,
+        cap: int = 10_000,
     ) -> Stats:
         if among is None:
-            return await overview.stats(self._ask, topic, since)
+            return await overview.stats(self._ask, topic, since, live)
         await self._check_secrets(among)
         found = {
             status: await self._by_topic(replace(among, topic=topic, status=status, ended_since=since), cap)
@@ -434,14 +446,22 @@ class SqlStore(ABC):
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
         return await overview.topics(self._ask, backlog)
 
-    async def elect(self, name: str, holder: str, ttl_ms: int) -> bool:
-        query = "elect" if ttl_ms else "resign"
-        return bool(await self._change(query, [{"name": name, "holder": holder, "ms": ttl_ms}]))
+    async def elect(self, name: str, holder: str, ttl_ms: int, duties: Sequence[DutyReport] = ()) -> bool:
+        row = {"name": name, "holder": holder}
+        if not ttl_ms:
+            return bool(await self._change("resign", [row]))
+        report = [one._asdict() for one in duties]
+        return bool(await self._change("elect", [{**row, "ms": ttl_ms, "duties": report}]))
 
     async def leaders(self) -> Sequence[Leadership]:
-        return [Leadership(*row) for row in await self._ask("leaders")]
+        return [
+            Leadership(name, holder, until, since, reported, [DutyReport(**one) for one in from_json(duties or "[]")])
+            for name, holder, until, since, reported, duties in await self._ask("leaders")
+        ]
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000) -> int:
+    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
+        if dry_run:
+            return len(await self._ask("old_outcomes", [{"age": ended_before_ms, "top": limit}]))
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
 
     async def tidy(self) -> None:
@@ -450,7 +470,7 @@ class SqlStore(ABC):
     # -- records -------------------------------------------------------------------------------
 
     async def get_records(self, wanted: Sequence[tuple[str, str]]) -> Sequence[Record | None]:
-        rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if _storable(kind, id)]
+        rows = [{"kind": kind, "id": id} for kind, id in dict.fromkeys(wanted) if storable(kind, id)]
         sql, document = self.queries["get_records"].sql, to_json(rows).decode()
         found = [Record(*row) for row in await self.read_small(sql, [document])] if rows else []
         by_id = {(record.kind, record.id): record for record in found}
@@ -465,7 +485,7 @@ class SqlStore(ABC):
         newest: bool = False,
         limit: int = 1000,
     ) -> Sequence[Record]:
-        if not _storable(kind, key or ""):
+        if not storable(kind, key or ""):
             return []
         if key is not None:
             rows = await self._ask("record_by_key", [{"kind": kind, "key": key}])
@@ -478,7 +498,7 @@ class SqlStore(ABC):
     async def write_records(
         self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
     ) -> Sequence[Record | None]:
-        if not all(_storable(one.kind, one.id, one.key, one.body) for one in writes):
+        if not all(storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
         if rates and writes and not atomic:
             raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
@@ -486,16 +506,8 @@ class SqlStore(ABC):
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
-        rows = [{"kind": kind, "id": id} for kind, id in wanted if _storable(kind, id)]
+        rows = [{"kind": kind, "id": id} for kind, id in wanted if storable(kind, id)]
         return len(await self._change("drop_records", rows)) if rows else 0
 
 
 _UNSTORABLE = "a record's text has a NUL character or half a surrogate pair; no database can store it"
-
-
-def _storable(*texts: str) -> bool:
-    """No other name can exist, and each database would fail on it differently."""
-    try:
-        return b"\x00" not in "".join(texts).encode()
-    except UnicodeEncodeError:
-        return False

@@ -14,15 +14,14 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from treadle.model.steps import shown_step
-from treadle.policy.history import step_metadata
+from treadle.model.steps import STEP_ENDED, shown_step
+from treadle.policy.history import end_of, step_metadata
 from treadle.store.sql.queries import Query
 from treadle.store.sql.scripts.common import numbers
-from treadle.store.sql.scripts.steps import step_row
 from treadle.store.values import Checkpoint, StepWrite
 
-# Of SQLite's 32,766 parameters a step takes 20.
-ROWS = 1000
+# A statement for so many rows at most: SQLite keeps one prepared for each number.
+ROWS = 64
 _EACH = re.compile(r"/\*each\*/(.*?)/\*end\*/", re.S)
 
 
@@ -31,15 +30,12 @@ def checkpoint(
 ) -> bool:
     """Each job once. False, and no step is written, if any of them is lost."""
     held = db.execute(queries["keep_lease"].sql, (to_json([{"lease": lease}]).decode(),)).fetchone()
-    if held is None or len(checkpoints) > ROWS:
+    if held is None:
         return False
     now: int = held[1]
-    touches: list[Any] = []
-    for one in checkpoints:
-        touches += (one.n, one.token, one.ran_ms, one.progress, one.message, one.grace_ms)
-    sql = _repeated(queries["touch_checkpoints"].sql, len(checkpoints))
-    if db.execute(sql, (now, now, *touches, lease)).rowcount != len(checkpoints):
-        return False
+    for first in range(0, len(checkpoints), ROWS):
+        if not _touch(db, queries, checkpoints[first : first + ROWS], lease, now):
+            return False
     if new := [one.n for one in checkpoints if not one.flagged]:
         db.execute(queries["flag_steps"].sql, (to_json(numbers(new)).decode(),))
     newest = {(one.n, step.name, step.key): step for one in checkpoints for step in one.steps}
@@ -49,13 +45,22 @@ def checkpoint(
     return True
 
 
+def _touch(
+    db: sqlite3.Connection, queries: dict[str, Query], checkpoints: Sequence[Checkpoint], lease: int, now: int
+) -> bool:
+    """Whether all of these jobs are still there."""
+    values: list[Any] = [now, now]
+    for one in checkpoints:
+        values += (one.n, one.token, one.ran_ms, one.progress, one.message, one.grace_ms)
+    sql = _repeated(queries["touch_checkpoints"].sql, len(checkpoints))
+    return db.execute(sql, (*values, lease)).rowcount == len(checkpoints)
+
+
 def _write(db: sqlite3.Connection, queries: dict[str, Query], steps: Sequence[tuple[int, StepWrite]], now: int) -> None:
     values: list[Any] = []
     told: list[Any] = []
     for n, step in steps:
-        row = list(step_row(n, step, now).values())
-        row.insert(_STARTED_AT + 1, n)  # whose start is looked up
-        values += row
+        values += _values(n, step, now)
         if step.told:
             told += (n, shown_step(step.name, step.key), _metadata(step), now)
     db.execute(_repeated(queries["write_steps"].sql, len(steps)), values)
@@ -63,7 +68,32 @@ def _write(db: sqlite3.Connection, queries: dict[str, Query], steps: Sequence[tu
         db.execute(_repeated(queries["tell_steps"].sql, len(told) // 4), told)
 
 
-_STARTED_AT = 8
+def _values(n: int, step: StepWrite, now: int) -> tuple[Any, ...]:
+    """The parameters of `write_steps`. The results are small."""
+    result, ago, wait_ms = step.result, step.started_ago_ms, step.until_ms
+    size = None if result is None else len(result) if result.isascii() else len(result.encode())
+    return (
+        n,
+        step.name,
+        step.key,
+        step.place,
+        step.state,
+        step.attempt,
+        step.progress,
+        step.message,
+        None if ago is None else now - ago,
+        n,  # whose start is looked up
+        now if step.state in STEP_ENDED else None,
+        step.ran_ms,
+        None if wait_ms is None else now + wait_ms,
+        None if step.error is None else end_of(step.error),
+        step.error_type,
+        result,
+        size,
+        step.input_hash,
+        step.title,
+        step.schema,
+    )
 
 
 def _metadata(step: StepWrite) -> str:
@@ -72,5 +102,5 @@ def _metadata(step: StepWrite) -> str:
 
 @cache
 def _repeated(sql: str, count: int) -> str:
-    """The statement for so many rows. SQLite keeps each of them prepared."""
+    """The statement for so many rows."""
     return _EACH.sub(lambda row: ", ".join([row[1].strip()] * count), sql)

@@ -10,6 +10,7 @@ from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue import steering
+from treadle.store.values import DutyReport
 from treadle.store.views import Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
@@ -53,6 +54,38 @@ class LeaderContract(ContractPart):
         assert not await bench.store.elect("unknown", "b", 0)
         assert not await bench.store.elect("maintenance", "b", MINUTE)
 
+    async def test_a_leader_s_report_is_stored_with_its_term(self, bench: Workbench) -> None:
+        store = bench.store
+        before = await store.now()
+        assert await store.elect("maintenance", "a", MINUTE)
+        (leader,) = await store.leaders()
+        assert list(leader.duties) == []
+        assert leader.since
+        assert before <= leader.since <= await store.now()
+        swept = DutyReport("reaper", 5_000, 1_200, 3, 3_800, 'said "nothing" – ✓')
+        report = [swept, DutyReport("retention", None), swept._replace(failed=True)]
+        await bench.pass_time(30 * SECOND)
+        assert await store.elect("maintenance", "a", MINUTE, report)
+        (later,) = await store.leaders()
+        assert list(later.duties) == report
+        assert later.since == leader.since - 30 * SECOND, "it has led all the time"
+        assert later.reported_at
+        assert before <= later.reported_at <= await store.now()
+        assert not await store.elect("maintenance", "b", MINUTE, [DutyReport("nothing", 1)])
+        assert list((await store.leaders())[0].duties) == report, "others have no say"
+
+    async def test_the_next_leader_begins_without_a_report(self, bench: Workbench) -> None:
+        store = bench.store
+        await store.elect("maintenance", "a", MINUTE, [DutyReport("reaper", 5_000)])
+        (first,) = await store.leaders()
+        await bench.pass_time(2 * MINUTE)
+        assert await store.elect("maintenance", "b", MINUTE)
+        (second,) = await store.leaders()
+        assert (second.holder, list(second.duties)) == ("b", [])
+        assert second.since
+        assert first.since
+        assert second.since >= first.since, "counted from its own election"
+
     async def test_of_many_candidates_one_is_elected(self, bench: Workbench) -> None:
         stores = [bench.store, *await bench.others(3)]
         for term in range(5):
@@ -66,7 +99,10 @@ class PruneContract(ContractPart):
         old = [await bench.make(state) for state in ENDED]
         await bench.pass_time(2 * HOUR)
         young = [await bench.make(state) for state in ENDED]
+        assert await bench.store.prune(HOUR, dry_run=True) == 4
+        assert await bench.store.prune(HOUR, 3, dry_run=True) == 3
         assert await bench.store.prune(HOUR) == 4
+        assert await bench.store.prune(HOUR, dry_run=True) == 0
         assert await bench.statuses([*old, *young]) == [None] * 4 + [Status(state) for state in ENDED]
 
     async def test_what_lives_is_kept_however_old(self, bench: Workbench) -> None:

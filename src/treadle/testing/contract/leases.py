@@ -62,6 +62,23 @@ class LeaseContract(ContractPart):
             "outside": False,
         }
 
+    async def test_a_worker_that_was_asked_to_drain_can_be_told_to_go_on(self, bench: Workbench) -> None:
+        serves = {"topics": [TOPIC], "capabilities": ["gpu"], "slots": 2, "host": "h"}
+        store = bench.store
+        mine, others = await store.open_lease("mine", HOUR, serves), await store.open_lease("other", HOUR, serves)
+        await store.drain("mine")
+        await store.drain("other")
+        assert await store.drain("mine", False)
+        for lease, draining in ((mine, False), (others, True)):
+            renewed = await store.renew(lease, HOUR)
+            assert renewed
+            assert renewed.draining is draining
+        (worker,) = [one for one in await store.workers() if one.name == "mine"]
+        assert not worker.draining
+        assert (worker.topics, worker.capabilities, worker.slots, worker.host) == ([TOPIC], ["gpu"], 2, "h")
+        assert await store.drain("mine", False), "once more changes nothing"
+        assert not await store.drain("nobody", False)
+
     async def test_only_a_live_worker_with_slots_can_be_drained(self, bench: Workbench) -> None:
         store = bench.store
         await store.open_lease("outside", HOUR, {"slots": 0})

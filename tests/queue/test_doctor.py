@@ -1,0 +1,60 @@
+"""What the doctor knows beyond the database: retention, the enqueue rule, the versions of the workers."""
+
+import pytest
+
+from tests.waiting import until
+from treadle import Queue
+from treadle.queue import doctor
+from treadle.store.views import Finding
+
+
+async def found(queue: Queue, check: str) -> Finding:
+    return next(one for one in await doctor.examine(queue.store, queue.settings) if one.check == check)
+
+
+async def test_retention_that_is_behind_is_told(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [await queue.enqueue("mail") for _ in range(3)]
+    for job in jobs:
+        await queue.cancel(job.id)
+    await queue.site.change({"stale_after_ms": 1, "delete_after_ms": 1})
+    assert (await found(queue, "retention")).level == "ok", "two intervals may pass"
+    monkeypatch.setattr(doctor, "LATE_MS", 60 - 2 * queue.settings.retention_interval_ms)
+
+    async def behind() -> Finding | None:
+        finding = await found(queue, "retention")
+        return finding if "3 jobs" in finding.message else None
+
+    finding = await until(behind)
+    assert finding.level == "warn"
+    assert finding.message == "retention is behind: 3 jobs should have been deleted more than 60ms ago"
+    monkeypatch.setattr(doctor, "COUNTED", 2)
+    assert "2+ jobs" in (await found(queue, "retention")).message
+    assert await queue.store.prune(0) == 3
+    assert (await found(queue, "retention")).message == "no ended job is kept longer than 2ms"
+
+
+@pytest.mark.parametrize(
+    ("rule", "level", "told"),
+    [
+        ("", "ok", "no rule"),
+        ("scopeId = @request.auth.id", "ok", "no rule"),
+        ("@request.auth.id != '' && scopeId:lower = @request.auth.team", "ok", "no rule"),
+        ("@request.auth.id != ''", "warn", "users can enqueue jobs in the name of others"),
+        ("true", "warn", "everybody, without signing in, can enqueue jobs in the name of others"),
+    ],
+)
+async def test_a_rule_that_lets_users_set_any_scope_is_told(queue: Queue, rule: str, level: str, told: str) -> None:
+    await queue.site.change({"enqueue_rule": rule})
+    finding = await found(queue, "access")
+    assert finding.level == level
+    assert told in finding.message
+
+
+async def test_versions_that_run_side_by_side_are_told(queue: Queue) -> None:
+    assert (await found(queue, "versions")).message == "no worker is connected"
+    await queue.store.open_lease("a", 3_600_000, {"slots": 1, "version": "1.1"})
+    await queue.store.open_lease("outside", 3_600_000, {"slots": 0})
+    assert (await found(queue, "versions")).message == "all workers run 1.1"
+    await queue.store.open_lease("b", 3_600_000, {"slots": 1, "version": "1.0"})
+    finding = await found(queue, "versions")
+    assert (finding.level, finding.message) == ("warn", "2 versions of Treadle run side by side: 1.0, 1.1")
