@@ -40,6 +40,7 @@ class SyncSchedules(SyncPart[Schedules]):
 
     create = _blocking(Schedules.create)
     list = _blocking(Schedules.list)
+    next = _blocking(Schedules.next)
     page = _blocking(Schedules.page)
     recent_jobs = _blocking(Schedules.recent_jobs)
     get = _blocking(Schedules.get)

@@ -299,22 +299,20 @@ class ClaimLoop:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    async def _sleep(self) -> None:
-        """Sleep until a signal; if there may be no work, at most until the next timer."""
-        naps = () if self._may_have_work else (self._promote_at, self._poll_at, self._claimable_at)
-        await self._wait_until(min(naps, default=math.inf))
-
-    async def _rest(self) -> None:
-        """Jobs are given back only here, when no claim is on its way: it could bring them again."""
-        self._slots.release(self._slots.inbox.take_aside(), DRAINS)
-        await self._wait_until(self._recount_at)
-
-    async def _wait_until(self, when: float) -> None:
+    async def _sleep(self, until: float | None = None) -> None:
+        """Sleep until a signal or this time; by default, if there may be no work, until the next timer."""
+        if until is None:
+            until = math.inf if self._may_have_work else min(self._promote_at, self._poll_at, self._claimable_at)
         timer = None
-        if when < math.inf:
-            timer = asyncio.get_running_loop().call_later(max(when - time.monotonic(), 0), self._wake.set)
+        if until < math.inf:
+            timer = asyncio.get_running_loop().call_later(max(until - time.monotonic(), 0), self._wake.set)
         try:
             await self._wake.wait()
         finally:
             if timer:
                 timer.cancel()
+
+    async def _rest(self) -> None:
+        """Jobs are given back only here, when no claim is on its way: it could bring them again."""
+        self._slots.release(self._slots.inbox.take_aside(), DRAINS)
+        await self._sleep(self._recount_at)
