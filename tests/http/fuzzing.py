@@ -193,7 +193,7 @@ class Guide:
             case.path_parameters["id"] = self._schedule()
         elif path.startswith("/api/operations/"):
             case.path_parameters["id"] = self._operation()
-        elif path.endswith("/drain"):
+        elif path.endswith(("/drain", "/undrain")):
             case.path_parameters["name"] = WORKER
         elif "{step}" in path or path.endswith("/signal"):
             self._wait(case)
