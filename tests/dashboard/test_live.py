@@ -1,4 +1,4 @@
-"""What a live list receives: rows at a low rate of events, only counts at a high one."""
+"""What a live page receives: what it has missed, rows at a low rate of events, only counts at a high one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from starlette.requests import Request
 from tests.dashboard.visitor import Visitor
 from treadle import Job
 from treadle.dashboard.page import Page
-from treadle.dashboard.pages.live import BATCH_S, CALM_EVENTS_PER_S, JobList, LiveStream
+from treadle.dashboard.pages.live import BATCH_S, CALM_EVENTS_PER_S, JobList, LiveStream, WholePage
+from treadle.dashboard.pages.workers import workers_regions
 from treadle.dashboard.state import State
 from treadle.http.server import Server
 from treadle.insights.feed import FeedEvent
@@ -29,14 +30,26 @@ class BatchStream(LiveStream):
         return [FeedEvent(i, "job:started", {}, job.as_json(), b"") for i, job in enumerate(self._jobs)]
 
 
+def asked_for(visitor: Visitor, query: str) -> Page:
+    scope = {"type": "http", "method": "GET", "path": "/_/live", "root_path": "/_", "headers": []}
+    request = Request({**scope, "query_string": query.encode()})
+    return Page(request, State(Server(visitor.queue, HttpMetrics())), None)
+
+
 @pytest.mark.parametrize("more", [0, int(CALM_EVENTS_PER_S * BATCH_S)], ids=["calm", "busy"])
 async def test_above_fifty_events_a_second_only_counts_are_sent(sqlite_visitor: Visitor, more: int) -> None:
     job = await sqlite_visitor.queue.enqueue("slow")
     others = await sqlite_visitor.queue.enqueue_many("other", [{}] * more) if more else []
-    scope = {"type": "http", "method": "GET", "path": "/_/live", "root_path": "/_", "headers": []}
-    asked = Request({**scope, "query_string": f"view=jobs&ids={job.id}".encode()})
-    page = Page(asked, State(Server(sqlite_visitor.queue, HttpMetrics())), None)
+    page = asked_for(sqlite_visitor, f"view=jobs&ids={job.id}")
     source = JobList(page)
     patch = await anext(source.patches(BatchStream(page, source, sqlite_visitor, [job, *others])))
     assert {"counts", "tabs"} <= set(patch["regions"])
     assert (f"job-{job.id}" in patch["regions"]) is not bool(more)
+
+
+async def test_what_changed_while_the_page_was_being_opened_is_sent_first(sqlite_visitor: Visitor) -> None:
+    await sqlite_visitor.hands.arrive("mail")  # after the page was drawn
+    page = asked_for(sqlite_visitor, "view=workers")
+    source = WholePage(page, workers_regions)
+    patch = await anext(source.patches(LiveStream(page, source)))
+    assert "hands" in patch["regions"]["worker-list"]

@@ -191,10 +191,9 @@ class WholePage:
             return {}
 
     async def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
-        regions = stream.changed((await self.everything()).get("regions", {}))
+        # Something may have changed after the page was drawn, and then never again.
+        yield {"regions": stream.changed((await self.everything()).get("regions", {}))}
         alone = self.page.query("view") == "job"
-        if alone:  # it may have changed after its page was drawn, and then never again
-            yield {"regions": regions}
         operation = self.page.query("view") == "operation"
         while True:
             wait = BATCH_S * 2 if operation else QUIET_S
