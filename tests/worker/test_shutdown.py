@@ -462,6 +462,7 @@ async def test_sigterm_drains(queue: Queue, program: StartProgram, files: dict[s
     job = await queue.enqueue("wait", files)
     await until(lambda: Path(files["started"]).exists())
     worker.signal(signal.SIGTERM)
+    await worker.says("draining 1 job")
     left = await queue.enqueue("echo", {})
     Path(files["gate"]).touch()
     assert await worker.exit_code() == 0
