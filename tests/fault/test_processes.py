@@ -45,6 +45,7 @@ async def test_sigterm_drains_then_gives_back_what_is_left_with_its_attempt(crew
     soon = await queue.enqueue("slow", {"ms": 300})
     await started(crew, endless, soon)
     hand.send(signal.SIGTERM)
+    await until(lambda: "draining" in hand.tail())
     late = await queue.enqueue("quick")
     assert await hand.gone() == 0, hand.tail()
     assert (await soon.refresh()).status == "completed"
