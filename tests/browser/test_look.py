@@ -168,6 +168,7 @@ def test_no_data_is_not_zero(person: Person, served: Site) -> None:
 def test_toasts_are_three_at_most_for_six_seconds_and_errors_stay(person: Person, served: Site) -> None:
     served.enqueue(delay="1h")
     person.page.clock.install()
+    person.page.route("**/_/shortcuts", lambda route: route.abort())
     person.open("/jobs")
     for _ in range(4):
         person.press("j", "y")
@@ -177,7 +178,6 @@ def test_toasts_are_three_at_most_for_six_seconds_and_errors_stay(person: Person
     person.page.mouse.move(1, 1)
     person.page.clock.run_for(7_000)
     expect(toasts).to_have_count(0)
-    person.page.route("**/_/shortcuts", lambda route: route.abort())
     person.press("?")
     expect(toasts).to_have_attribute("role", "alert")
     person.page.clock.run_for(60_000)
