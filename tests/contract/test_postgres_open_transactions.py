@@ -22,7 +22,7 @@ from treadle.store.sql.scripts.steer import cancel_idle
 from treadle.store.values import Answer, Effects, FollowUpsBusy, Inserted, Wants
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.steps import waiting
-from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
+from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, eventually, new_job, settlement
 
 KEY = Limit("g", REPLACE, 1)
 REQUESTS: dict[str, Callable[[Store, str], Coroutine[Any, Any, Any]]] = {
@@ -140,6 +140,19 @@ class TestOpenTransactions(ContractPart):
         assert claimed == plain
         await user.execute("COMMIT")
         await bench.store.advance()
+
+    async def test_a_completion_that_loses_a_deadlock_is_stored_all_the_same(self, bench: Workbench, user: Any) -> None:
+        await bench.enqueue(2)
+        first, second = await bench.claim(2)
+        assert await bench.settle(first, Completed())
+        await user.execute("SELECT 1 FROM treadle.tally FOR UPDATE")
+        settling = asyncio.create_task(bench.settle(second, Completed()))
+        locked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await eventually(lambda: user.fetch(locked))
+        await user.execute("SELECT 1 FROM treadle.running FOR UPDATE")  # which the completion has deleted
+        await user.execute("ROLLBACK")
+        assert await settling
+        assert await bench.status(second.id) is Status.COMPLETED
 
     async def test_a_running_job_that_is_replaced_there_can_end_and_is_asked_to_stop_after_the_commit(
         self, bench: Workbench, user: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -55,6 +56,7 @@ MIGRATION_LOCK = 0x74726561646C65
 MIGRATION_SECONDS = 86_400.0
 # A script is run again from its start after a deadlock or a serialization failure.
 TRIES = 10
+CONFLICTS = asyncpg.DeadlockDetectedError, asyncpg.SerializationError
 # How long claims of a busy lane may start at their mark instead of at its head.
 MARK_SECONDS = 1.0
 # A look from the head can be slow, because it passes everything claimed since an old snapshot. The next one waits this
@@ -392,7 +394,10 @@ class PostgresStore(SqlStore):
         rising = sorted(settlements, key=_BY_NUMBER)  # for the binary search in the statement
         done: list[int] = []
         for group in _groups(rising):
-            done += await self._settle_group(lease, group)
+            try:
+                done += await self._settle_group(lease, group)
+            except CONFLICTS:
+                done += await _until_it_commits(partial(self._settle_group, lease, group))
         self.hub.publish((wakeups.ENDED,))
         if len(done) == len(settlements):
             return []
@@ -463,7 +468,7 @@ async def _until_it_commits(transaction: Callable[[], Awaitable[T]]) -> T:
     for left in reversed(range(TRIES)):
         try:
             return await transaction()
-        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+        except CONFLICTS as error:
             if not left:
                 raise StoreUnavailable(f"PostgreSQL gave up on a transaction: {error}") from None
     raise AssertionError("unreachable")
