@@ -68,7 +68,7 @@ class ApiKeys:
         return key
 
     async def _note_use(self, record: Record, key: ApiKey) -> None:
-        """At most once a minute for a key, whatever the number of requests and servers."""
+        """At most once a minute for each key, no matter how many requests and servers use it."""
         now = int(self._clock() * 1000)
         if key.id in self._noting or (key.last_used_at and now - to_ms(key.last_used_at) < NOTED_EVERY_MS):
             return

@@ -30,7 +30,7 @@ class Leader:
     def __init__(
         self, store: Store, name: str, term_ms: int, report: Callable[[], Sequence[DutyReport]] = lambda: ()
     ) -> None:
-        """`report` is stored with each election: the dashboard shows it, and it costs no statement of its own."""
+        """`report` is stored with each election: the dashboard shows it, and it needs no extra statement."""
         self._store = store
         self._report = report
         # Unique: two workers may have the same name, and the store takes equal holders for the same one.

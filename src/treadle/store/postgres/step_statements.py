@@ -39,7 +39,7 @@ def checkpoint_values(lease: int, checkpoints: Sequence[Checkpoint]) -> list[Any
 
 
 def settlement_values(lease: int, settlements: Sequence[Settlement]) -> list[Any]:
-    """The parameters of `settle_flows`; each job once, by settlements number."""
+    """The parameters of `settle_flows`; each job once, by rising number."""
     topics = list(dict.fromkeys([one.job.topic for one in settlements]))
     effects = [(one.job, one.effects.steps if one.effects else ()) for one in settlements]
     return [

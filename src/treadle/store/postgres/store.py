@@ -19,7 +19,7 @@ from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
-from treadle.store.postgres.step_statements import checkpoint_values, settlement_values, statement
+from treadle.store.postgres.step_statements import array, checkpoint_values, settlement_values, statement
 from treadle.store.postgres.vacuum import Vacuum
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
@@ -411,11 +411,11 @@ class PostgresStore(SqlStore):
         [[done]] = await self.pools.fetch(
             self.queries["settle_completed"].sql,
             lease,
-            _array([one.job.n for one in group]),
-            _array([one.job.token for one in group]),
-            _array(["null" if one.ran_ms is None else one.ran_ms for one in group]),
+            array([one.job.n for one in group]),
+            array([one.job.token for one in group]),
+            array([one.ran_ms for one in group]),
             topics,
-            None if len(topics) == 1 else _array([topics.index(one.job.topic) + 1 for one in group]),
+            None if len(topics) == 1 else array([topics.index(one.job.topic) + 1 for one in group]),
             to_json(results).decode() if any(results) else None,
             to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
@@ -425,7 +425,7 @@ class PostgresStore(SqlStore):
         known: set[int] = set()
         for group in _groups(sorted(settlements, key=_BY_NUMBER)):
             sql, values = self._settle_flows, settlement_values(lease, group)
-            [[done]] = await _until_it_commits(lambda sql=sql, values=values: self.pools.fetch(sql, *values))  # type: ignore[misc]
+            [[done]] = await _until_it_commits(partial(self.pools.fetch, sql, *values))
             known.update(done)
         self.hub.publish((wakeups.ENDED,))
         if len(known) == len(settlements):
@@ -456,11 +456,6 @@ def _groups(settlements: Sequence[Settlement]) -> Iterator[Sequence[Settlement]]
 def _single(keys: Sequence[Hashable]) -> Sequence[Hashable]:
     """Which of many keys was locked is not known, so none of them is remembered."""
     return keys if len(keys) == 1 else ()
-
-
-def _array(values: Sequence[object]) -> str:
-    """As text: the server parses it as fast as asyncpg's binary form, which takes five times as long to encode."""
-    return "{" + ",".join(map(str, values)) + "}"
 
 
 async def _until_it_commits(transaction: Callable[[], Awaitable[T]]) -> T:
