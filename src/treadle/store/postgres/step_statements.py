@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from treadle.model.steps import STEP_ENDED
-from treadle.policy.history import end_of
+from treadle.model.steps import STEP_ENDED, shown_step
+from treadle.policy.history import end_of, step_metadata
 from treadle.store.sql.queries import Query
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import HAS_STEPS, Checkpoint, Settlement, StepWrite
@@ -90,6 +90,9 @@ def step_row(n: int, step: StepWrite) -> dict[str, Any]:
     if error is not None:
         row["error"] = end_of(error)
         row["error_type"] = step.error_type
+    if step.told:
+        row["told"] = shown_step(step.name, step.key)
+        row["facts"] = step_metadata(step.name, step.key, step.attempt, step.started_ago_ms, None)
     return row
 
 

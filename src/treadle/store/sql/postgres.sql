@@ -320,7 +320,7 @@ written AS MATERIALIZED (
     SELECT t.*, kept.now, greatest(kept.now - t.ago, kept.starts[width_bucket(t.n, kept.ns)]) AS began
     FROM kept, json_to_recordset($5::json) AS t(n bigint, name text, key text, place integer, state text, attempt integer,
         progress integer, message text, ago bigint, ended boolean, ran_ms bigint, wait_ms bigint, error text, error_type text,
-        result text, result_size integer, input_hash text, title text, schema text)
+        result text, result_size integer, input_hash text, title text, schema text, told text, facts json)
     WHERE t.n = kept.ns[width_bucket(t.n, kept.ns)]
 ), put AS (
     INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until,
@@ -332,9 +332,7 @@ written AS MATERIALIZED (
     {on_step_conflict}
 ), told_steps AS (
     INSERT INTO {events} (n, type, message, metadata, created_at)
-    SELECT n, 'job:step:completed', CASE key WHEN '' THEN name ELSE name || ' (' || key || ')' END,
-        json_strip_nulls(json_build_object('step', name, 'stepAttempt', attempt, 'key', nullif(key, ''), 'durationMs', ago)), now
-    FROM written WHERE state = 'completed'
+    SELECT n, 'job:step:completed', told, facts, now FROM written WHERE told IS NOT NULL
     RETURNING n
 ), flagged AS (
     UPDATE {jobs} j SET flags = j.flags | 32 FROM kept
