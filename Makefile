@@ -7,7 +7,7 @@ RUN_READY := .venv/.run-ready
 DEV_READY := .venv/.dev-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test browser check fault bench bench-peers docs screenshots lock clean
+.PHONY: help run test counted uncounted pages browser check fault bench bench-peers docs screenshots lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,9 +15,17 @@ help:
 run: $(RUN_READY) ## Start the demo: a lively queue and its dashboard, until Ctrl-C
 	@$(BIN)/treadle demo
 
-test: check browser ## Run every check and every test, on every store, with coverage
-	$(PYTEST) --ignore tests/browser -m "not uncounted" --cov --cov-report=term
+test: check counted uncounted pages ## Run every check and every test, on every store, with coverage
+
+# Each part can be run by itself, and `make -k test` runs the others when one fails.
+counted: $(DEV_READY)
+	$(PYTEST) --ignore tests/browser -m "not uncounted" --cov --cov-report=
+	$(BIN)/coverage report --format=total
+
+uncounted: $(DEV_READY)
 	$(PYTEST) --ignore tests/browser -m uncounted
+
+pages: $(DEV_READY) browser
 	$(PYTEST) tests/browser
 
 # The browser's driver keeps an event loop running in its process, in which no other test could start one.
