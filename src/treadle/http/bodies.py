@@ -17,6 +17,9 @@ from treadle.model.errors import InvalidPayload, TreadleError
 from treadle.model.payload import check_plain
 
 MAX_BODY = 4 * 1024 * 1024
+# A larger body is still read and dropped up to this size: most clients send all of it before they read the answer, and a
+# connection that is closed while they send looks to them like a server that is gone.
+MAX_DROPPED = 3 * MAX_BODY
 # Larger bodies are parsed in a thread.
 QUICK = 64 * 1024
 # Items in a list of the body itself. Looking at a million of them, each a byte or two, would take seconds.
@@ -162,19 +165,20 @@ def header_of(request: Request, name: bytes) -> str:
 
 async def _bytes(request: Request, bounds: Bounds) -> bytes:
     length = header_of(request, b"content-length")
-    if length.isdigit() and int(length) > bounds.most:
-        raise too_large(bounds.most)
+    promised = int(length) if length.isdigit() else 0
     chunks: list[bytes] = []
-    size, more = 0, True
+    size, more = 0, promised <= MAX_DROPPED
     while more:
         message = await request.receive()
         if message["type"] != "http.request":
             raise ApiError(400, "incomplete_body", "The body is shorter than its Content-Length.")
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > bounds.most:
-            raise too_large(bounds.most)
-        more = message.get("more_body", False)
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if max(size, promised) <= bounds.most:
+            chunks.append(chunk)
+        more = message.get("more_body", False) and size <= MAX_DROPPED
+    if max(size, promised) > bounds.most:
+        raise too_large(bounds.most)
     body = b"".join(chunks)
     encoding = header_of(request, b"content-encoding").strip().lower()
     if encoding in ("identity", ""):
@@ -200,6 +204,6 @@ def _unzipped(body: bytes, most: int) -> bytes:
 
 
 def too_large(most: int) -> ApiError:
-    # The rest of the body stays unread, so the connection can't be reused.
+    # The rest of the body may be unread, so the connection can't be reused.
     message = f"The body is larger than {most:,} bytes."
     return ApiError(413, "body_too_large", message, headers={"Connection": "close"})
