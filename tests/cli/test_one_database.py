@@ -29,7 +29,9 @@ def test_commands_take_the_queue_in_the_code(app: Command) -> None:
 
 
 def test_options_may_come_before_the_queue_as_for_a_worker(app: Command) -> None:
-    made = app.bare("enqueue", "--create", "--key", "a:b", "app:queue", "greet", '{"name": "Ada"}', "--json").done().json
+    made = (
+        app.bare("enqueue", "--create", "--key", "a:b", "app:queue", "greet", '{"name": "Ada"}', "--json").done().json
+    )
     assert made["idempotencyKey"] == "a:b"
     (listed,) = app.bare("jobs", "list", "--json", "--limit", "5", "app:queue").done().json["items"]
     assert listed["id"] == made["id"]

@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,8 +18,8 @@ from treadle.model.errors import InvalidPayload, TreadleError
 from treadle.model.payload import check_plain
 
 MAX_BODY = 4 * 1024 * 1024
-# A larger body is still read and dropped up to this size: most clients send all of it before they read the answer, and a
-# connection that is closed while they send looks to them like a server that is gone.
+# A larger body is still read up to this size, and dropped: most clients send all of it before they read the answer, and
+# if the connection closes before that, they report a broken connection.
 MAX_DROPPED = 3 * MAX_BODY
 # Larger bodies are parsed in a thread.
 QUICK = 64 * 1024
@@ -119,20 +120,18 @@ def _check_names(model: type[Body], body: Mapping[str, Any]) -> None:
     """Runs before the model, which would report an error for each of a million names."""
     if model.model_config.get("extra") != "forbid":
         return
-    unknown: list[str] = []
-    for path in _unknown(model, body, ""):
-        unknown.append(path)
-        if len(unknown) == MOST_FIELDS:
-            break
+    unknown = list(islice(_unknown(model, body, ""), MOST_FIELDS))
     if unknown:
-        raise not_known(unknown, list(model.model_fields), "field")
+        known = dict.fromkeys(name for _, where in unknown for name in where.model_fields)
+        raise not_known([path for path, _ in unknown], list(known), "field")
 
 
-def _unknown(model: type[Body], body: Mapping[str, Any], path: str) -> Iterator[str]:
+def _unknown(model: type[Body], body: Mapping[str, Any], path: str) -> Iterator[tuple[str, type[Body]]]:
+    """The path of each unknown name, and the model that does not have it."""
     known, inner = model.model_fields, _inner(model)
     for name, value in body.items():
         if name not in known:
-            yield f"{path}{name}"
+            yield f"{path}{name}", model
         elif name in inner:
             items = enumerate(value) if isinstance(value, list) else [(None, value)]
             for i, item in items:
