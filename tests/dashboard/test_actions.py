@@ -201,7 +201,7 @@ async def test_jobs_are_rescheduled_together(visitor: Visitor) -> None:
     assert "Rescheduled 1,200 jobs: topic:mail 1,200 changed" in await audited(visitor)
 
 
-async def finished(visitor: Visitor, path: str, seconds: float = 60) -> None:
+async def finished(visitor: Visitor, path: str, seconds: float = 120) -> None:
 
     async def done() -> bool:
         return "under way" not in await visitor.text(path)
