@@ -24,6 +24,7 @@ from treadle.cli import (
     superuser,
     target,
     templates,
+    top,
     user,
     worker,
     workers,
@@ -57,6 +58,7 @@ app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
 app.add_typer(workers.app, name="workers")
 app.command("stats")(stats.stats)
+app.command("top")(top.top)
 app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")
 app.add_typer(user.app, name="user")

@@ -49,16 +49,20 @@ def stats(
         _print(found)
 
 
-def _print(found: QueueStats) -> None:
+def table(found: QueueStats) -> tuple[list[Column], list[list[str]]]:
+    """Columns and rows: a topic per line, and all of them at the end."""
     from treadle.model.status import Status
 
     total = {status.value: getattr(found, status.value) for status in Status}
     shown = [name for name, count in total.items() if count or name in ("pending", "completed", "failed")]
-    columns = [Column("topic"), *(Column(name, number=True) for name in shown)]
     rows = [[topic, *_cells(counts, shown)] for topic, counts in sorted(found.topics.items())]
     if len(rows) > 1:
         rows.append(["all", *_cells(total, shown)])
-    print_table(columns, rows)
+    return [Column("topic"), *(Column(name, number=True) for name in shown)], rows
+
+
+def _print(found: QueueStats) -> None:
+    print_table(*table(found))
     if found.success_rate is not None:
         say(f"success rate {found.success_rate:.1%}")
     if found.avg_execution_time is not None:

@@ -18,6 +18,15 @@ app = typer.Typer(help="List the live workers, or drain one.", rich_markup_mode=
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as list shows it.", show_default=False)]
 
+COLUMNS = (
+    Column("name", flexible=True),
+    Column("state"),
+    Column("running", number=True),
+    Column("slots", number=True),
+    Column("topics", flexible=True),
+    Column("version"),
+)
+
 
 @app.command("list")
 def list_workers(db: options.Db = None, as_json: options.AsJson = False) -> None:
@@ -25,18 +34,10 @@ def list_workers(db: options.Db = None, as_json: options.AsJson = False) -> None
     from treadle.insights.workers import live_workers
 
     found = ask(db, lambda queue: live_workers(queue.store))
-    columns = (
-        Column("name", flexible=True),
-        Column("state"),
-        Column("running", number=True),
-        Column("slots", number=True),
-        Column("topics", flexible=True),
-        Column("version"),
-    )
-    print_list(map(_document, found), columns, [_row(one) for one in found], "no workers", as_json)
+    print_list(map(document, found), COLUMNS, [row(one) for one in found], "no workers", as_json)
 
 
-def _document(one: LiveWorker) -> dict[str, Any]:
+def document(one: LiveWorker) -> dict[str, Any]:
     return {
         "name": one.name,
         "topics": list(one.topics),
@@ -49,7 +50,7 @@ def _document(one: LiveWorker) -> dict[str, Any]:
     }
 
 
-def _row(one: LiveWorker) -> list[str]:
+def row(one: LiveWorker) -> list[str]:
     state = "draining" if one.draining else "working" if one.running else "idle"
     return [one.name, state, str(one.running), str(one.slots), ", ".join(one.topics), one.version]
 
