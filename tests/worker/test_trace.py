@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "trace_job.py"
 
 
 def trace(url: str, option: str) -> str:
-    return subprocess.check_output([sys.executable, SCRIPT, url, option], text=True, timeout=100)
+    return subprocess.check_output([sys.executable, SCRIPT, url, option], text=True, timeout=240)
 
 
 @pytest.mark.parametrize(("store", "hops", "calls"), [("sqlite", 52, 147), ("postgres", 53, 142)])
