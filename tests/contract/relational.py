@@ -125,7 +125,12 @@ PROBLEMS += [
     (
         "an answer that its waiting step has not got",
         "SELECT a.n, a.name FROM {answers} a JOIN {steps} s ON s.n = a.n AND s.name = a.name AND s.key = a.key "
-        "WHERE s.state = 'waiting'",
+        "JOIN {parked} k ON k.n = a.n WHERE s.state = 'waiting'",
+    ),
+    (
+        "a job that waits for nothing",
+        "SELECT k.n FROM {parked} k WHERE k.until IS NULL AND NOT EXISTS "
+        "(SELECT 1 FROM {steps} s WHERE s.n = k.n AND s.state = 'waiting')",
     ),
     (
         "a result that is kept apart from no step",

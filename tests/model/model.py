@@ -388,7 +388,7 @@ class Model:
             return "JobNotFound"
         if refusal := job.flow.refusal(step, job.place == "ended", unannounced):
             return refusal
-        if step in job.flow.waiting():
+        if step in job.flow.waiting() and job.place != "running":
             self._end_wait(job, step, result)
         else:
             job.flow.answers[step] = result

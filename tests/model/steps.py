@@ -67,7 +67,7 @@ class ModelSteps:
             return "WrongState" if one else "UnknownStep"
         if one is None and not unannounced:
             return "UnknownStep"
-        if step in self.answers and step not in self.waiting():
+        if step in self.answers:
             return "StepEnded"
         return ""
 

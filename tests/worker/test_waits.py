@@ -294,25 +294,24 @@ async def _broken_once(queue: Queue, job: Job) -> bool:
 
 async def test_a_job_and_the_one_it_waits_for_finish_under_one_key(queue: Queue, start: Start) -> None:
     """A key that lets one of them run at a time: a job that waits does not hold it."""
-    one = Concurrency("queue_same_scope", keys=("input.key",), limit=1)
 
-    @queue.job(concurrency=one, max_attempts=1)
-    async def parent(ctx: Context, payload: dict[str, Any]) -> int:
+    @queue.job(concurrency=Concurrency("queue_same_scope", keys=("input.key",), limit=1), max_attempts=1)
+    async def family(ctx: Context, payload: dict[str, Any]) -> int:
+        if "parent" in payload:
+            await queue.signal(payload["parent"], "child_done", 7)
+            return 0
         await ctx.step("child", _enqueue_child, ctx)
         return int(await ctx.wait_external("child_done", timeout="1h"))
 
-    @queue.job(concurrency=one, max_attempts=1)
-    async def child(ctx: Context, payload: dict[str, Any]) -> None:
-        await queue.signal(payload["parent"], "child_done", 7)
-
-    job = await queue.enqueue("parent", {"key": "same"})
+    parent = await queue.enqueue("family", {"key": "same"})
     await start(queue)
-    assert await job.result("30s") == 7
-    assert (await queue.stats(topic="child")).completed == 1
+    assert await parent.result("30s") == 7
+    child = await queue.get((await parent.refresh()).steps[0]["result"])
+    assert child.status is Status.COMPLETED
 
 
 async def _enqueue_child(ctx: Context) -> str:
-    return (await ctx.enqueue("child", {"key": "same", "parent": ctx.job_id})).id
+    return (await ctx.enqueue("family", {"key": "same", "parent": ctx.job_id})).id
 
 
 # -- steps in steps ------------------------------------------------------------------------------------

@@ -258,6 +258,11 @@ class Pause(NamedTuple):
     """How long at most."""
 
 
+def left_ms(delay_ms: int | None, passed_ms: int) -> int | None:
+    """What is left of a wait that has lasted this long. One that should be over ends in the store."""
+    return None if delay_ms is None else max(delay_ms - passed_ms, 1)
+
+
 def set_aside(pauses: Sequence[Pause]) -> Parked | Snoozed:
     """What becomes of a job when none of its branches can go on."""
     answers = [one.step for one in pauses if one.kind == "answer"]
@@ -309,7 +314,7 @@ class AnswerFacts(NamedTuple):
 
 
 def refuse_answer(job_id: str, step: str, key: str, facts: AnswerFacts) -> TreadleError | None:
-    """Why a step takes no answer; None if it does. It ends the wait of a waiting step, and is kept for any other."""
+    """Why a step takes no answer; None if it does."""
     if facts.state in STEP_ENDED and (facts.state is not StepState.FAILED or facts.waits):
         return step_ended(step, key)
     if not facts.job_lives and facts.state is not None:
@@ -318,6 +323,15 @@ def refuse_answer(job_id: str, step: str, key: str, facts: AnswerFacts) -> Tread
         shown = shown_step(step[:100], key[:100])
         return UnknownStep(f"job {job_id} has no step {shown} that takes an answer", step=step[:100])
     return None
+
+
+def ends_wait(state: StepState, running: bool) -> bool:
+    """Whether an answer ends its wait now. Otherwise it is kept.
+
+    A job that runs may have more than one wait, and its worker has read this one as unanswered: it finds the answer
+    when it sets the job aside again.
+    """
+    return state is StepState.WAITING and not running
 
 
 def step_ended(step: str, key: str) -> StepEnded:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.model.errors import DoubledStep
 from treadle.model.steps import DONE, StepState, check_count, shown_step
-from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, set_aside
+from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, left_ms, set_aside
 from treadle.policy.lifecycle import Failed, Outcome, Parked, Snoozed
 from treadle.store.values import Checkpoint, ClaimedStep, Effects, StepKey, StepWrite
 from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
@@ -36,6 +37,21 @@ class Blocked(NamedTuple):
     """The steps around it: they can't go on either."""
     wait: StepWrite | None
     """Written if the attempt ends because of it."""
+    since: float
+    """By the monotonic clock."""
+
+    def passed_ms(self) -> int:
+        return int((time.monotonic() - self.since) * 1000)
+
+    def rest(self) -> Pause:
+        """What is left of the pause. The next try of a step counts from the end of the attempt."""
+        pause = self.pause
+        return pause if pause.kind == "retry" else pause._replace(delay_ms=left_ms(pause.delay_ms, self.passed_ms()))
+
+    def written(self) -> StepWrite | None:
+        passed = self.passed_ms()
+        wait = self.wait
+        return wait and wait._replace(started_ago_ms=passed, until_ms=left_ms(wait.until_ms, passed))
 
 
 class JobSteps:
@@ -78,6 +94,10 @@ class JobSteps:
         """Steps that a handler made and that have not ended."""
         self.calls: dict[StepKey, Call] = {}
         """Their calls."""
+        self._moving = 0
+        """Branches that have heard how a step or a wait ended, or are about to."""
+        self.moves = 0
+        """How often a branch could go on."""
         self._paused: dict[StepKey, Blocked] = {}
         self._failed_wait: ClaimedStep | None = None
         self.suspended: Parked | Snoozed | None = None
@@ -204,13 +224,29 @@ class JobSteps:
         """Its handler no longer waits for it."""
         self._paused.pop(step, None)
 
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """A branch that goes on as soon as this is done."""
+        self._moving += 1
+        try:
+            yield
+        finally:
+            self._moving -= 1
+            self.moves += 1
+
     @property
     def can_go_on(self) -> bool:
-        return bool(self.active.difference(*(one.outer for one in self._paused.values())))
+        return self._moving > 0 or bool(self.active.difference(*(one.outer for one in self._paused.values())))
+
+    def has_slept(self, step: StepKey) -> bool:
+        """Whether the time of a sleep has come before the job was set aside."""
+        blocked = self._paused[step]
+        delay_ms = blocked.pause.delay_ms
+        return blocked.pause.kind == "sleep" and delay_ms is not None and blocked.passed_ms() >= delay_ms
 
     def suspend(self) -> None:
         """No branch can go on: the attempt is over. Steps in which a wait was reached begin anew."""
-        self.suspended = set_aside([one.pause for one in self._paused.values()])
+        self.suspended = set_aside([one.rest() for one in self._paused.values()])
         for step in frozenset().union(*(one.outer for one in self._paused.values())):
             attempt = self._under_way.get(step)
             if attempt is not None:
@@ -266,7 +302,7 @@ class JobSteps:
         """Waits of a handler begin only if the attempt ends because of them."""
         last = tuple(self._last)
         if outcome is self.suspended:
-            last += tuple(one.wait for one in self._paused.values() if one.wait is not None)
+            last += tuple(wait for one in self._paused.values() if (wait := one.written()) is not None)
         if isinstance(outcome, Failed) and outcome.error_type in WAIT_ERRORS and self._failed_wait is not None:
             last += (told(self._failed_wait),)
         # Even if there is nothing to add: a job that has steps in the database is not settled as one without.

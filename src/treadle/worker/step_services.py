@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.worker")
 
+# How often a branch that waits looks whether others still go on, and how many turns of the loop they have to begin.
+LOOK_EVERY_S = 0.01
+TURNS = 3
+
 
 class StepServices:
     def __init__(self, store: Store, writer: StepWriter) -> None:
@@ -41,7 +45,8 @@ class StepServices:
         self._check(call)
         found = steps.begin(step)
         if found is not None and found.state in DONE:
-            return Known(True, await self._result(call.attempt, steps, step, found), 0)
+            with steps.moving():
+                return Known(True, await self._result(call.attempt, steps, step, found), 0)
         tries = tries_before(found.state, found.attempt) if found else 0
         steps.started(step, tries + 1)
         steps.active.add(step)
@@ -96,7 +101,8 @@ class StepServices:
                 await self._writer.write(attempt, steps.checkpoint([write]))
             steps.note(write)
         finally:
-            steps.active.discard(step)
+            with steps.moving():
+                steps.active.discard(step)
             if inner is not None:
                 attempt.close(inner)
 
@@ -105,25 +111,29 @@ class StepServices:
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         self._check(call)
         if wait.retries:
-            return await self._block(steps, step, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
+            return await self._block(call, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
         if wait.refused is not None:
-            return await self._waits_again(call, steps, wait, step)
+            return await self._waits_again(call, wait, step)
         found = steps.begin(step)
         if found is not None and found.state is StepState.COMPLETED:
-            return Waited("done", await self._result(call.attempt, steps, step, found))
+            with steps.moving():
+                return Waited("done", await self._result(call.attempt, steps, step, found))
         if found is not None and found.state is StepState.FAILED and found.error_type is not None:
             return _failed(steps, found)
         reply = steps.early_answer(step)
         left_ms = found.left_ms if found and found.state is StepState.WAITING else wait.timeout_ms
         over = found is not None and found.state is StepState.WAITING and left_ms is not None and left_ms <= 0
         if reply is None and not over:
-            return await self._goes_on(steps, wait, step, found, left_ms)
-        return await self._ends(call, steps, wait, step, reply)
+            return await self._goes_on(call, wait, found, left_ms)
+        return await self._ends(call, wait, reply)
 
-    async def _ends(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey, reply: Reply | None) -> Waited:
+    async def _ends(self, call: Call, wait: Wait, reply: Reply | None) -> Waited:
         """It has its answer, or its time is over."""
+        steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         found = steps.get(step)
         write = StepWrite(*step, StepState.COMPLETED, steps.place(*step), max(found.attempt if found else 0, 1))
+        if found is None:
+            write = write._replace(started_ago_ms=steps.started_ago_ms(step))
         if reply is not None:
             end = answered(reply)
             write = write._replace(state=end.state, result=end.result, error=end.error, error_type=end.error_type)
@@ -132,7 +142,8 @@ class StepServices:
             error = not_answered(shown_step(*step))
             write = write._replace(state=StepState.FAILED, error=error, error_type=WaitTimeout.__name__)
         consumed = [step] if reply is not None else []
-        await self._writer.write(call.attempt, steps.checkpoint([write], consumed))
+        with steps.moving():
+            await self._writer.write(call.attempt, steps.checkpoint([write], consumed))
         steps.note(write)
         if write.state is StepState.COMPLETED:
             return Waited("done", write.result)
@@ -140,40 +151,38 @@ class StepServices:
         assert known
         return _failed(steps, known)
 
-    async def _waits_again(self, call: Call, steps: JobSteps, wait: Wait, step: StepKey) -> Waited:
+    async def _waits_again(self, call: Call, wait: Wait, step: StepKey) -> Waited:
         """An answer that came before its schema was known, and does not fit it, is dropped."""
         shown, job = shown_step(*step), call.job
         log.warning("job %s: the answer to step %s was dropped: %s", job.id, shown, wait.refused, extra=facts_of(job))
-        return await self._goes_on(steps, wait, step, None, wait.timeout_ms)
+        return await self._goes_on(call, wait, None, wait.timeout_ms)
 
-    async def _goes_on(
-        self, steps: JobSteps, wait: Wait, step: StepKey, found: ClaimedStep | None, left_ms: int | None
-    ) -> Waited:
+    async def _goes_on(self, call: Call, wait: Wait, found: ClaimedStep | None, left_ms: int | None) -> Waited:
+        step = StepKey(wait.name, wait.key)
         pause = Pause("sleep" if wait.sleeps else "answer", shown_step(*step), left_ms)
         if found is not None and found.state is StepState.WAITING:
-            return await self._block(steps, step, wait, pause)
+            return await self._block(call, wait, pause)
         write = StepWrite(
             *step,
             StepState.WAITING,
-            steps.place(*step),
+            steps_of(call.attempt).place(*step),
             (found.attempt if found else 0) + 1,
-            started_ago_ms=0,
             until_ms=wait.timeout_ms,
             schema=wait.schema,
         )
-        return await self._block(steps, step, wait, pause, write)
+        return await self._block(call, wait, pause, write)
 
-    async def _block(
-        self, steps: JobSteps, step: StepKey, wait: Wait, pause: Pause, write: StepWrite | None = None
-    ) -> Waited:
+    async def _block(self, call: Call, wait: Wait, pause: Pause, write: StepWrite | None = None) -> Waited:
         """Other branches of the handler go on; the job is set aside when none is left that could."""
-        steps.block(step, Blocked(pause, frozenset(StepKey(*outer) for outer in wait.inside), write))
+        steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
+        outer = frozenset(StepKey(*one) for one in wait.inside)
+        steps.block(step, Blocked(pause, outer, write, time.monotonic()))
         try:
-            for _ in range(3):
-                await asyncio.sleep(0)
-            while steps.can_go_on:
-                await asyncio.sleep(0.01)
-                await asyncio.sleep(0)
+            while not await _is_stuck(steps):
+                await asyncio.sleep(LOOK_EVERY_S)
+                if steps.has_slept(step):
+                    steps.unblock(step)
+                    return await self._ends(call, wait, None)
         except BaseException:
             steps.unblock(step)
             raise
@@ -186,6 +195,17 @@ class StepServices:
         interrupt = call.attempt.interrupt
         if interrupt is not None and interrupt.cause is Cause.CANCEL:
             raise JobCancelled(interrupt.reason)
+
+
+async def _is_stuck(steps: JobSteps) -> bool:
+    """Whether no branch can go on. One that has just heard how its step or wait ended has time to do something."""
+    while not steps.can_go_on:
+        seen = steps.moves
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        if not steps.can_go_on and steps.moves == seen:
+            return True
+    return False
 
 
 def _write_of(record: StepRecord, steps: JobSteps, step: StepKey) -> StepWrite:

@@ -323,6 +323,32 @@ class WaitContract(ContractPart):
         assert await bench.history(id) == ["waiting", "step:completed"]
         assert (await bench.claim_one()).id == id
 
+    async def test_an_answer_to_a_wait_while_its_job_runs_is_found_when_it_parks_again(self, bench: Workbench) -> None:
+        """Another wait of the job was over first, and its worker has read this one as unanswered."""
+        id = await waiting(bench)
+        await bench.pass_time(HOUR + MINUTE)
+        assert await bench.promoted()
+        job = await bench.claim_one()
+        assert await answered(bench, id, result='"ok"') is None
+        assert error_of(await answered(bench, id, result='"late"')) is StepEnded
+        assert await park(bench, job)
+        seen = await bench.job(id)
+        assert (seen.status, states(seen)["approve"], seen.steps[1]["result"]) == (Status.PENDING, "completed", "ok")
+        assert error_of(await answered(bench, id)) is StepEnded
+        assert (await bench.claim_one()).id == id
+
+    async def test_an_answer_to_a_wait_survives_the_attempt_that_did_not_see_it(self, bench: Workbench) -> None:
+        id = await waiting(bench)
+        await bench.pass_time(HOUR + MINUTE)
+        assert await bench.promoted()
+        job = await bench.claim_one()
+        assert await answered(bench, id, result='"ok"') is None
+        await bench.settle(job, Released("the worker stopped"))
+        assert error_of(await answered(bench, id, result='"late"')) is StepEnded
+        again = await bench.claim_one()
+        found = (await bench.store.claimed_steps([again.n]))[again.n]
+        assert found.answers == (EarlyAnswer("approve", "", '"ok"', None),)
+
     async def test_a_signal_races_the_park(self, bench: Workbench) -> None:
         """Before, during or after parking: it is received once, and the job goes on."""
         other = await bench.another()

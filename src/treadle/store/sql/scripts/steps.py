@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 from treadle.model import events
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
-from treadle.policy.flow import AnswerFacts, Reply, answered, interrupted, refuse_answer, restarts_clock, step_ended
+from treadle.policy.flow import (
+    AnswerFacts,
+    Reply,
+    answered,
+    ends_wait,
+    interrupted,
+    refuse_answer,
+    restarts_clock,
+    step_ended,
+)
 from treadle.policy.history import end_of, step_metadata
 from treadle.policy.lifecycle import Answered, RowState, WaitOver, decide
 from treadle.store.sql.rows import STEPS
@@ -242,14 +251,15 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     refused = refuse_answer(one.id, one.step, one.key, known)
     if refused is not None:
         return refused, 0
-    if found is not None and found.state is StepState.WAITING:
-        write = StepWrite(one.step, one.key, StepState.WAITING, found.place, found.attempt)
-        yield from _end_wait(job.n, write, Reply(one.result, one.error), one.answered_by, now)
-        return None, (yield from wake({job.n}, Answered()))
     row = {"n": job.n, "name": one.step, "key": one.key, "created_at": now}
     kept = yield "add_answers", [row | {"answered_by": one.answered_by, "error": one.error, "result": one.result}]
     if not kept:
         return step_ended(one.step, one.key), 0
+    if found is not None and ends_wait(found.state, place == "running"):
+        write = StepWrite(one.step, one.key, StepState.WAITING, found.place, found.attempt)
+        yield from _end_wait(job.n, write, Reply(one.result, one.error), one.answered_by, now)
+        yield from use_answers([(job.n, StepKey(one.step, one.key))])
+        return None, (yield from wake({job.n}, Answered()))
     yield "flag_steps", numbers([job.n])
     yield "flag_ready", numbers([job.n])
     return None, 0
