@@ -32,6 +32,7 @@ UNCOUNTED = [
     HERE / "contract/test_postgres_pgbouncer.py",
     HERE / "contract/test_races.py",
     HERE / "contract/test_rule_agreement.py",
+    HERE / "dashboard/test_bulk_many.py",
     HERE / "http/test_fuzz.py",
     HERE / "unit/rules/test_pocketbase.py",
 ]

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def until_blocking(
-    condition: Callable[[], T], seconds: float = 60.0, explain: Callable[[], str] = lambda: "", every: float = 0.01
+    condition: Callable[[], T], seconds: float = 120.0, explain: Callable[[], str] = lambda: "", every: float = 0.01
 ) -> T:
     """`until` for threads, processes and tests without an event loop."""
     deadline = time.monotonic() + seconds
@@ -89,7 +89,7 @@ async def certainly(call: Callable[..., Awaitable[T]], *values: Any, **options: 
             await asyncio.sleep(0.02)
 
 
-async def job_where(queue: Queue, job: Job, holds: Callable[[Job], bool], seconds: float = 60.0) -> Job:
+async def job_where(queue: Queue, job: Job, holds: Callable[[Job], bool], seconds: float = 120.0) -> Job:
     """The job once this holds of it."""
 
     async def look() -> Job | None:
@@ -100,11 +100,11 @@ async def job_where(queue: Queue, job: Job, holds: Callable[[Job], bool], second
     return found
 
 
-async def ended(queue: Queue, job: Job, seconds: float = 60.0) -> Job:
+async def ended(queue: Queue, job: Job, seconds: float = 120.0) -> Job:
     return await job_where(queue, job, lambda now: now.ended, seconds)
 
 
-async def in_status(queue: Queue, job: Job, status: str, seconds: float = 60.0) -> Job:
+async def in_status(queue: Queue, job: Job, status: str, seconds: float = 120.0) -> Job:
     return await job_where(queue, job, lambda now: now.status == status, seconds)
 
 

@@ -140,7 +140,7 @@ async def test_a_claim_that_is_under_way_does_not_hold_up_another(postgres_url: 
         slow = await asyncpg.connect(postgres_url)
         async with slow.transaction():
             await slow.execute("SELECT n FROM treadle.ready ORDER BY lane, run_at, n LIMIT 3 FOR UPDATE")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await claim(queue, "mail") == jobs[3:]
         await slow.close()
         assert await claim(queue, "mail") == jobs[:3]

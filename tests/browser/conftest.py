@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 from tests.browser.person import Person
 from tests.browser.site import Site, site
@@ -15,11 +15,14 @@ from tests.dashboard.conftest import people_file, people_template, postgres_url,
 
 __all__ = ["people_file", "people_template", "postgres_url", "sqlite_url"]
 
+# Time only runs out when something is wrong, so the limit is generous.
+PATIENCE_MS = 30_000
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as found:
         yield found
 
@@ -48,7 +51,7 @@ def served(url: str) -> Iterator[Site]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield context.new_page()
     context.close()
 

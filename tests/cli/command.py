@@ -22,7 +22,7 @@ from tests.cli.forks import forks
 # Makes the terminal the one of its session, so that a typed Ctrl-C is a signal, and goes on as the command.
 _IN_FRONT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 TREADLE = str(Path(sys.executable).with_name("treadle"))
-SECONDS = 60
+SECONDS = 120
 
 
 @dataclass(frozen=True)

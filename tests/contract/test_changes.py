@@ -16,8 +16,8 @@ from treadle.store.sql import scripts
 from treadle.store.sql.scripts import Script
 from treadle.store.sql.scripts.steer import cancel
 from treadle.testing import contract
-from treadle.testing.contract.changes import Watched, Watcher, id_of, names
-from treadle.testing.workbench import Workbench, eventually, new_job
+from treadle.testing.contract.watching import Watched, Watcher, id_of, names
+from treadle.testing.workbench import Workbench, eventually, new_job, settlement
 
 
 class TestChanges(contract.ChangesContract): ...
@@ -271,7 +271,7 @@ class TestOpenTransactions(Watched):
         job = await bench.claim_one()
         slow = connection.transaction()
         await slow.start()
-        ending = contract.changes.settlement(job, Failed("Boom", "Boom"))
+        ending = settlement(job, Failed("Boom", "Boom"))
         await finish(bench.store, connection, scripts.settle([ending]))
         await bench.make("cancelled", topic="other")
         assert await watcher.news() == ["enqueued", "enqueued", "cancelled"]

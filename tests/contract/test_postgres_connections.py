@@ -21,7 +21,7 @@ from treadle.store.postgres.store import TRIES, PostgresStore
 from treadle.store.values import Claimed, Inserted, NewJob, Wants
 from treadle.store.views import Listing
 from treadle.testing.contract import ContractPart
-from treadle.testing.contract.races import FULL
+from treadle.testing.contract.racing import FULL
 from treadle.testing.workbench import DAY, LEASES_ONLY, Workbench, eventually, new_job, settlement
 
 INSERT = running("INSERT INTO treadle.jobs")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.relational import RelationalDatabase
-from treadle.store.postgres import store
+from treadle.store.postgres import lane_marks
 from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.store import PostgresStore
 from treadle.store.sql import scripts
@@ -41,7 +41,7 @@ class TestMarks(ContractPart):
     async def test_a_look_from_the_head_is_the_rarer_the_longer_it_takes(
         self, bench: Workbench, from_head: list[bool], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(store, "MARK_SECONDS", 0.01)
+        monkeypatch.setattr(lane_marks, "MARK_SECONDS", 0.01)
         await bench.enqueue(101)
         lease = await bench.lease()
         for _ in range(100):
@@ -52,8 +52,8 @@ class TestMarks(ContractPart):
     async def test_what_others_put_in_front_of_the_mark_is_found_at_the_next_look(
         self, bench: Workbench, from_head: list[bool], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(store, "MARK_SECONDS", 0.01)
-        monkeypatch.setattr(store, "LOOK_SHARE", 0)
+        monkeypatch.setattr(lane_marks, "MARK_SECONDS", 0.01)
+        monkeypatch.setattr(lane_marks, "LOOK_SHARE", 0)
         await bench.enqueue(100)
         lease = await bench.lease()
         await bench.store.claim(lease, Wants(["mail"], [], 1, 1))
@@ -72,29 +72,29 @@ class TestMarks(ContractPart):
     ) -> None:
         mine = bench.store
         assert isinstance(mine, PostgresStore)
-        monkeypatch.setattr(store, "SLOW_LOOK_S", 3600.0)
+        monkeypatch.setattr(lane_marks, "SLOW_LOOK_S", 3600.0)
         await bench.enqueue(10)
         lease = await bench.lease()
         for _ in range(8):
             await mine.claim(lease, Wants(["mail"], [], 1, 1))
-            assert mine._marks == {}
+            assert mine._marks.places == {}
 
     async def test_a_more_urgent_job_from_anywhere_drops_the_marks(
         self, bench: Workbench, from_head: list[bool], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(store, "MARK_SECONDS", 3600.0)
+        monkeypatch.setattr(lane_marks, "MARK_SECONDS", 3600.0)
         mine = bench.store
         assert isinstance(mine, PostgresStore)
         mine.subscribe(lambda _: None)
         await eventually(lambda: mine.notifier.listening)
         await bench.enqueue(100)
         lease = await bench.lease()
-        for _ in range(store.SLOW_LOOKS):
+        for _ in range(lane_marks.SLOW_LOOKS):
             await mine.claim(lease, Wants(["mail"], [], 1, 1))
-        assert mine._marks
+        assert mine._marks.places
         other = await bench.another()
         await other.insert([urgent := new_job(priority=75)])
-        await eventually(lambda: not mine._marks)
+        await eventually(lambda: not mine._marks.places)
         (job,) = (await mine.claim(lease, Wants(["mail"], [], 1, 1))).jobs
         assert job.id == urgent.id
 

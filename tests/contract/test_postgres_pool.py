@@ -79,7 +79,7 @@ async def test_a_statement_that_was_given_up_does_not_spoil_the_connection(pool:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), pool.connection() as connection:
             await connection.execute("SELECT pg_sleep(30)")
-    async with asyncio.timeout(10), pool.connection() as connection:
+    async with asyncio.timeout(60), pool.connection() as connection:
         assert await connection.fetchval("SELECT 1") == 1
 
 
@@ -221,7 +221,7 @@ async def test_a_connection_that_its_caller_did_not_wait_for_serves_the_next(pos
             async with asyncio.timeout(0.01):
                 await pool.take()
     go.set()
-    async with asyncio.timeout(10), pool.connection() as one, pool.connection() as two:
+    async with asyncio.timeout(60), pool.connection() as one, pool.connection() as two:
         assert {one, two} == set(opened)
     await pool.close()
 

@@ -66,7 +66,7 @@ class TestVacuum(ContractPart):
             await mine.vacuum()  # as soon as the server's statistics tell of the dead rows
             return pages_to_the_head(database.url) <= FEW_PAGES
 
-        await until(cheap, 20)
+        await until(cheap, 60)
 
     async def test_a_vacuum_rests_much_longer_than_it_takes(
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch

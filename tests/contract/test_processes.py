@@ -11,7 +11,7 @@ from treadle.model.errors import InvalidInput
 from treadle.model.status import Status
 from treadle.store.views import Listing
 from treadle.testing.contract import ContractPart
-from treadle.testing.contract.races import FULL
+from treadle.testing.contract.racing import FULL
 from treadle.testing.workbench import Workbench, new_job
 
 

@@ -246,9 +246,10 @@ class TestTurns(SqlitePart):
         await writing
 
     async def test_a_group_that_is_taken_apart_is_told_together(
-        self, bench: Workbench, limit: None, monkeypatch: pytest.MonkeyPatch
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One fails, so each gets a separate transaction; but then another process has the lock."""
+        monkeypatch.setattr(lock, "LIMIT_SECONDS", 1.0)
         engine = self.store(bench).engine
         release = WriteLock.release
         with ExitStack() as stack:
@@ -267,7 +268,7 @@ class TestTurns(SqlitePart):
                 go.set()
                 started = time.monotonic()
                 answers = await asyncio.gather(*asked, return_exceptions=True)
-                assert time.monotonic() - started < 2
+                assert time.monotonic() - started < 5, "10 s one after the other"
                 assert [type(answer) for answer in answers] == [StoreUnavailable] * 10
 
     async def test_closing_does_not_wait_for_ever(self, database: RelationalDatabase, limit: None) -> None:
@@ -276,7 +277,7 @@ class TestTurns(SqlitePart):
         with self.taken(bench):
             writing = asyncio.create_task(bench.enqueue(1))
             await give_way()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await bench.close()
             with pytest.raises(StoreUnavailable):
                 await writing
@@ -300,7 +301,7 @@ class TestTurns(SqlitePart):
         try:
             parent.kill()
             parent.wait()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await bench.enqueue(1)
             assert psutil.pid_exists(child)
         finally:
@@ -498,7 +499,7 @@ class TestErrors(SqlitePart):
         await eventually(lambda: not shaky.failures)
         assert not heard.is_set()
         self.commit_elsewhere(bench)
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(heard.wait(), 60)
 
     async def test_the_watch_leaves_our_own_commits_out(
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
@@ -696,7 +697,7 @@ class TestFork(SqlitePart):
         go.set()
         child, reading = await forking
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await asyncio.to_thread(os.read, reading, 100) == b"began "
                 assert await asyncio.to_thread(os.read, reading, 100) == b"written"
         finally:
@@ -717,7 +718,7 @@ class TestFork(SqlitePart):
         go.set()
         await busy
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await asyncio.to_thread(os.read, reading, 100) == b"began "
                 other = await bench.another()
                 for store in (bench.store, other) * 20:

@@ -201,12 +201,12 @@ async def test_jobs_are_rescheduled_together(visitor: Visitor) -> None:
     assert "Rescheduled 1,200 jobs: topic:mail 1,200 changed" in await audited(visitor)
 
 
-async def finished(visitor: Visitor, path: str) -> None:
+async def finished(visitor: Visitor, path: str, seconds: float = 120) -> None:
 
     async def done() -> bool:
         return "under way" not in await visitor.text(path)
 
-    await eventually(done)
+    await eventually(done, seconds, every=0.05)
 
 
 async def test_delete_and_more_than_a_thousand_want_the_number_typed(visitor: Visitor) -> None:

@@ -250,3 +250,6 @@ async def test_it_is_served_under_a_prefix_too(sqlite_url: str) -> None:
             style = re.search(r'href="(/queue/_/static/[^"]+\.css)"', page.text)
             assert style
             assert (await client.get(style[1])).headers["cache-control"].startswith("public")
+            job = await queue.enqueue("mail", {})
+            as_code = (await client.get(f"/queue/_/jobs/{job.id}")).text
+            assert "http://queue.test/queue/api/jobs/enqueue" in as_code

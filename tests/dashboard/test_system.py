@@ -1,7 +1,10 @@
 """The forms of the system page, as a browser without JavaScript sends them, and what the audit log says."""
 
+import csv
 import html
+import io
 import re
+from datetime import datetime
 
 import pytest
 
@@ -280,3 +283,91 @@ async def test_a_rule_without_a_scope_is_warned_about_at_its_field(visitor: Visi
     assert warned in words(draft.text)
     draft = await visitor.post("/_/system/access", enqueue_rule="scopeId = @request.auth.id", **rules, **{"try": "1"})
     assert warned not in words(draft.text)
+
+
+async def test_a_trial_says_which_comparison_decides(visitor: Visitor) -> None:
+    job = await visitor.queue.enqueue("mail", {}, scope="account", scope_id="acc_2201")
+    ann = await visitor.accounts.get("users", "ann@example.com")
+    draft = {"enqueue_rule": "", "manage_rule": "@request.auth.id != '' && scopeId = @request.auth.id"}
+    draft |= {"http_enabled": "1", "allowed_topics": "", "as": "ann@example.com", "may": "manage", "try": "1"}
+    answer = await visitor.post("/_/system/access", **draft, on=job.id)
+    text = words(answer.text)
+    assert "Refused, 404. ann@example.com may not see and manage this mail" in text
+    assert f"True: @request.auth.id != '' @request.auth.id is {ann.id}" in text
+    assert f"False: scopeId = @request.auth.id scopeId is acc_2201, @request.auth.id is {ann.id}" in text
+    text = words((await visitor.post("/_/system/access", **draft, on="")).text)
+    assert f"Open: scopeId = @request.auth.id @request.auth.id is {ann.id}; it depends on the job" in text
+    for rule in ("", "true"):
+        text = words((await visitor.post("/_/system/access", **{**draft, "manage_rule": rule}, on=job.id)).text)
+        assert "Today the answer is" in text
+        assert "True:" not in text
+
+
+async def test_the_audit_log_is_exported_as_csv(visitor: Visitor) -> None:
+    log = AuditLog(visitor.queue)
+    assert "audit.csv" not in (await visitor.get("/_/system")).text, "there is nothing to export"
+    await log.add(Actor("ann@example.com"), "cancel", "job-1", reason='wrong, "bucket"')
+    await log.add(Actor("ci", "api_key"), "requeue", filter="topic:mail", changed=118, skipped=6)
+    await log.add(Actor("ann@example.com"), "cancel", "job-2", reason="=HYPERLINK(1)")
+    link = re.search(r'href="([^"]+)" download', (await visitor.get("/_/system?audit=ann")).text)
+    assert link
+    answer = await visitor.get(html.unescape(link[1]))
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert re.fullmatch(
+        r'attachment; filename="treadle-audit-\d{4}-\d\d-\d\d\.csv"', answer.headers["content-disposition"]
+    )
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(row["who"], row["target"], row["reason"]) for row in rows] == [
+        ("ann@example.com", "job-2", "'=HYPERLINK(1)"),
+        ("ann@example.com", "job-1", 'wrong, "bucket"'),
+    ], "newest first, as searched, and no cell is a formula"
+    everything = list(csv.DictReader(io.StringIO((await visitor.get("/_/system/audit.csv")).text)))
+    assert [row["changed"] for row in everything] == ["", "118", ""]
+    assert datetime.fromisoformat(everything[0]["at"]).tzinfo is not None
+
+
+async def test_a_superuser_is_invited_and_seen(visitor: Visitor) -> None:
+    assert f"{ROOT} " in await visitor.text("/_/system")
+    made = await visitor.confirm("/_/system/invite")
+    link = re.search(r'<span class="secret"><span>([^<]+)<', made.text)
+    assert link
+    address, _, token = html.unescape(link[1]).partition("#token=")
+    assert address == "http://queue.test/_/invitation"
+    assert token not in (await visitor.get("/_/system")).text, "it is shown once"
+    ada = {"token": token, "email": "ada@example.com", "password": PASSWORD, "passwordConfirm": PASSWORD}
+    visitor.client.cookies.clear()
+    assert "Become a superuser" in await visitor.text("/_/invitation")
+    refused = await visitor.post("/_/invitation", **{**ada, "passwordConfirm": "something else"})
+    assert (refused.status_code, "The two are not the same" in refused.text) == (400, True)
+    refused = await visitor.post("/_/invitation", **{**ada, "email": ROOT})
+    assert (refused.status_code, f"{ROOT} belongs to another account." in words(refused.text)) == (400, True)
+    answer = await visitor.post("/_/invitation", **ada)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/_/")
+    text = await visitor.text("/_/system")
+    assert "Made a link that invites a superuser" in text
+    assert "Became a superuser by an invitation" in text
+    ada_row = re.search(r"ada@example\.com\s.*?now, this browser", text)
+    assert ada_row
+    seen = await visitor.accounts.last_seen.all()
+    assert set(seen) == {one.id for one in await visitor.accounts.list("_superusers")}, "both have signed in"
+    visitor.client.cookies.clear()
+    again = await visitor.post("/_/invitation", **{**ada, "email": "eve@example.com"})
+    assert (again.status_code, "used already" in again.text) == (403, True)
+
+
+async def test_a_foreign_site_can_not_accept_an_invitation(sqlite_visitor: Visitor) -> None:
+    token = await sqlite_visitor.accounts.invite()
+    ada = {"token": token, "email": "ada@example.com", "password": PASSWORD, "passwordConfirm": PASSWORD}
+    answer = await sqlite_visitor.post("/_/invitation", headers={"Origin": "https://evil.example"}, **ada)
+    assert answer.status_code == 403
+    assert len(await sqlite_visitor.accounts.list("_superusers")) == 1
+
+
+async def test_the_navigation_counts_schedules(visitor: Visitor) -> None:
+    def counted(page: str) -> list[str]:
+        return re.findall(r"<span>Schedules</span><span class=\"nav-count\">([^<]+)<", page)
+
+    assert counted((await visitor.get("/_/")).text) == []
+    for number in range(3):
+        await visitor.queue.schedules.create("mail", id=f"plan-{number}", cron="0 9 * * *")
+    assert counted((await visitor.get("/_/")).text) == ["3"]

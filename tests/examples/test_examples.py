@@ -99,7 +99,7 @@ def test_an_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert done.returncode == 0, done.stderr

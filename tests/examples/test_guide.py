@@ -87,7 +87,7 @@ def test_the_guides_tests_pass_in_a_project(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert "6 passed" in done.stdout, done.stdout + done.stderr

@@ -23,7 +23,7 @@ async def test_the_page_on_hooks_works_from_top_to_bottom(tmp_path: Path, monkey
             await outcome
     worker = Worker(names["queue"])
     working = asyncio.create_task(worker.run())
-    assert await names["job"].result("15s") == "Hello, ada!"
+    assert await names["job"].result("60s") == "Hello, ada!"
     await until(lambda: len(names["messages"]) == 2)
     assert names["pools"] == ["pool"]
     worker.stop()

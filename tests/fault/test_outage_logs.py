@@ -47,6 +47,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def told_again(caplog: pytest.LogCaptureFixture) -> bool:
+    return any(" s now; waiting: " in line for line in lines(caplog))
+
+
 async def assert_told_once(caplog: pytest.LogCaptureFixture, begins: str, since: float) -> None:
     await until(lambda: "the store is back" in caplog.text, 30)
     most = time.monotonic() - since  # a server takes its time to stop and to start
@@ -70,6 +74,7 @@ async def test_postgres_away(
             since = time.monotonic()
             await asyncio.to_thread(own_postgres.stop)
             await asyncio.sleep(OUTAGE_S)  # how long it is away
+            await until(lambda: told_again(caplog))
             await asyncio.to_thread(own_postgres.start)
             where = f"PostgreSQL at 127.0.0.1:{own_postgres.port}/{name}"
             await assert_told_once(caplog, f"{where} can't be used just now", since)
@@ -87,5 +92,6 @@ async def test_sqlite_locked(
             other.execute("BEGIN IMMEDIATE")
             since = time.monotonic()
             await asyncio.sleep(OUTAGE_S)  # how long it is away
+            await until(lambda: told_again(caplog))
             other.execute("ROLLBACK")
         await assert_told_once(caplog, f"{path} can't be used just now: database is locked", since)

@@ -65,7 +65,7 @@ async def test_a_fork_that_outlives_its_killed_parent_keeps_nothing_of_it(crew: 
                 await until(partial(told, crew, "forked", number), 60, crew.tails)
                 hand.kill()
                 await until(partial(ended, hand))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await queue.enqueue("quick")
             crew.hire(lease="20s")
             await until(lambda: nothing_live(queue), 60, crew.tails)
@@ -89,7 +89,7 @@ async def test_a_process_stopped_inside_a_write_costs_the_others_an_error_in_tim
                 await until(partial(told, crew, "holding", number), 60, crew.tails)
                 await holder.freeze()
                 for _ in range(3):
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(60):
                         with pytest.raises(StoreUnavailable, match="write lock"):
                             await queue.enqueue("quick")
                 go_on.touch()

@@ -103,7 +103,7 @@ async def test_a_lock_held_longer_than_any_wait_is_reported_and_retried(
             await until(lambda: worker.metrics.store_errors >= 2)
             other.execute("ROLLBACK")
         for job in jobs:
-            await job.result("20s")
+            await job.result("60s")
         assert sorted(ran) == [0, 1, 2, 3]
         worker.stop()
         await working

@@ -18,7 +18,7 @@ from treadle import Queue
 from treadle.http import create_app
 from treadle.insights.feed import Feed
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class LiveServer:

@@ -335,7 +335,9 @@ async def test_a_running_job_is_not_deleted_and_a_completed_one_only_with_force(
     assert failure(refused) == (409, "wrong_state")
     assert refused.json()["data"]["status"] == "processing"
     await api.hands.complete(claimed)
-    assert failure(await api.delete(f"/api/jobs/{job.id}")) == (409, "wrong_state")
+    refused = await api.delete(f"/api/jobs/{job.id}")
+    assert failure(refused) == (409, "wrong_state")
+    assert "only with force, which over HTTP is for superusers" in refused.json()["message"]
     key = await api.key("manage")
     assert failure(await api.delete(f"/api/jobs/{job.id}?force=true", as_=key)) == (403, "forbidden")
     waiting = await api.enqueue()

@@ -591,7 +591,7 @@ async def test_a_server_that_is_told_to_stop_ends_its_streams_and_goes(sqlite_qu
             assert await first.rest() == []
         with contextlib.suppress(httpx.RemoteProtocolError):
             assert await second.rest() == []
-        await asyncio.wait_for(process.wait(), 10)
+        await asyncio.wait_for(process.wait(), 60)
 
 
 def test_a_frame_is_what_the_library_writes() -> None:

@@ -230,7 +230,7 @@ async def test_a_claim_waits_for_a_job(api: Api) -> None:
     store: Any = api.queue.store
     await eventually(lambda: store.hub._waiting)
     made = await api.enqueue()
-    (job,) = await asyncio.wait_for(waiting, 20)
+    (job,) = await asyncio.wait_for(waiting, 60)
     assert job["id"] == made["id"]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.plans.test_sqlite_plans import QUERIES
 from tests.servers import PostgresServer
-from treadle.store.postgres.claim_statement import claim_statement
-from treadle.store.postgres.store import PostgresStore, _wanted
+from treadle.store.postgres.claim_statement import claim_statement, claim_values
+from treadle.store.postgres.store import PostgresStore
 from treadle.store.sqlite import hot
 from treadle.store.sqlite.store import SqliteStore
 from treadle.store.values import Wants
@@ -81,7 +81,7 @@ async def _postgres_rows(server: PostgresServer, template: str, kind: str, size:
                 transaction = connection.transaction()
                 await transaction.start()
                 before = await _rows_read(connection)  # by what this connection did before
-                topics, capabilities, types, *_ = wanted = _wanted(WANTS)
+                topics, capabilities, types, *_ = wanted = claim_values(WANTS)
                 lanes = len(topics) * len(capabilities) * len(types)
                 found = await connection.fetchrow(claim_statement(lanes), lease, *wanted, *[[]] * 4)
                 read = await _rows_read(connection) - before

@@ -193,7 +193,7 @@ async def test_replace_reaches_a_running_handler_immediately(queue: Queue, monke
     first = await queue.enqueue("sync", {"n": 1})
     await eventually(lambda: started == [1])
     second = await queue.enqueue("sync", {"n": 2})
-    assert await second.result(timeout="20s") == 2
+    assert await second.result(timeout="60s") == 2
     assert await status(queue, first) is Status.CANCELLED
     worker.stop()
     await running

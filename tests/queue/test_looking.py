@@ -492,7 +492,7 @@ async def test_a_result_is_what_the_handler_returned(queue: Queue, hands: Hands,
 
 async def test_a_result_is_waited_for(queue: Queue, hands: Hands) -> None:
     job = await queue.enqueue("mail")
-    waiting = asyncio.create_task(job.result(timeout="20s"))
+    waiting = asyncio.create_task(job.result(timeout="60s"))
     await give_way()
     await hands.do(job, {"sent": 1})
     assert await waiting == {"sent": 1}
@@ -533,7 +533,7 @@ async def test_the_result_of_a_failed_job_is_an_error_that_says_why(queue: Queue
 
 async def test_the_result_of_a_cancelled_job_is_an_error(queue: Queue) -> None:
     job = await queue.enqueue("mail")
-    waiting = asyncio.create_task(job.result(timeout="20s"))
+    waiting = asyncio.create_task(job.result(timeout="60s"))
     await give_way()
     await job.cancel()
     with pytest.raises(JobFailed, match="is cancelled"):
@@ -556,7 +556,7 @@ async def test_a_result_has_the_type_that_the_handler_returns(queue: Queue, hand
 
 async def test_a_deleted_job_has_no_result(queue: Queue) -> None:
     job = await queue.enqueue("mail")
-    waiting = asyncio.create_task(job.result(timeout="20s"))
+    waiting = asyncio.create_task(job.result(timeout="60s"))
     await give_way()
     await queue.delete(job.id)
     with pytest.raises(JobNotFound):

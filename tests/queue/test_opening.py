@@ -295,7 +295,7 @@ def test_one_queue_in_several_threads_each_with_its_loop(url: str) -> None:
 async def test_a_job_made_in_another_thread_wakes_a_waiting_result_here(url: str) -> None:
     async with Queue(url) as queue:
         job = await queue.enqueue("mail")
-        waiting = asyncio.create_task(job.result(timeout="20s"))
+        waiting = asyncio.create_task(job.result(timeout="60s"))
 
         async def elsewhere() -> None:
             async with queue:

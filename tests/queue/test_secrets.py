@@ -161,7 +161,7 @@ async def test_a_failure_logs_none(queue: Queue, caplog: pytest.LogCaptureFixtur
     job = await queue.enqueue("pay", {**GIVEN, "fail": True})
     with caplog.at_level(logging.DEBUG):
         worker = Worker(queue, burst=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await worker.run()
     failed = await queue.get(job.id)
     assert failed.status == "failed"

@@ -155,7 +155,7 @@ def test_one_thread_waits_while_others_work(queue: Queue) -> None:
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(queue.sync.result, job.id, "20s")
         work_one(queue, 5)
-        assert waiting.result(timeout=20) == 5
+        assert waiting.result(timeout=60) == 5
 
 
 def test_the_context_manager_and_use_after_closing(url: str) -> None:
@@ -176,7 +176,7 @@ def test_a_thread_that_waits_when_the_queue_closes_is_told(queue: Queue) -> None
             pass
         queue.sync.close()
         with pytest.raises(StoreUnavailable, match="closed during the call"):
-            waiting.result(timeout=20)
+            waiting.result(timeout=60)
 
 
 def test_work_runs_a_worker_until_the_queue_is_closed(queue: Queue) -> None:
@@ -187,7 +187,7 @@ def test_work_runs_a_worker_until_the_queue_is_closed(queue: Queue) -> None:
         assert queue.sync.result(job.id, timeout="20s") == "sent"
         queue.sync.close()
         with pytest.raises(StoreUnavailable, match="closed during the call"):
-            working.result(timeout=20)
+            working.result(timeout=60)
     assert queue.sync.stats().processing == 0
 
 
@@ -225,7 +225,7 @@ def test_a_job_from_here_has_blocking_methods(queue: Queue) -> None:
     assert [event.type for event in job.events()] == ["job:enqueued", "job:cancelled"]
     assert job.requeue().status is Status.PENDING
     work_one(queue, {"sent": 1})
-    assert job.result("20s") == {"sent": 1}
+    assert job.result("60s") == {"sent": 1}
     job.delete(force=True)
     with pytest.raises(JobNotFound):
         job.refresh()
@@ -322,7 +322,7 @@ def test_while_others_write_an_enqueue_joins_their_commit(sqlite_url: str, monke
         with writer._in_use:
             waiting = threads.submit(queue.sync.enqueue, "mail")
             assert handed_over.wait(20)
-        assert waiting.result(timeout=20).status is Status.PENDING
+        assert waiting.result(timeout=60).status is Status.PENDING
     assert queue.sync.count() == 2
     queue.sync.close()
 
@@ -338,7 +338,7 @@ def test_an_open_transaction_elsewhere_is_waited_for(sqlite_url: str) -> None:
         assert queue.sync.count() == 1, "reads go on"
         connection.execute("COMMIT")
         connection.close()
-        assert len({one.result(timeout=20).id for one in waiting}) == 4
+        assert len({one.result(timeout=60).id for one in waiting}) == 4
     assert queue.sync.count() == 5
     queue.sync.close()
 
@@ -352,12 +352,12 @@ def test_a_worker_in_this_process_is_told_of_it(sqlite_url: str) -> None:
     queue.register("mail", lambda: "sent")
     with ThreadPoolExecutor(1) as threads:
         working = threads.submit(queue.sync.work, poll_interval="1h")
-        queue.sync.enqueue("mail").result("20s")
+        queue.sync.enqueue("mail").result("60s")
         for _ in range(3):
-            assert queue.sync.enqueue("mail").result("20s") == "sent"
+            assert queue.sync.enqueue("mail").result("60s") == "sent"
         queue.sync.close()
         with pytest.raises(StoreUnavailable):
-            working.result(timeout=20)
+            working.result(timeout=60)
 
 
 FORKED = """

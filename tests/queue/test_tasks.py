@@ -29,7 +29,7 @@ async def worker(queue: Queue) -> AsyncIterator[Worker]:
 async def result_of(worker: Worker, job: Job[ResultT]) -> ResultT:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.run())
-        found = await job.result("20s")
+        found = await job.result("60s")
         worker.stop()
     return found
 

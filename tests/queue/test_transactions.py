@@ -117,7 +117,7 @@ async def test_committed_it_wakes_a_worker_that_was_idle(way: Way, url: str, que
     async with transaction(way, url, queue) as begun:
         await begun.enqueue("waking")
         await begun.commit()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ran.wait()
     worker.stop()
     await running
@@ -131,7 +131,7 @@ def is_listening(queue: Queue) -> bool:
 async def worker_has_slept(queue: Queue) -> None:
     """One job through, so that the claim after it has found nothing and the worker waits for news."""
     job = await queue.enqueue("mail")
-    await job.result(timeout="20s")
+    await job.result(timeout="60s")
 
 
 async def test_rolled_back_nothing_is_left(way: Way, url: str, queue: Queue) -> None:
@@ -380,7 +380,7 @@ async def test_others_do_not_wait_for_a_transaction_that_used_a_topic_first(post
                 joined = await queue.enqueue("first_of_all", connection=connection)
             else:
                 joined = await asyncio.to_thread(queue.sync.enqueue, "first_of_all", connection=connection)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 beside = await queue.enqueue("first_of_all")
             connection.commit()
         queue.sync.close()

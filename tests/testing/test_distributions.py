@@ -82,7 +82,7 @@ def test_the_extra_and_the_wheel_have_one_version() -> None:
 def test_the_extra_is_installed_from_a_checkout_without_a_registry() -> None:
     words = ["install", "--dry-run", "--no-index", "--no-build-isolation", f"{ROOT}[contract]", str(CONTRACT)]
     done = subprocess.run(
-        [sys.executable, "-m", "pip", *words], capture_output=True, encoding="utf-8", timeout=100, check=False
+        [sys.executable, "-m", "pip", *words], capture_output=True, encoding="utf-8", timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     version = project(ROOT)["version"]
@@ -104,7 +104,7 @@ def test_a_store_is_tested_by_what_is_installed(
         env=uncounted | {"PYTHONPATH": f"{tmp_path / 'installed'}{os.pathsep}{ROOT}"},
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -80,7 +80,7 @@ async def test_a_worker_that_sleeps_is_woken_when_the_clock_moves(queue: Queue, 
     running = asyncio.create_task(worker.run())
     job = await queue.enqueue("mail", delay="1d")
     treadle_clock.advance("1d")
-    assert await job.result("20s") == "sent"
+    assert await job.result("60s") == "sent"
     worker.stop()
     await running
 

@@ -37,7 +37,7 @@ def test_the_fixtures_need_no_import(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -18,7 +18,7 @@ def mypy_errors(file: Path) -> set[int]:
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr
@@ -32,7 +32,7 @@ def pyright_errors(file: Path) -> set[int]:
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr

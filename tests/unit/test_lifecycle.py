@@ -132,7 +132,7 @@ def test_an_outcome_that_cannot_happen_is_refused_with_the_state(
     with pytest.raises(WrongState) as refusal:
         decide(State(status), outcome)
     assert refusal.value.data == {"status": status.value}
-    if not (status is COMPLETED and isinstance(outcome, Requeued)):
+    if not (status is COMPLETED and isinstance(outcome, Requeued | Deleted)):
         assert refusal.value.message == f"the job is {status.value}: {VERBS[type(outcome)]} is not possible"
 
 
@@ -183,6 +183,15 @@ def test_a_completed_job_says_how_it_can_be_requeued() -> None:
     with pytest.raises(WrongState) as refusal:
         decide(State(COMPLETED), Requeued())
     assert refusal.value.message == "the job is completed: requeue it with force to run it again"
+
+
+def test_a_completed_job_says_how_it_can_be_deleted() -> None:
+    with pytest.raises(WrongState) as refusal:
+        decide(State(COMPLETED), Deleted())
+    assert refusal.value.data == {"status": "completed"}
+    assert refusal.value.message == (
+        "the job is completed: it is deleted only with force, which over HTTP is for superusers"
+    )
 
 
 def test_a_refusal_names_state_and_action() -> None:

@@ -12,7 +12,7 @@ from treadle.worker import burst
 
 
 async def run(worker: Worker) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await worker.run()
 
 

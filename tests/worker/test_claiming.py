@@ -52,7 +52,7 @@ async def test_long_jobs_are_only_claimed_into_free_slots(queue: Queue, start: S
     jobs = await long.enqueue_many([{}] * 10)
     worker = await start(queue, slots=3)
     for _ in range(3):
-        await asyncio.wait_for(running.acquire(), 15)
+        await asyncio.wait_for(running.acquire(), 60)
     assert worker.metrics.claimed == 3
     assert [(await job.refresh()).status for job in jobs[3:]] == ["pending"] * 7
     let_go.set()
@@ -119,8 +119,8 @@ async def test_an_idle_worker_picks_up_a_new_job_immediately(queue: Queue, start
         return time.monotonic()
 
     await start(queue, poll_interval="60s")
-    await (await quick.enqueue()).result("15s")
-    await (await quick.enqueue()).result("15s")
+    await (await quick.enqueue()).result("60s")
+    await (await quick.enqueue()).result("60s")
 
 
 @pytest.mark.usefixtures("no_hints")
@@ -129,8 +129,8 @@ async def test_a_poll_finds_what_a_hint_missed(queue: Queue, start: Start) -> No
     async def quick() -> None: ...
 
     await start(queue, poll_interval="100ms")
-    await (await quick.enqueue()).result("15s")
-    await (await quick.enqueue()).result("15s")
+    await (await quick.enqueue()).result("60s")
+    await (await quick.enqueue()).result("60s")
 
 
 async def test_a_delayed_job_starts_when_it_is_due(queue: Queue, start: Start) -> None:
@@ -141,10 +141,10 @@ async def test_a_delayed_job_starts_when_it_is_due(queue: Queue, start: Start) -
         order.append(payload["delay"])
 
     await start(queue, poll_interval="60s")
-    await (await quick.enqueue({"delay": "none"})).result("15s")
+    await (await quick.enqueue({"delay": "none"})).result("60s")
     jobs = [await quick.options(delay=delay).enqueue({"delay": delay}) for delay in ("600ms", "300ms")]
     for job in jobs:
-        await job.result("15s")
+        await job.result("60s")
         started_at = (await job.refresh()).started_at
         assert started_at
         assert started_at >= job.run_at
@@ -160,7 +160,7 @@ async def test_a_job_past_its_deadline_expires_and_the_next_one_runs(queue: Queu
     fresh = await quick.enqueue()
     await until(lambda: _is_past(queue, stale))
     await start(queue, poll_interval="60s", maintenance=False)
-    assert await fresh.result("15s") == "ran"
+    assert await fresh.result("60s") == "ran"
     job = await ended(queue, stale)
     assert (job.status, job.attempt) == ("expired", 0)
 
@@ -183,7 +183,7 @@ async def test_a_claim_with_a_lost_answer_is_given_back_before_the_next(
     lost = ConnectionResetError("the answer was lost")
     failures = queue.faults.fail("claim", 2, lost, lose_answer=after_commit)
     await start(queue)
-    assert [await job.result("15s") for job in jobs] == [1] * 5
+    assert [await job.result("60s") for job in jobs] == [1] * 5
     assert failures.left == 0
 
 
@@ -202,9 +202,9 @@ async def test_jobs_in_hand_survive_the_giving_back_of_unknown_ones(queue: Fault
     queue.faults.fail("claim", times=1, lose_answer=True)
     queue.faults.after("release_unknown", lambda count: gave_back.set())
     second = await long.enqueue()
-    await asyncio.wait_for(gave_back.wait(), 15)
+    await asyncio.wait_for(gave_back.wait(), 60)
     let_go.set()
-    assert [await job.result("15s") for job in (first, second)] == [1, 1]
+    assert [await job.result("60s") for job in (first, second)] == [1, 1]
     assert worker.metrics.lease_losses == 0
 
 
@@ -218,7 +218,7 @@ async def test_an_error_while_claiming_does_not_end_the_worker(queue: FaultyQueu
         return "ran"
 
     await start(queue)
-    assert await (await quick.enqueue()).result("15s") == "ran"
+    assert await (await quick.enqueue()).result("60s") == "ran"
     assert all(failing.left == 0 for failing in failures)
 
 
@@ -228,7 +228,7 @@ async def test_a_claim_that_fails_while_the_worker_stops_does_not_keep_it(queue:
         return "ran"
 
     worker = await start(queue)
-    await (await quick.enqueue()).result("15s")
+    await (await quick.enqueue()).result("60s")
 
     async def claim(call: Around, *arguments: Any) -> Any:
         worker.stop()
@@ -238,10 +238,10 @@ async def test_a_claim_that_fails_while_the_worker_stops_does_not_keep_it(queue:
     queue.faults.around("claim", claim)
     queue.faults.fail("release_unknown")
     job = await quick.enqueue()
-    await asyncio.wait_for(worker.done, 15)
+    await asyncio.wait_for(worker.done, 60)
     queue.faults.heal()
     await start(queue, reap_interval="50ms")
-    assert await job.result("15s") == "ran"
+    assert await job.result("60s") == "ran"
 
 
 async def test_two_workers_share_the_jobs_and_run_each_once(queue: Queue, start: Start) -> None:
@@ -265,12 +265,13 @@ async def test_an_idle_worker_asks_the_store_at_most_twice_a_second(queue: Fault
     async def quick() -> None: ...
 
     await start(queue)
-    await (await quick.enqueue()).result("15s")
+    await (await quick.enqueue()).result("60s")
     await asyncio.sleep(1)  # until it has nothing more to tidy up
     for store in queue.stores:
         store.calls.clear()
-    seconds = 10.0
-    await asyncio.sleep(seconds)  # idle
+    begun = time.monotonic()
+    await asyncio.sleep(10)  # idle
+    seconds = time.monotonic() - begun
     calls = sum((store.calls for store in queue.stores), Counter[str]())
     assert calls.total() <= 2 * seconds, calls
 

@@ -71,9 +71,9 @@ async def test_a_hook_after_the_end_sees_the_outcome_stored(queue: Queue, start:
 
     await start(queue, slots=1)
     await perhaps.enqueue({"works": True})
-    assert await asyncio.wait_for(statuses.get(), 15) == "completed"
+    assert await asyncio.wait_for(statuses.get(), 60) == "completed"
     await perhaps.enqueue({"works": False})
-    assert await asyncio.wait_for(statuses.get(), 15) == "failed"
+    assert await asyncio.wait_for(statuses.get(), 60) == "failed"
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -199,8 +199,8 @@ async def test_a_hook_runs_at_most_once_when_an_outcome_is_written_again(
     worker = await start(queue, slots=1)
     queue.faults.fail("settle", times=1, lose_answer=lose_answer)
     job = await quick.enqueue(1)
-    assert await job.result("20s") == 1
-    assert await (await quick.enqueue(2)).result("20s") == 2
+    assert await job.result("60s") == 1
+    assert await (await quick.enqueue(2)).result("60s") == 2
     worker.stop()
     await worker.done
     assert queue.faults.calls["settle"] >= 3
@@ -231,7 +231,7 @@ async def test_a_hook_that_raises_is_logged_and_harms_nothing(
 
     await start(queue, slots=1)
     for _ in range(2):
-        assert await (await quick.enqueue()).result("15s") == "done"
+        assert await (await quick.enqueue()).result("60s") == "done"
     await until(lambda: told == ["done", "done"])
     logged = [record.message for record in caplog.records if "hook" in record.message]
     assert sum("broken_start" in line for line in logged) == 2
@@ -280,7 +280,7 @@ async def test_hooks_that_still_run_when_the_worker_stops_may_finish(queue: Queu
 
     worker = await start(queue)
     await quick.enqueue()
-    await asyncio.wait_for(begun.wait(), 15)
+    await asyncio.wait_for(begun.wait(), 60)
     worker.stop()
     await stays(lambda: not worker.done.done(), 0.05)
     let_go.set()
@@ -302,7 +302,7 @@ async def test_a_job_that_is_cancelled_while_its_start_hook_runs_never_begins(qu
 
     await start(queue)
     job = await quick.enqueue()
-    await asyncio.wait_for(begun.wait(), 15)
+    await asyncio.wait_for(begun.wait(), 60)
     await job.cancel("enough")
     assert (await ended(queue, job)).status == "cancelled"
     assert not ran
@@ -415,7 +415,7 @@ async def test_middleware_wraps_coroutines_in_the_order_of_registration(queue: Q
         return tenant.get()
 
     await start(queue)
-    assert await (await who.enqueue({"x": 1})).result("15s") == {"wrapped": "ada"}
+    assert await (await who.enqueue({"x": 1})).result("60s") == {"wrapped": "ada"}
     assert order == ["outer who 1", "inner", "handler", "outer ends"]
 
 
@@ -454,8 +454,8 @@ async def test_each_form_of_middleware_wraps_its_kind_of_handlers(queue: Queue, 
         return "f"
 
     await start(queue)
-    assert await (await coroutine.enqueue()).result("15s") == ["async", "c"]
-    assert await (await function.enqueue()).result("15s") == ["sync", False, "f"]
+    assert await (await coroutine.enqueue()).result("60s") == ["async", "c"]
+    assert await (await function.enqueue()).result("60s") == ["sync", False, "f"]
 
 
 async def test_middleware_of_a_handler_in_a_process_runs_in_that_process(queue: Queue, start: Start) -> None:

@@ -26,7 +26,7 @@ async def test_in_a_coroutine_and_in_the_tasks_that_it_starts(queue: Queue, star
 
     await start(queue)
     job = await look.enqueue()
-    assert await job.result("15s") == [job.id] * 3
+    assert await job.result("60s") == [job.id] * 3
 
 
 async def test_in_a_thread(queue: Queue, start: Start) -> None:
@@ -36,7 +36,7 @@ async def test_in_a_thread(queue: Queue, start: Start) -> None:
 
     await start(queue)
     job = await look.enqueue()
-    assert await job.result("15s") == job.id
+    assert await job.result("60s") == job.id
 
 
 async def test_in_a_process(queue: Queue, start: Start) -> None:
@@ -55,7 +55,7 @@ async def test_each_job_sees_itself_in_a_slot_that_had_others(queue: Queue, star
 
     await start(queue, slots=2)
     jobs = await look.enqueue_many([{"wait": i % 2} for i in range(40)])
-    assert [await job.result("15s") for job in jobs] == [job.id for job in jobs]
+    assert [await job.result("60s") for job in jobs] == [job.id for job in jobs]
 
 
 async def test_a_task_that_outlives_its_job_still_speaks_of_that_job(queue: Queue, start: Start) -> None:
@@ -77,5 +77,5 @@ async def test_a_task_that_outlives_its_job_still_speaks_of_that_job(queue: Queu
     await ended(queue, first)
     await ended(queue, await leave.enqueue({"leave": False}))
     let_go.set()
-    await asyncio.wait_for(heard.wait(), 15)
+    await asyncio.wait_for(heard.wait(), 60)
     assert left[1] == first.id

@@ -28,7 +28,7 @@ async def test_a_failure_and_the_last_one(queue: Queue, start: Start, caplog: py
     job = await fragile.enqueue()
     await start(queue)
     with pytest.raises(Exception, match="broken"):
-        await job.result("15s")
+        await job.result("60s")
     first, last = await until(lambda: len(found := of_worker(caplog)) == 2 and found)
     assert (first.levelname, last.levelname) == ("WARNING", "ERROR")
     assert first.message == "fragile failed (attempt 1 of 2), again in 10ms: ValueError: broken"
@@ -49,7 +49,7 @@ async def test_what_is_no_failure_is_not_told(queue: Queue, start: Start, caplog
         return "done"
 
     await start(queue)
-    assert await (await patient.enqueue()).result("15s") == "done"
+    assert await (await patient.enqueue()).result("60s") == "done"
     assert told(caplog) == []
 
 
@@ -63,7 +63,7 @@ async def test_a_refusal_without_retry(queue: Queue, start: Start, caplog: pytes
     job = await picky.enqueue()
     await start(queue)
     with pytest.raises(Exception, match="not this one"):
-        await job.result("15s")
+        await job.result("60s")
     await until(lambda: [level for level, _ in told(caplog)] == ["ERROR"])
 
 
@@ -82,7 +82,7 @@ async def test_start_and_end_of_a_job_with_its_duration(
 
     await start(queue)
     job = await second_time_lucky.enqueue()
-    await job.result("15s")
+    await job.result("60s")
     await until(lambda: any("completed in" in line for _, line in told(caplog)))
     first, _, again, end = [one for one in caplog.records if "second_time_lucky" in one.message]
     assert first.message == "second_time_lucky started"

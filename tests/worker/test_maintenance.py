@@ -243,7 +243,7 @@ async def test_a_stopped_worker_hands_over_immediately(queue: FaultyQueue, start
     await until(lambda: elected == ["first"])
     await start(queue, name="second", reap_interval="100ms")
     first.stop()
-    await until(lambda: "second" in elected, 10)  # long before the first one's term of 80 s is over
+    await until(lambda: "second" in elected, 40)  # long before the first one's term of 80 s is over
 
 
 async def test_recovery_needs_nothing_but_another_worker(queue: Queue, start: Start) -> None:
@@ -256,7 +256,7 @@ async def test_recovery_needs_nothing_but_another_worker(queue: Queue, start: St
     await queue.store.claim(lease, Wants(["quick"], [], 1, 1))
     await in_status(queue, job, "processing")
     await start(queue, lease="1s", reap_interval="100ms")
-    assert await job.result("15s") == "recovered"
+    assert await job.result("60s") == "recovered"
     assert (await job.refresh()).attempt == 2
 
 

@@ -70,7 +70,7 @@ async def test_a_transaction_that_raises_is_rolled_back(notes: Queue, start: Sta
 async def test_a_row_and_a_job_are_stored_together_or_not_at_all(notes: Queue, start: Start, handler: Handler) -> None:
     notes.register("note", handler, max_attempts=1)
     await start(notes)
-    followed = await (await notes.enqueue("note", {"fail": False})).result("15s")
+    followed = await (await notes.enqueue("note", {"fail": False})).result("60s")
     await ended(notes, await notes.enqueue("note", {"fail": True}))
     assert await statement(notes, "SELECT text FROM notes") == [("ours",)]
     assert [job.id for job in await notes.list(topic="follow")] == [followed]
@@ -115,8 +115,8 @@ async def test_handlers_that_run_together_have_separate_transactions(notes: Queu
 
     await start(notes, slots=2)
     one, two = await first.enqueue(), await second.enqueue()
-    await one.result("15s")
-    assert await two.result("15s") == 0
+    await one.result("60s")
+    assert await two.result("60s") == 0
     assert await statement(notes, "SELECT text FROM notes") == []
 
 
@@ -131,7 +131,7 @@ async def test_a_hook_has_it_too(notes: Queue, start: Start) -> None:
 
     await start(notes)
     await notes.enqueue("note")
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await told.wait()
     assert await statement(notes, "SELECT text FROM notes") == [("done",)]
 
@@ -158,7 +158,7 @@ async def test_a_transaction_left_open_is_rolled_back_with_a_warning(
         queue.register("forget", forget_async if kind == "async" else forget)
         await start(queue)
         with caplog.at_level(logging.WARNING):
-            await (await queue.enqueue("forget")).result("15s")
+            await (await queue.enqueue("forget")).result("60s")
         assert await statement(queue, "SELECT text FROM notes") == []
     assert "the handler left a transaction open in ctx.db; it is rolled back" in caplog.text
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
@@ -174,7 +174,7 @@ async def test_it_is_as_durable_as_the_queue(sqlite_url: str, start: Start) -> N
         async with Queue(sqlite_url + option) as queue:
             queue.register("setting", setting)
             await start(queue)
-            assert await (await queue.enqueue("setting")).result("15s") == number
+            assert await (await queue.enqueue("setting")).result("60s") == number
 
 
 # -- the HTTP client -----------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ async def test_all_handlers_share_one_client_and_pool_which_end_with_the_worker(
 
     worker = await start(queue)
     for task in (look, look, look_blocking):
-        await (await task.enqueue()).result("15s")
+        await (await task.enqueue()).result("60s")
     assert len({id(client) for client, _ in seen}) == 1
     pools = [pool for _, pool in seen if pool is not None and not isinstance(pool, sqlite3.Connection)]
     assert len({id(pool) for pool in pools}) == (0 if queue.url.startswith("sqlite") else 1)

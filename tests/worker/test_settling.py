@@ -47,7 +47,7 @@ async def test_endings_wait_while_the_store_is_away(queue: FaultyQueue, start: S
     quick, failures = noop(queue), queue.faults.fail("settle", times=4)
     await start(queue)
     jobs = await quick.enqueue_many([{"x": i} for i in range(20)])
-    assert [await job.result("15s") for job in jobs] == list(range(20))
+    assert [await job.result("60s") for job in jobs] == list(range(20))
     assert failures.left == 0
 
 
@@ -56,7 +56,7 @@ async def test_an_answer_lost_after_the_commit_does_not_end_a_job_twice(queue: F
     queue.faults.fail("settle", times=1, lose_answer=True)
     worker = await start(queue)
     jobs = await quick.enqueue_many([{"x": i} for i in range(20)])
-    assert [await job.result("15s") for job in jobs] == list(range(20))
+    assert [await job.result("60s") for job in jobs] == list(range(20))
     await until(lambda: worker.metrics.completed + worker.metrics.lease_losses == 20)
     assert worker.metrics.lease_losses == 0
 
@@ -76,7 +76,7 @@ async def test_the_ending_of_a_job_that_was_taken_away_is_refused_and_told_of(
         return "first"
 
     worker = await start(queue, slots=1)
-    assert await (await slow.enqueue()).result("15s") == "second"
+    assert await (await slow.enqueue()).result("60s") == "second"
     await until(lambda: worker.metrics.lease_losses == 1)
     assert any("were no longer ours when they ended" in record.message for record in caplog.records)
 
@@ -121,7 +121,7 @@ async def test_an_ending_is_not_blamed_on_its_data_while_the_store_does_not_answ
         return await call()
 
     queue.faults.around("now", now)
-    assert await (await quick.enqueue({"x": 1})).result("15s") == 1
+    assert await (await quick.enqueue({"x": 1})).result("60s") == 1
     assert not away.left
 
 
@@ -179,9 +179,9 @@ async def test_an_ending_with_a_locked_follow_up_is_tried_again_and_holds_up_no_
     blocked = await quick.enqueue_many([{"x": "blocked"}] * 3)
     await until(lambda: tries.count(3) > 2)
     for number in range(10):
-        assert await (await quick.enqueue({"x": number})).result("15s") == number
+        assert await (await quick.enqueue({"x": number})).result("60s") == number
     assert [(await queue.get(job.id)).status for job in blocked] == ["processing"] * 3
     locked = False
-    assert [await job.result("15s") for job in blocked] == ["blocked"] * 3
+    assert [await job.result("60s") for job in blocked] == ["blocked"] * 3
     await until(lambda: worker.metrics.completed == 13)
     assert worker.metrics.lease_losses == 0

@@ -83,7 +83,7 @@ async def test_the_processes_share_the_work_and_end_together(
 
     async def both() -> bool:
         jobs = await queue.enqueue_many("echo", [{}] * 20)
-        seen.update([(await job.result("20s"))["pid"] for job in jobs])
+        seen.update([(await job.result("60s"))["pid"] for job in jobs])
         return len(seen) == 2
 
     await until(both, 30)
@@ -101,7 +101,7 @@ async def test_a_process_that_dies_is_started_again(
     (first,) = await until(lambda: children(boss))
     os.kill(first, signal.SIGKILL)
     (second,) = await until(lambda: children(boss) - {first})
-    assert (await (await queue.enqueue("echo", {})).result("20s"))["pid"] == second
+    assert (await (await queue.enqueue("echo", {})).result("60s"))["pid"] == second
 
 
 async def test_the_first_signal_drains_and_the_second_gives_the_jobs_back(
@@ -156,7 +156,7 @@ async def test_workers_end_when_their_supervisor_is_killed(
 ) -> None:
     boss = supervise(2, *a_worker(url))
     workers = await until(lambda: len(children(boss)) == 2 and children(boss))
-    await (await queue.enqueue("echo", {})).result("20s")
+    await (await queue.enqueue("echo", {})).result("60s")
     boss.kill()
     await until(lambda: all(gone(pid) for pid in workers))
 

@@ -13,7 +13,7 @@ from tests.waiting import ended, in_status, until, work_until_told
 from tests.worker.conftest import Start
 from treadle import CancelPolicy, Context, JobCancelled, Queue, Worker
 
-SECONDS = 15
+SECONDS = 60
 
 
 @dataclass
@@ -27,7 +27,7 @@ async def test_a_plain_function_runs_in_a_thread(queue: Queue, start: Start) -> 
         return {"main": threading.current_thread() is threading.main_thread(), **payload}
 
     await start(queue)
-    assert await (await where.enqueue({"x": 1})).result("15s") == {"main": False, "x": 1}
+    assert await (await where.enqueue({"x": 1})).result("60s") == {"main": False, "x": 1}
 
 
 async def test_threads_run_side_by_side_up_to_the_slots(queue: Queue, start: Start) -> None:
@@ -39,7 +39,7 @@ async def test_threads_run_side_by_side_up_to_the_slots(queue: Queue, start: Sta
 
     await start(queue, slots=3)
     jobs = await meet.enqueue_many([{}] * 6)
-    places = [await job.result("15s") for job in jobs]
+    places = [await job.result("60s") for job in jobs]
     assert sorted(places) == [0, 0, 1, 1, 2, 2]
 
 
@@ -66,7 +66,7 @@ async def test_an_exit_in_a_thread_fails_the_job_only(queue: Queue, start: Start
 
     await start(queue, slots=1)
     assert (await ended(queue, await leave.enqueue())).error_type == "SystemExit"
-    assert await (await stay.enqueue()).result("15s") == "here"
+    assert await (await stay.enqueue()).result("60s") == "here"
 
 
 async def test_context_variables_of_threads_do_not_leak(queue: Queue, start: Start) -> None:
@@ -80,7 +80,7 @@ async def test_context_variables_of_threads_do_not_leak(queue: Queue, start: Sta
 
     await start(queue, slots=1)
     jobs = [await tracing.enqueue({"name": name}) for name in "ab"]
-    assert [await job.result("15s") for job in jobs] == ["nobody", "nobody"]
+    assert [await job.result("60s") for job in jobs] == ["nobody", "nobody"]
 
 
 async def test_progress_heartbeat_and_enqueue_work_from_a_thread(queue: Queue, start: Start) -> None:
@@ -103,7 +103,7 @@ async def test_progress_heartbeat_and_enqueue_work_from_a_thread(queue: Queue, s
     running = await until(lambda: _with_progress(queue, job.id))
     assert (running.progress, running.progress_message) == (37, "half way")
     seen.set()
-    made = await queue.get(await job.result("15s"))
+    made = await queue.get(await job.result("60s"))
     assert (made.created_by, made.scope, made.scope_id) == ("ada", "account", "7")
 
 
@@ -146,7 +146,7 @@ async def test_a_thread_that_finishes_after_a_cancel_is_completed(queue: Queue, 
     await in_status(queue, job, "processing")
     await job.cancel()
     asked.set()
-    assert await job.result("15s") == "done first"
+    assert await job.result("60s") == "done first"
 
 
 async def test_a_thread_over_its_limit_is_told_at_its_checkpoint(queue: Queue, start: Start) -> None:
@@ -228,12 +228,12 @@ async def test_a_cancel_left_behind_by_an_earlier_job_does_not_take_a_threads_jo
         return "done"
 
     await start(queue, slots=1)
-    await (await leaves_a_bomb.enqueue()).result("15s")
+    await (await leaves_a_bomb.enqueue()).result("60s")
     job = await patient.enqueue()
-    await asyncio.wait_for(hit.wait(), 15)
+    await asyncio.wait_for(hit.wait(), 60)
     let_go.set()
-    assert await job.result("15s") == "done"
-    assert await (await patient.enqueue()).result("15s") == "done"
+    assert await job.result("60s") == "done"
+    assert await (await patient.enqueue()).result("60s") == "done"
 
 
 def test_a_thread_that_outlives_its_workers_loop_ends_without_an_error(sqlite_url: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from treadle.accounts import setup, tokens
+from treadle.accounts import invitations, setup, tokens
 from treadle.accounts.account import (
     MAX_EMAIL,
     MAX_PASSWORD,
@@ -36,6 +36,8 @@ from treadle.accounts.account import (
 )
 from treadle.accounts.api_keys import PREFIX, ApiKeys
 from treadle.accounts.errors import AccountExists, AccountNotFound, LastSuperuser, SetupRefused, SignInFailed
+from treadle.accounts.last_seen import KIND as LAST_SEEN
+from treadle.accounts.last_seen import LastSeen
 from treadle.accounts.passwords import Passwords
 from treadle.accounts.throttle import SignInThrottle
 from treadle.model.errors import StoreUnavailable
@@ -70,6 +72,7 @@ class Accounts:
         self._attempts = attempts or SignInThrottle()
         self._clock = clock
         self.api_keys = ApiKeys(store, clock)
+        self.last_seen = LastSeen(store, clock)
 
     # -- accounts ------------------------------------------------------------------------------
 
@@ -142,6 +145,7 @@ class Accounts:
             raise LastSuperuser(f"{found.email} is the only superuser; create another one first")
         if not await self._store.delete_records([(found.collection, found.id)]):
             raise _unknown(account)
+        await self._store.delete_records([(LAST_SEEN, found.id)])
         return found
 
     async def get(self, collection: str, account: str) -> Account:
@@ -244,6 +248,26 @@ class Accounts:
         if record is None:
             raise SetupRefused
         await setup.use_up(self._store)
+        return account_from(record)
+
+    async def invite(self) -> str:
+        """The token of a link that creates another superuser. Valid for a day, once, and stored hashed."""
+        return await invitations.issue(self._store, self._now_ms())
+
+    async def redeem_invitation(self, token: str, email: str, password: str) -> Account:
+        """Create a superuser; SetupRefused if the token is invalid, AccountExists if the address is taken."""
+        invitation = await invitations.find(self._store, token, self._now_ms())
+        email = checked_email(email)  # before the link is used up, so a typo does not cost it
+        hashed = await self._passwords.hash(checked_password(password))
+        body = account_body(email, hashed, new_token_key(), verified=True, data={})
+        # The account gets the id of the link, so only one of several concurrent requests succeeds.
+        record = await self._write(RecordWrite(SUPERUSERS, invitation.id, email_key(email), body))
+        if record is None:
+            other = await self._by_key(SUPERUSERS, email_key(email))
+            if other is not None and other.id != invitation.id:
+                raise _taken(email)
+            raise SetupRefused("this invitation has been used already; ask for a new one")
+        await invitations.use_up(self._store, invitation)
         return account_from(record)
 
     def _now_ms(self) -> int:

@@ -17,6 +17,7 @@ from treadle.dashboard.asking import Question, ask
 from treadle.dashboard.assets import serve_asset
 from treadle.dashboard.page import NeedsSignIn, Page, base_of, read_only_error
 from treadle.dashboard.pages import (
+    audit_export,
     bulk,
     enqueue,
     errors,
@@ -87,6 +88,8 @@ class Dashboard:
             Route("/logout", self._open(sign_in.sign_out), methods=["POST"]),
             Route("/setup", self._open(sign_in.setup)),
             Route("/setup", self._open(sign_in.set_up), methods=["POST"]),
+            Route("/invitation", self._open(sign_in.invitation)),
+            Route("/invitation", self._open(sign_in.accept), methods=["POST"]),
         ]
 
     def _jobs(self) -> list[BaseRoute]:
@@ -149,12 +152,15 @@ class Dashboard:
             Route("/workers/undrain", self._shown(workers.ask_undrain)),
             Route("/workers/undrain", self._changing(workers.undrain), methods=["POST"]),
             Route("/system", self._shown(system.system)),
+            Route("/system/audit.csv", self._shown(audit_export.export)),
             Route("/system/retention", self._shown(system.save_retention), methods=["POST"]),
             Route("/system/access", self._shown(system.save_access), methods=["POST"]),
             Route("/system/keys/new", self._shown(system.ask_key)),
             Route("/system/keys/new", self._changing(system.make_key), methods=["POST"]),
             Route("/system/keys/{id}/revoke", self._shown(system.ask_revoke_key)),
             Route("/system/keys/{id}/revoke", self._changing(system.revoke_key), methods=["POST"]),
+            Route("/system/invite", self._shown(system.ask_invite)),
+            Route("/system/invite", self._changing(system.invite), methods=["POST"]),
             Route("/system/superusers/{id}/revoke", self._shown(system.ask_revoke_sessions)),
             Route("/system/superusers/{id}/revoke", self._changing(system.revoke_sessions), methods=["POST"]),
         ]
@@ -163,6 +169,7 @@ class Dashboard:
         """Called when the server is created: set up what its pages share."""
         state = self._states[server] = State(server)
         server.on_close.append(state.checkup.close)
+        server.on_close.append(server.accounts.last_seen.close)
 
     # -- around every page -------------------------------------------------------------------------
 
@@ -209,8 +216,9 @@ class Dashboard:
             if error.status != 401:
                 raise
             raise NeedsSignIn from None
-        if not caller.is_superuser:
+        if not caller.is_superuser or caller.account_id is None:
             raise NeedsSignIn
+        state.server.accounts.last_seen.note_soon(caller.account_id)
         return Page(request, state, caller)
 
     # -- what went wrong ---------------------------------------------------------------------------

@@ -36,6 +36,8 @@ WHAT = {
     "api_key": "Made the API key",
     "revoke_api_key": "Revoked the API key",
     "revoke_sessions": "Signed out everywhere",
+    "invite": "Made a link that invites a superuser",
+    "accept_invitation": "Became a superuser by an invitation",
 }
 
 

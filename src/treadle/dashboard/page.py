@@ -102,6 +102,12 @@ class Page:
         url = self.request.url
         return url.path + (f"?{url.query}" if url.query else "")
 
+    @property
+    def address(self) -> str:
+        """The dashboard's address for links outside the browser, without a trailing slash."""
+        site, url = self.state.queue.settings.public_url.rstrip("/"), self.request.url
+        return f"{site}/_" if site else f"{url.scheme}://{url.netloc}{self.base}"
+
     def local(self, address: str, default: str) -> str:
         """The address if it is on this site, else the default: a link must not lead to another site."""
         ours = address.startswith(f"{self.base}/") and "\\" not in address and "//" not in address.partition("?")[0]
@@ -166,6 +172,7 @@ class Page:
     async def _navigation(self) -> Sequence[tuple[str, Sequence[NavItem]]]:
         now = await self.state.now.get()
         failing = len(await self.state.failing_groups())
+        schedules = await self.state.schedule_count.get()
         return [
             (
                 "Watch",
@@ -179,7 +186,7 @@ class Page:
                 [
                     NavItem("Jobs", "/jobs", "jobs", "j", main=True),
                     NavItem("Topics", "/topics", "topics", "t", main=True, count=str(len(now.topics) or "")),
-                    NavItem("Schedules", "/schedules", "schedules", "c"),
+                    NavItem("Schedules", "/schedules", "schedules", "c", count=schedules),
                 ],
             ),
             ("Run", [NavItem("Workers", "/workers", "workers", "w", count=str(len(now.workers) or ""))]),

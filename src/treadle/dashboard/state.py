@@ -16,8 +16,11 @@ from treadle.insights.overview import CachedAnswer, Now, OneAnswer
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
 from treadle.queue.doctor import examine
+from treadle.queue.schedule_records import KIND as SCHEDULES
 
 T = TypeVar("T")
+MOST_SCHEDULES_COUNTED = 99
+"""In the navigation, so that a page never reads all of them."""
 
 
 class State:
@@ -37,6 +40,7 @@ class State:
         self.schedules: CachedAnswer[Sequence[FailingSchedule]] | OneAnswer[Sequence[FailingSchedule]] = CachedAnswer(
             5.0, lambda: failing_schedules(queue)
         )
+        self.schedule_count: CachedAnswer[str] | OneAnswer[str] = CachedAnswer(5.0, self._count_schedules)
         self.checkup = Checkup(lambda: examine(store, queue.settings))
         self.database = _database_words(queue.url)
 
@@ -49,8 +53,13 @@ class State:
 
     def forget(self) -> None:
         """Drop cached answers after a change, so that the next page shows it."""
-        for kept in (self.now, self.counts, self.stats, self.failures, self.schedules):
+        for kept in (self.now, self.counts, self.stats, self.failures, self.schedules, self.schedule_count):
             kept.forget()
+
+    async def _count_schedules(self) -> str:
+        """Empty if there are none."""
+        found = len(await self.queue.store.find_records(SCHEDULES, limit=MOST_SCHEDULES_COUNTED + 1))
+        return f"{MOST_SCHEDULES_COUNTED}+" if found > MOST_SCHEDULES_COUNTED else str(found or "")
 
     async def failing_groups(self, within: timedelta = timedelta(hours=1)) -> Sequence[FailureGroup]:
         since = datetime.now(UTC) - within

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict, is_typeddict
 from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
 from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
 from treadle.model.template import Template
+from treadle.model.typed_dicts import understood
 
 HandlerKind = Literal["async", "thread", "process", "flow"]
 
@@ -279,7 +280,7 @@ def _adapter(annotation: Any, topic: str) -> TypeAdapter[Any] | None:
     if annotation in (Any, None, type(None), dict, inspect.Parameter.empty) or annotation == dict[str, Any]:
         return None
     try:
-        return TypeAdapter(annotation)
+        return TypeAdapter(understood(annotation))
     except PydanticUserError as error:
         what = "its arguments" if is_typeddict(annotation) else repr(annotation)
         raise InvalidInput(f"{topic}: {what} can't be a payload or result type: {error}") from None
@@ -289,7 +290,7 @@ def _arguments_adapter(topic: str, parameters: Sequence[inspect.Parameter]) -> T
     """One member per parameter. Only the given arguments are stored; defaults stay in the function."""
     members: dict[str, Any] = {}
     for one in parameters:
-        annotation = Any if one.annotation is one.empty else one.annotation
+        annotation = Any if one.annotation is one.empty else understood(one.annotation)
         if one.kind is not one.VAR_KEYWORD:
             members[one.name] = annotation if one.default is one.empty else NotRequired[annotation]
     make_shape: Any = TypedDict  # type checkers only accept literal TypedDicts

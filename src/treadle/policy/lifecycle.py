@@ -387,7 +387,8 @@ def _rescheduled(job: JobState, outcome: Rescheduled) -> Transition:
 
 def _deleted(job: JobState, outcome: Deleted) -> Transition:
     if job.status is Status.COMPLETED and not outcome.force:
-        raise wrong_state(job.status, VERBS[Deleted])
+        message = "the job is completed: it is deleted only with force, which over HTTP is for superusers"
+        raise WrongState(message, status=str(job.status))
     return Transition(job.status, job.attempt, deletes=True)
 
 

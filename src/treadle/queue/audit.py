@@ -18,7 +18,7 @@ KIND = "audit"
 MAX_TEXT = 500
 KEPT_MS = 180 * 24 * 3600 * 1000
 SEARCHED = 5000
-"""How many of the newest entries a search reads."""
+"""How many of the newest entries a search reads by default."""
 
 
 class HasStore(Protocol):
@@ -88,10 +88,13 @@ class AuditLog:
     async def newest(self, limit: int = 50) -> Sequence[AuditEntry]:
         return [_entry(record) for record in await self._store.find_records(KIND, newest=True, limit=limit)]
 
-    async def search(self, text: str, limit: int = 50) -> Sequence[AuditEntry]:
-        """The newest entries with all words of the text: a person, an action, an id, a filter or a reason."""
+    async def search(self, text: str, limit: int = 50, *, among: int = SEARCHED) -> Sequence[AuditEntry]:
+        """The newest entries with all words of the text: a person, an action, an id, a filter or a reason.
+
+        `among`: how many of the newest entries are read.
+        """
         words = text.lower().split()
-        entries = await self.newest(SEARCHED if words else limit)
+        entries = await self.newest(among if words else limit)
         return [entry for entry in entries if all(word in entry.text for word in words)][:limit]
 
     async def forget_old(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from treadle.model.errors import StoreUnavailable
-from treadle.queue.backoff import Backoff
+from treadle.queue.backoff import StoreRetry
 from treadle.telemetry.outages import OutageLog
 
 log = logging.getLogger("treadle.worker")
@@ -18,35 +18,32 @@ T = TypeVar("T")
 
 async def forever(name: str, step: Callable[[], Awaitable[None]], outage: OutageLog) -> None:
     """Repeat `step` until cancelled. `step` waits by itself as long as it succeeds."""
-    backoff = Backoff()
-    caller = outage.caller(name)
+    retry = StoreRetry(outage, name)
     task = asyncio.current_task()
     # Asked again after each step, because a step may swallow the cancel, as `asyncio.wait_for` does before Python 3.12.
     while task and not task.cancelling():
         try:
             await step()
-            backoff.reset()
-            caller.worked()
+            retry.worked()
         except StoreUnavailable as error:
-            caller.failed(error)
-            await asyncio.sleep(backoff.delay_s())
+            retry.failed(error)
+            await retry.pause()
         except Exception:
             log.exception("%s failed; it goes on", name)
-            await asyncio.sleep(backoff.delay_s())
+            await retry.pause()
 
 
 async def insist(name: str, step: Callable[[], Awaitable[T]], outage: OutageLog) -> T:
     """The result of `step`, which is retried while the database is unavailable."""
-    backoff = Backoff()
-    caller = outage.caller(name)
+    retry = StoreRetry(outage, name)
     while True:
         try:
             answer = await step()
         except StoreUnavailable as error:
-            caller.failed(error)
-            await asyncio.sleep(backoff.delay_s())
+            retry.failed(error)
+            await retry.pause()
         else:
-            caller.worked()
+            retry.worked()
             return answer
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+
+from treadle.telemetry.outages import OutageLog
 
 # 3 s with jitter, so work resumes within 5 s after any outage of the store.
 MOST_S = 2.0
@@ -21,6 +24,32 @@ class Backoff:
         delay = self._next_s
         self._next_s = min(delay * 2, self._most_s)
         return jittered(delay)
+
+
+class StoreRetry:
+    """A part of the process that calls the store until it answers: reports the outage, and pauses between two calls."""
+
+    def __init__(self, outage: OutageLog, doing: str) -> None:
+        self._outage = outage.caller(doing)
+        self._backoff = Backoff()
+        self._failing = False
+
+    def failed(self, error: Exception) -> None:
+        """The store did not answer."""
+        self._failing = True
+        self._outage.failed(error)
+
+    async def pause(self) -> None:
+        """Until the next call, the longer the more have failed."""
+        self._failing = True
+        await asyncio.sleep(self._backoff.delay_s())
+
+    def worked(self) -> None:
+        """Called after every successful call, so it does nothing unless the last call failed."""
+        if self._failing:
+            self._failing = False
+            self._backoff.reset()
+            self._outage.worked()
 
 
 def jittered(seconds: float, spread: float = 0.5) -> float:

@@ -133,14 +133,15 @@ class Order:
             template_version=version,
             steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
+        self._other_fields = self._shared.shape[1:]
+        """All but id, topic, payload and trace."""
 
     def text(self, payload: Any) -> str:
         """A payload as stored, validated."""
         return self._text(payload)
 
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
-        topic, *shared = self._shared.shape
-        text = self._text
+        topic, shared, text = self._shared.topic, self._other_fields, self._text
         made = [NewJob(str(uuid7()), topic, text(payload), *shared) for payload in payloads]
         return [_with_keys(job, self._template) for job in made] if self._keyed else made
 

@@ -14,7 +14,7 @@ from treadle.insights import lists, stats, timeline, why
 from treadle.insights.lists import Count
 from treadle.insights.stats import QueueStats
 from treadle.model.durations import Duration, duration_ms
-from treadle.model.errors import InvalidInput, JobNotFound, Refused, UnknownStep
+from treadle.model.errors import InvalidInput, JobNotFound, UnknownStep
 from treadle.model.events import Event
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.status import Status
@@ -24,12 +24,7 @@ from treadle.queue.code_schedules import check_code, code_schedules
 from treadle.queue.control import JobControl
 from treadle.queue.flows import Flow, FlowHandler, FlowPayloadT
 from treadle.queue.hooks import AnyHook, Hooks
-from treadle.queue.new_jobs import (
-    EnqueueOptions,
-    JobRequest,
-    Order,
-    merged,
-)
+from treadle.queue.new_jobs import EnqueueOptions, JobRequest, merged
 from treadle.queue.schedules import Schedules
 from treadle.queue.session import Session
 from treadle.queue.tasks import (
@@ -58,6 +53,8 @@ if TYPE_CHECKING:
 
 
 Jobs = list[Job]  # inside the class, `list` is the method
+Answers = Sequence[Inserted]
+"""To an insert of all jobs or none: a refusal is raised."""
 
 
 class Queue(JobControl):
@@ -205,12 +202,15 @@ class Queue(JobControl):
         session = await self._session(joined=connection is not None)
         order = await self._known.order(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
-            jobs = _traced(order.jobs([payload]), sending.traceparent)
+            (new,) = _traced(order.jobs([payload]), sending.traceparent)
             if connection is None:
-                answers: list[Inserted | Refused] = [await self._add(session, jobs[0])]
+                answer = await self._add(session, new)
             else:
-                answers = await session.store.insert(jobs, connection=connection)
-            job = (await self._made(session, [order], jobs, answers, connection))[0]
+                (answer,) = cast(Answers, await session.store.insert([new], connection=connection))
+            if answer.existing_id is None:
+                job = order.made_alone(new, answer.at, self)
+            else:
+                (job,) = await self._existing(session, [answer.existing_id], connection)
             sending.job(job.id)
         return job
 
@@ -241,8 +241,11 @@ class Queue(JobControl):
             return []
         with tracing.sending(topic_of(topic) if isinstance(topic, str | Task) else None, len(jobs)) as sending:
             jobs = _traced(jobs, sending.traceparent)
-            answers = await session.store.insert(jobs, connection=connection)
-            return await self._made(session, orders, jobs, answers, connection)
+            answers = cast(Answers, await session.store.insert(jobs, connection=connection))
+            fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, answers, strict=True)]
+            ids = [answer.existing_id for answer in answers if answer.existing_id is not None]
+            existing = iter(await self._existing(session, ids, connection) if ids else ())
+            return [job if one.existing_id is None else next(existing) for job, one in zip(fresh, answers, strict=True)]
 
     async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A validated job, not stored yet; `options` are those of `enqueue`."""
@@ -269,28 +272,10 @@ class Queue(JobControl):
         """Read them again before they are used next."""
         templates.forget(self._sessions.current())
 
-    async def _made(
-        self,
-        session: Session,
-        orders: Sequence[Order],
-        jobs: Sequence[NewJob],
-        answers: Sequence[Inserted | Refused],
-        connection: Any = None,
-    ) -> list[Job]:
-        """The jobs as created; for a duplicate, the existing job."""
-        made = cast(Sequence[Inserted], answers)  # a refusal would have been raised
-        if len(jobs) == 1:
-            fresh = [orders[0].made_alone(jobs[0], made[0].at, self)]
-        else:
-            fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, made, strict=True)]
-        ids = [answer.existing_id for answer in made if answer.existing_id is not None]
-        if not ids:
-            return fresh
+    async def _existing(self, session: Session, ids: Sequence[str], connection: Any) -> Jobs:
+        """The jobs that stand for duplicates."""
         found = {job.id: job for job in await session.store.get(ids, connection=connection) if job}
-        return [
-            job if answer.existing_id is None else self._standing(answer.existing_id, found.get(answer.existing_id))
-            for job, answer in zip(fresh, made, strict=True)
-        ]
+        return [self._standing(id, found.get(id)) for id in ids]
 
     def _standing(self, job_id: str, job: Job | None) -> Job:
         if job is None:

@@ -30,6 +30,7 @@ from treadle.model.steps import (
     is_sleep,
     shown_step,
 )
+from treadle.model.typed_dicts import understood
 from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call, spent, wait_error
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
@@ -346,4 +347,4 @@ def from_answer(type_: ResultType | None, text: str | None, step: str) -> Any:
 
 
 def answer_schema(answer: Any) -> dict[str, Any] | None:
-    return None if answer is None else TypeAdapter(answer).json_schema()
+    return None if answer is None else TypeAdapter(understood(answer)).json_schema()

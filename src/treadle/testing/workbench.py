@@ -221,7 +221,7 @@ def settlement(job: Claimed, outcome: Outcome, ran_ms: int | None = 5) -> Settle
 
 
 async def eventually(
-    condition: Callable[[], Any], seconds: float = 60, explain: Callable[[], str] = lambda: "", every: float = 0.005
+    condition: Callable[[], Any], seconds: float = 120, explain: Callable[[], str] = lambda: "", every: float = 0.005
 ) -> Any:
     """What the condition, a function or a coroutine function, returns once that is true.
 

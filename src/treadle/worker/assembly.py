@@ -14,9 +14,10 @@ from treadle.maintenance import Maintenance
 from treadle.model.handler import Handler
 from treadle.policy.judgement import Cause
 from treadle.queue.background import forever, insist
-from treadle.queue.backoff import Backoff, jittered
+from treadle.queue.backoff import StoreRetry, jittered
 from treadle.queue.flows import FlowHandler
 from treadle.queue.hooks import Middleware, fitting
+from treadle.store import wakeups
 from treadle.store.values import Renewed, Settlement
 from treadle.worker.attempt import Attempt
 from treadle.worker.call import Function, HandlerCaller
@@ -211,10 +212,12 @@ class Assembly:
     # -- signals between the parts -----------------------------------------------------------------
 
     def _hear(self, hint: str) -> None:
-        if hint == "cancel":
+        if hint == wakeups.READY:
+            self.claims.look_again()
+        elif hint == wakeups.LATER:
+            self.claims.promote_again()
+        elif hint == wakeups.CANCEL:
             self.interrupts.look()
-        else:
-            self.claims.hint(hint)
 
     def _heartbeat(self, renewed: Renewed) -> None:
         self._hear_renewed(renewed)
@@ -287,16 +290,15 @@ class Assembly:
             self.metrics.lease_losses += 1
 
     async def _renew_lease(self) -> None:
-        backoff = Backoff()
-        caller = self.queue.store.outage.caller("a new lease")
+        retry = StoreRetry(self.queue.store.outage, "a new lease")
         while True:
             try:
                 lease = await self._open_lease()
                 break
             except Exception as error:  # without a lease there is nothing else to do
-                caller.failed(error)
-                await asyncio.sleep(backoff.delay_s())
-        caller.worked()
+                retry.failed(error)
+                await retry.pause()
+        retry.worked()
         self.slots.lease = lease
         self.keeper.keep(lease)
         self.claims.look_again()

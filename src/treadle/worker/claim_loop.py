@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from treadle.model.errors import LeaseLost, StoreUnavailable
-from treadle.queue.backoff import Backoff, jittered
+from treadle.queue.backoff import StoreRetry, jittered
 from treadle.store.protocol import Store
 from treadle.store.values import HAS_STEPS, Claim, Claimed, ClaimedSteps, Wants
 from treadle.worker.claim_budget import ClaimBudget
@@ -60,8 +60,7 @@ class ClaimLoop:
         self._lease_ms = lease_ms
         self._on_lease_lost = on_lease_lost
         self._budget = ClaimBudget(slots, prefetch)
-        self._backoff = Backoff()
-        self._outage = store.outage.caller("claiming")
+        self._retry = StoreRetry(store.outage, "claiming")
         self._wake = asyncio.Event()
         self._may_have_work = bool(topics)
         self._left_last_attempts = False
@@ -83,11 +82,10 @@ class ClaimLoop:
 
     # -- signals, from anywhere on the loop ------------------------------------------------------
 
-    def hint(self, what: str) -> None:
-        if what == "later":
-            self._promote_at = 0.0
-        if what in ("ready", "later"):
-            self.look_again()
+    def promote_again(self) -> None:
+        """There may be a new delayed job."""
+        self._promote_at = 0.0
+        self.look_again()
 
     def room(self) -> None:
         """A slot is free or the inbox runs low. Called often, so it does nothing unless something changes."""
@@ -116,8 +114,7 @@ class ClaimLoop:
 
     def resume(self) -> None:
         self._held = False
-        self._promote_at = 0.0
-        self.look_again()
+        self.promote_again()
 
     def look_again(self) -> None:
         self._may_have_work = bool(self._topics)
@@ -166,8 +163,7 @@ class ClaimLoop:
         if self._last_look_after == slots.finished:
             return True
         self._last_look_after = slots.finished
-        self._promote_at = 0.0
-        self.look_again()
+        self.promote_again()
         return not self._topics
 
     async def _recount(self) -> None:
@@ -243,15 +239,13 @@ class ClaimLoop:
         except Exception as error:  # the error does not tell whether the claim took effect
             await self._give_back_unknown(lease, error)
             return None
-        self._store_works()
-        self._measure(claim, asked, time.monotonic())
-        return claim
-
-    def _measure(self, claim: Claim, asked: float, answered: float) -> None:
+        answered = time.monotonic()
+        self._retry.worked()
         self._metrics.claims.observe(answered - asked)
         if claim.at is not None:
             # The database read its clock at some point during the call; assuming the middle gives the smallest error.
             self._slots.clock_gap_s = self._metrics.clock_gap_s = (asked + answered) / 2 - claim.at / 1000
+        return claim
 
     def _deliver(self, jobs: list[Claimed], asked: float) -> None:
         if not jobs:
@@ -276,7 +270,7 @@ class ClaimLoop:
             except Exception as again:  # until this is resolved, nothing may be claimed
                 await self._store_failed(again)
             else:
-                return self._store_works()
+                return self._retry.worked()
 
     def _known_tokens(self) -> list[int]:
         inbox = self._slots.inbox
@@ -286,16 +280,12 @@ class ClaimLoop:
         return sorted(known)
 
     async def _store_failed(self, error: Exception) -> None:
-        self._outage.failed(error)
+        self._retry.failed(error)
         await self._back_off()
 
     async def _back_off(self) -> None:
         self._metrics.store_errors += 1
-        await asyncio.sleep(self._backoff.delay_s())
-
-    def _store_works(self) -> None:
-        self._backoff.reset()
-        self._outage.worked()
+        await self._retry.pause()
 
     # -- waiting ---------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from treadle.model.durations import format_ms
 from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, Transition, decide
-from treadle.queue.backoff import Backoff
+from treadle.queue.backoff import StoreRetry
 from treadle.store.protocol import Store
 from treadle.store.values import FollowUpsBusy, Settlement, Touch
 from treadle.telemetry.log_context import facts_of
@@ -63,8 +63,7 @@ class Settler:
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._backoff = Backoff()
-        self._outage = store.outage.caller("settling")
+        self._retry = StoreRetry(store.outage, "settling")
 
     def add(self, settlement: Settlement) -> None:
         self._waiting.append(settlement)
@@ -153,12 +152,11 @@ class Settler:
                 lost = list(busy.lost)
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
-                self._outage.failed(error)
-                await asyncio.sleep(self._backoff.delay_s())
+                self._retry.failed(error)
+                await self._retry.pause()
                 continue
             self._metrics.settles.observe(time.monotonic() - asked)
-            self._backoff.reset()
-            self._outage.worked()
+            self._retry.worked()
             return _with_refusals(batch, refused) if refused else batch, lost
 
     async def _write_alone(self, settlement: Settlement) -> None:
@@ -172,7 +170,7 @@ class Settler:
                 log.exception("could not store the outcome of job %s", job.id, extra=facts_of(job))
                 if tries >= TRIES_BEFORE_BLAMING_THE_DATA and await self._store_answers():
                     settlement = _refused(settlement, error)
-                await asyncio.sleep(self._backoff.delay_s())
+                await self._retry.pause()
 
     async def _store_answers(self) -> bool:
         try:

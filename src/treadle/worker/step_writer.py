@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from treadle.model.errors import LeaseLost, StoreUnavailable
-from treadle.queue.backoff import Backoff
+from treadle.queue.backoff import StoreRetry
 from treadle.store.protocol import Store
 from treadle.store.values import Checkpoint
 from treadle.worker.attempt import Attempt
@@ -34,8 +34,7 @@ class StepWriter:
         self._under_way: set[Attempt] = set()
         """A job's writes keep their order: the next one waits for the one before."""
         self._wake = asyncio.Event()
-        self._backoff = Backoff()
-        self._outage = store.outage.caller("writing steps")
+        self._retry = StoreRetry(store.outage, "writing steps")
 
     async def write(self, attempt: Attempt, checkpoint: Checkpoint) -> None:
         """Returns when it is stored; LeaseLost if the job belongs to another worker by now."""
@@ -108,14 +107,13 @@ class StepWriter:
                 lost = await self._store.checkpoint(lease, [one.checkpoint for one in batch])
             except StoreUnavailable as error:
                 self._metrics.store_errors += 1
-                self._outage.failed(error)
+                self._retry.failed(error)
                 if all(one.attempt.lost for one in batch):
                     return {(one.checkpoint.n, one.checkpoint.token) for one in batch}
-                await asyncio.sleep(self._backoff.delay_s())
+                await self._retry.pause()
             else:
                 self._metrics.settles.observe(time.monotonic() - asked)
-                self._backoff.reset()
-                self._outage.worked()
+                self._retry.worked()
                 return set(lost)
 
 

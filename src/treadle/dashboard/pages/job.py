@@ -90,8 +90,8 @@ async def job_view(page: Page, id: str) -> JobView:
         words.span(found.created_at, found.ended_at) + " in all" if found.ended else "",
         list(facts(found, settings.delete_after_ms, settings.stale_after_ms)),
         await origin(found, page.state.server.accounts),
-        snippets(found, address := str(page.request.base_url)),
-        answer_snippets(found, address),
+        snippets(found, page.address),
+        answer_snippets(found, page.address),
     )
     return await _with_steps(page, view, events) if found.steps else view
 

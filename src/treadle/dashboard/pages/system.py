@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from treadle.accounts import SUPERUSERS, USERS, AccountNotFound
+from treadle.accounts import SUPERUSERS, USERS
 from treadle.accounts.account import SCOPES
 from treadle.dashboard import house, words
 from treadle.dashboard.asking import Field, Question
@@ -16,14 +16,14 @@ from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.audit_rows import audit_rows
 from treadle.dashboard.forms import page_number, problem_of, time_of
 from treadle.dashboard.page import Page, read_only_error
+from treadle.dashboard.rule_trial import Trial, Verdict, verdict
 from treadle.dashboard.settings_forms import SeenSettings, seen_by, seen_now
-from treadle.http.access import PUBLIC, parsed
+from treadle.http.access import parsed
 from treadle.insights.lists import COUNT_CAP
 from treadle.model.durations import duration_ms, format_ms
-from treadle.model.errors import InvalidInput, JobNotFound, VersionConflict
+from treadle.model.errors import InvalidInput, VersionConflict
 from treadle.model.job import checked_topic
-from treadle.policy import rules
-from treadle.policy.rules import InvalidRule, RequestFacts
+from treadle.policy.rules import InvalidRule
 from treadle.queue.doctor import lets_any_scope
 from treadle.store.views import Finding
 
@@ -33,14 +33,6 @@ CHANGED = (
     "the settings were changed after you opened this page. Your input is kept; saving again overwrites the change."
 )
 LISTED_USERS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    allowed: bool
-    title: str
-    text: str
-    today: str
 
 
 @dataclass(slots=True)
@@ -73,6 +65,7 @@ async def _show(
     access: AccessForm | None = None,
     retention: dict[str, Any] | None = None,
     new_secret: dict[str, str] | None = None,
+    invitation: str = "",
     changed: Sequence[str] = (),
     status: int = 200,
 ) -> Response:
@@ -107,6 +100,9 @@ async def _show(
         keys=await accounts.api_keys.list(),
         new_secret=new_secret,
         superusers=await accounts.list(SUPERUSERS),
+        last_seen=await accounts.last_seen.all(),
+        me=page.caller.account_id if page.caller else "",
+        invitation=invitation,
         users_words=_users_words(len(users), sum(user.verified for user in users)),
         **await _audit(page),
     )
@@ -124,6 +120,7 @@ async def _audit(page: Page) -> dict[str, Any]:
     return {
         "audit": audit_rows(found[start : start + AUDITED]),
         "audit_words": text,
+        "export_url": page.url("/system/audit.csv", audit=text),
         "newer_url": url(number - 1) if number > 1 else "",
         "older_url": url(number + 1) if len(found) > start + AUDITED and start + AUDITED < MOST_AUDITED else "",
     }
@@ -254,39 +251,13 @@ def _rule_problems(form: AccessForm) -> dict[str, str]:
 
 
 async def _verdict(page: Page, form: AccessForm) -> Verdict:
-    draft = form.manage_rule if form.may == "manage" else form.enqueue_rule
     saved = await _saved_access(page)
-    force = saved.manage_rule if form.may == "manage" else saved.enqueue_rule
-    try:
-        record = await _user(page, form.as_)
-        job = (await page.state.queue.get(form.on)).as_json() if form.on else None
-    except (AccountNotFound, JobNotFound) as error:
-        return Verdict(False, "Not tried.", error.message, "")
-    allowed, today = _allows(draft, record, job), _allows(force, record, job)
-    who = form.as_ or "A visitor who has not signed in"
-    what = "see and manage" if form.may == "manage" else "enqueue"
-    which = f"this {job['topic']}" if job else "jobs"
-    refused = "401" if not record else "404" if job and form.may == "manage" else "403"
-    return Verdict(
-        allowed,
-        "Allowed." if allowed else f"Refused, {refused}.",
-        f"{who} {'may' if allowed else 'may not'} {what} {which} with this draft.",
-        f"Today the answer is {'allowed' if today else 'refused'}: {force or 'superusers only'}",
+    draft, in_force = (
+        (form.manage_rule, saved.manage_rule) if form.may == "manage" else (form.enqueue_rule, saved.enqueue_rule)
     )
-
-
-async def _user(page: Page, email: str) -> dict[str, Any]:
-    return (await page.state.server.accounts.get(USERS, email)).as_json() if email else {}
-
-
-def _allows(text: str, record: dict[str, Any], job: dict[str, Any] | None) -> bool:
-    if text == PUBLIC:
-        return True
-    rule = parsed(text)
-    if rule is None:
-        return False
-    condition = rule.bind(RequestFacts(auth=record))
-    return rules.matches(condition, job) if job else condition != rules.never
+    return await verdict(
+        page.state.server.accounts, page.state.queue, Trial(form.as_, form.may, form.on), draft, in_force
+    )
 
 
 # -- API keys --------------------------------------------------------------------------------------
@@ -353,7 +324,27 @@ async def revoke_key(page: Page) -> Response:
     return page.redirect(page.url("/system") + "#keys", "Key revoked.")
 
 
-# -- sessions --------------------------------------------------------------------------------------
+# -- superusers --------------------------------------------------------------------------------------
+
+
+async def ask_invite(page: Page) -> Response:
+    question = Question(
+        "Invite a superuser?",
+        page.url("/system/invite"),
+        "Make the link",
+        page.url("/system") + "#users",
+        "Back",
+        lines=["A superuser may do everything, here and over the API. The link works once, for a day."],
+        after="The link is shown once, on the next page. Nothing is sent: pass it on yourself.",
+    )
+    return await ask_page(page, question, section="System")
+
+
+async def invite(page: Page) -> Response:
+    token = await page.state.server.accounts.invite()
+    await page.state.audit.add(page.actor, "invite")
+    # Not a redirect, because the link would have to be stored until the next request.
+    return await _show(page, invitation=f"{page.address}/invitation#token={token}")
 
 
 async def ask_revoke_sessions(page: Page) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -140,55 +140,52 @@ def _state(worker: LiveWorker, silent: bool, left: str) -> tuple[str, str, str, 
 
 
 async def ask_drain(page: Page) -> Response:
+    lines = [
+        "It claims no more jobs, finishes the ones that it runs, and stops.",
+        "It learns this from its next heartbeat. Jobs that it has not started go to other workers.",
+    ]
+    reason = Field("reason", "Reason", optional=True)
+    return await _ask(page, "drain", "Drain {}?", "Drain this worker", "Keep it working", lines, [reason])
+
+
+async def ask_undrain(page: Page) -> Response:
+    lines = [
+        "It claims jobs again, as if it had never been asked to drain.",
+        "It learns this from its next heartbeat. If its last job ends before that, it stops nevertheless.",
+    ]
+    return await _ask(page, "undrain", "Undo the drain of {}?", "Let it go on", "Let it drain", lines)
+
+
+async def _ask(
+    page: Page, action: str, heading: str, go: str, keep: str, lines: Sequence[str], fields: Sequence[Field] = ()
+) -> Response:
     worker = await _drainable(page, page.query("worker"))
     question = Question(
-        f"Drain {worker.name}?",
-        page.url("/workers/drain"),
-        "Drain this worker",
+        heading.format(worker.name),
+        page.url(f"/workers/{action}"),
+        go,
         page.url("/workers"),
-        "Keep it working",
-        lines=[
-            "It claims no more jobs, finishes the ones that it runs, and stops.",
-            "It learns this from its next heartbeat. Jobs that it has not started go to other workers.",
-            f"It runs {words.plural(worker.running, 'job')} now.",
-        ],
+        keep,
+        lines=[*lines, f"It runs {words.plural(worker.running, 'job')} now."],
         hidden=[("worker", worker.name)],
-        fields=[Field("reason", "Reason", optional=True)],
+        fields=fields,
     )
     return await ask(page, question, section="Workers")
 
 
 async def drain(page: Page) -> Response:
-    worker = await _drainable(page, await page.field("worker"))
-    await page.state.queue.drain(worker.name)
-    await page.note("drain", worker.name, reason=await page.field("reason"))
-    return page.redirect(page.url("/workers"), f"{worker.name} was asked to drain.")
-
-
-async def ask_undrain(page: Page) -> Response:
-    worker = await _drainable(page, page.query("worker"))
-    question = Question(
-        f"Undo the drain of {worker.name}?",
-        page.url("/workers/undrain"),
-        "Let it go on",
-        page.url("/workers"),
-        "Let it drain",
-        lines=[
-            "It claims jobs again, as if it had never been asked to drain.",
-            "It learns this from its next heartbeat. If its last job ends before that, it stops nevertheless.",
-            f"It runs {words.plural(worker.running, 'job')} now.",
-        ],
-        hidden=[("worker", worker.name)],
-    )
-    return await ask(page, question, section="Workers")
+    return await _change(page, "drain", page.state.queue.drain, "drain")
 
 
 async def undrain(page: Page) -> Response:
+    return await _change(page, "undrain", page.state.queue.undrain, "go on")
+
+
+async def _change(page: Page, action: str, change: Callable[[str], Awaitable[bool]], told: str) -> Response:
     worker = await _drainable(page, await page.field("worker"))
-    await page.state.queue.undrain(worker.name)
-    await page.state.audit.add(page.actor, "undrain", worker.name)
-    page.state.forget()
-    return page.redirect(page.url("/workers"), f"{worker.name} was asked to go on.")
+    await change(worker.name)
+    await page.note(action, worker.name, reason=await page.field("reason"))
+    return page.redirect(page.url("/workers"), f"{worker.name} was asked to {told}.")
 
 
 async def _drainable(page: Page, name: str) -> LiveWorker:

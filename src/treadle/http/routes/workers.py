@@ -14,7 +14,7 @@ from treadle.http.bodies import body_of
 from treadle.http.errors import not_found
 from treadle.http.openapi import spec
 from treadle.http.routes.jobs import JobId
-from treadle.http.server import ServerDep, answer, needs
+from treadle.http.server import Server, ServerDep, answer, needs
 from treadle.insights.workers import live_workers
 from treadle.model.durations import duration_ms
 from treadle.model.job import from_ms, rfc3339
@@ -66,10 +66,7 @@ async def drain(
     request: Request, here: ServerDep, name: str, body: Annotated[req.NoBody, Depends(body_of(req.NoBody))]
 ) -> Response:
     """Ask a worker to claim nothing more, finish its jobs and stop. It learns this from its next heartbeat."""
-    if not await here.queue.drain(name):
-        raise not_found()
-    await here.note(request, "drain", name)
-    return Response(status_code=204)
+    return await _asked(request, here, "drain", name, await here.queue.drain(name))
 
 
 @router.post("/api/workers/{name:path}/undrain", **spec(status=204, body=req.NoBody, errors=(404,)))
@@ -77,9 +74,13 @@ async def undrain(
     request: Request, here: ServerDep, name: str, body: Annotated[req.NoBody, Depends(body_of(req.NoBody))]
 ) -> Response:
     """Let a worker that was asked to drain go on, if it has not stopped yet. It learns this from its next heartbeat."""
-    if not await here.queue.undrain(name):
+    return await _asked(request, here, "undrain", name, await here.queue.undrain(name))
+
+
+async def _asked(request: Request, here: Server, action: str, name: str, known: bool) -> Response:
+    if not known:
         raise not_found()
-    await here.note(request, "undrain", name)
+    await here.note(request, action, name)
     return Response(status_code=204)
 
 

@@ -6,6 +6,7 @@ job fields, evaluated for one job here (`matches`) and for all jobs by the store
 
 from treadle.model.fields import DOCUMENTS, FIELDS, FieldKind
 from treadle.policy.rules.binding import RequestFacts
+from treadle.policy.rules.clauses import Clause, clauses
 from treadle.policy.rules.conditions import (
     All,
     Comparison,
@@ -35,6 +36,7 @@ __all__ = [
     "DOCUMENTS",
     "FIELDS",
     "All",
+    "Clause",
     "Comparison",
     "Condition",
     "Constant",
@@ -52,6 +54,7 @@ __all__ = [
     "both",
     "by_cost",
     "by_index",
+    "clauses",
     "documents_in",
     "either",
     "looks_inside",

@@ -214,7 +214,7 @@ def _request_sides(name: RequestValue, request: RequestFacts) -> Iterator[Bound]
     wild = name.part != "auth" or name.path in (("id",), ("email",))
     is_date = name.part == "body" and len(name.path) == 1 and FIELDS.get(name.path[0]) is FieldKind.DATE
     strict = name.part == "auth" and len(name.path) > 1 and bool(request.auth)
-    for value in _request_values(name, request):
+    for value in request_values(name, request):
         yield Bound(
             Constant(_checked(value)),
             of_request=True,
@@ -230,7 +230,7 @@ def _spelled(name: RequestValue, request: RequestFacts) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None
 
 
-def _request_values(name: RequestValue, request: RequestFacts) -> list[Value]:
+def request_values(name: RequestValue, request: RequestFacts) -> list[Value]:
     match name.modifier:
         case "isset":
             return [int(_is_set(name, request))]

@@ -1,4 +1,4 @@
-"""The claim for a worker that serves several lanes.
+"""The claim in one statement: its text for any number of lanes, its parameters and its answer.
 
 PostgreSQL merges sorted index scans row by row (Merge Append) and stops at the limit, but only scans that are written
 in the statement. So the statement is written for as many lanes as the worker serves, at most `MERGED`. If more lanes
@@ -7,10 +7,18 @@ have ready jobs, it takes those with the oldest heads and nothing behind the hea
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import repeat
+from typing import Any
+
+from pydantic_core import from_json
 
 from treadle.store.sql.queries import load
 from treadle.store.sql.scripts.lanes import MERGED
+from treadle.store.values import Claimed, Wants
+
+_NO_OWNER = (None, None, None, None)
 
 # `lane`: the lanes with ready jobs, by their heads; empty ones end here. `share`: how many rows to take from each,
 # found without a lock. That many are then locked, even if they are different rows by then.
@@ -63,3 +71,30 @@ def claim_statement(lanes: int) -> str:
     cut = _CUT.replace("{next}", str(MERGED + 1)) if lanes > MERGED else ""
     several = _SEVERAL.replace("{branches}", branches).replace("{cut}", cut)
     return sql[: sql.index("), lane AS")] + several + sql[sql.index("), chosen AS") :]
+
+
+def claim_values(wants: Wants) -> tuple[Any, ...]:
+    """The parameters between the lease and the marks."""
+    return (
+        list(dict.fromkeys(wants.topics)),
+        list({"", *wants.capabilities}),
+        list({"", *wants.worker_types}),
+        wants.limit,
+        wants.free,
+        wants.max_bytes,
+    )
+
+
+def claimed_jobs(columns: Sequence[Any], token: int, lease: int) -> list[Claimed]:
+    """The jobs in the arrays that the statement answers with."""
+    ns, ids, topics, payloads, attempts, most, flags, due, owned = columns
+    none = repeat(None)
+    owners: Sequence[Iterable[Any]] = (none, none, none, none)
+    if owned is not None:
+        known = from_json(owned)
+        owners = list(zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True))
+    *who, traces = owners
+    lent = (*who, repeat(token), repeat(lease), due, traces)
+    rows = zip(ns, ids, topics, payloads, attempts, most, flags, *lent, none, none)  # noqa: B905 some are endless
+    new = tuple.__new__
+    return [new(Claimed, row) for row in rows]

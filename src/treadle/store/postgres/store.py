@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import asyncpg
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.store import batches, wakeups
-from treadle.store.postgres.claim_statement import claim_statement
+from treadle.store.postgres.claim_statement import claim_statement, claim_values, claimed_jobs
 from treadle.store.postgres.health import examine
+from treadle.store.postgres.lane_marks import LaneMarks
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.postgres.pools import Pools
 from treadle.store.postgres.step_statements import array, checkpoint_values, settlement_values, statement
@@ -27,12 +27,11 @@ from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
 from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import LaneKey, LanePlace, lane_of
+from treadle.store.sql.scripts.lanes import LaneKey, lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
     Checkpoint,
     Claim,
-    Claimed,
     Graces,
     Inserted,
     NewJob,
@@ -57,23 +56,12 @@ MIGRATION_SECONDS = 86_400.0
 # A script is run again from its start after a deadlock or a serialization failure.
 TRIES = 10
 CONFLICTS = asyncpg.DeadlockDetectedError, asyncpg.SerializationError
-# How long claims of a busy lane may start at their mark instead of at its head.
-MARK_SECONDS = 1.0
-# A look from the head can be slow, because it passes everything claimed since an old snapshot. The next one waits this
-# many times as long.
-LOOK_SHARE = 20
 # Characters of results written by one statement; PostgreSQL takes a quarter of a gigabyte.
 RESULTS_TOGETHER = 16_000_000
-_NO_OWNER = _NO_MARKS = (None, None, None, None)
-MIN_RANK = -(2**31)
 _BY_NUMBER = attrgetter("job.n")
 # How long a transaction waits for a locked row before it gives its connection back. Short where others wait for it.
 LOCK_MS = 50
 SHORT_LOCK_MS = 10
-# A look from the heads that takes longer than this has stepped over dead rows. Otherwise claims need no marks.
-SLOW_LOOK_S = 0.01
-# This many in a row, because the first on a connection is slow: it is planned.
-SLOW_LOOKS = 2
 
 
 class PostgresStore(SqlStore):
@@ -92,11 +80,8 @@ class PostgresStore(SqlStore):
         self._write_checkpoints = statement(self.queries, "write_checkpoints")
         self._settle_flows = statement(self.queries, "settle_flows")
         self._lanes: dict[LaneKey, int] = {}
-        self._marks: dict[int, LanePlace] = {}
+        self._marks = LaneMarks()
         self._stop_hearing: Callable[[], None] = lambda: None
-        self._slow_looks = 0
-        self._look_at = 0.0
-        """When a claim is to start at the heads of its lanes again."""
 
     # -- being there ---------------------------------------------------------------------------
 
@@ -158,10 +143,7 @@ class PostgresStore(SqlStore):
 
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
         answer = await _until_it_commits(lambda: self.pools.change(lambda connection: self._run(connection, make())))
-        if wakeups.READY in tell:
-            self._marks.clear()  # something may have been put back in front of them
-        if tell:
-            self.notifier.tell(tell)
+        self._tell(tell)
         return answer
 
     async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
@@ -341,18 +323,16 @@ class PostgresStore(SqlStore):
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         asked = time.monotonic()
-        if asked > self._look_at:
-            self._marks.clear()
-        marked = bool(self._marks)
-        wanted = _wanted(wants)
+        marks = self._marks.at(asked)
+        wanted = claim_values(wants)
         sql = claim_statement(len(wanted[0]) * len(wanted[1]) * len(wanted[2]))
-        marks = _NO_MARKS if self._slow_looks < SLOW_LOOKS - 1 else self._mark_arrays()
         rows = await self.pools.fetch(sql, lease, *wanted, *marks)
         if not rows:
             raise LeaseLost("the lease has run out")
         token, now, hard, again, elsewhere, places, *columns = rows[0]
-        jobs = _claimed(columns, token, lease) if columns[0] else []
-        self._remember(places, 0 < wants.limit <= len(jobs), asked, marked)
+        jobs = claimed_jobs(columns, token, lease) if columns[0] else []
+        marked = bool(marks[0])
+        self._marks.remember(places, 0 < wants.limit <= len(jobs), asked, marked)
         if hard:
             return await self.transact(lambda: scripts.claim(lease, wants))
         if marked and len(jobs) < wants.limit:
@@ -362,23 +342,6 @@ class PostgresStore(SqlStore):
         if elsewhere:
             return Claim(jobs, scripts.LOCKED_MS, now)
         return Claim(jobs, 0 if again and jobs else None, now)
-
-    def _mark_arrays(self) -> tuple[list[int], ...]:
-        marks = self._marks.values()
-        return list(self._marks), [rank for rank, _, _ in marks], [at for _, at, _ in marks], [n for _, _, n in marks]
-
-    def _remember(self, places: str | None, full: bool, asked: float, marked: bool) -> None:
-        """Where the next claim may start in each lane. Marks exist only while claims come back full, and only where
-        looks from the heads proved slow. Jobs put in front of a mark are not seen until the next look."""
-        took = time.monotonic() - asked
-        if not marked:
-            self._look_at = asked + took + max(MARK_SECONDS, LOOK_SHARE * took)
-            self._slow_looks = self._slow_looks + 1 if took > SLOW_LOOK_S else 0
-        if not full or not places or self._slow_looks < SLOW_LOOKS:
-            self._marks.clear()
-            return
-        for lane, *place in from_json(places):
-            self._marks[lane] = max(self._marks.get(lane, (MIN_RANK, -1, -1)), tuple(place))
 
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         reaped = await super().reap(graces, limit)
@@ -480,33 +443,8 @@ async def read_on(connection: Any, reading: Reading[T]) -> T:
         return result
 
 
-def _wanted(wants: Wants) -> tuple[Any, ...]:
-    return (
-        list(dict.fromkeys(wants.topics)),
-        list({"", *wants.capabilities}),
-        list({"", *wants.worker_types}),
-        wants.limit,
-        wants.free,
-        wants.max_bytes,
-    )
-
-
 def _without(wants: Wants, jobs: int) -> Wants:
     return wants._replace(limit=wants.limit - jobs, free=max(wants.free - jobs, 0))
-
-
-def _claimed(columns: Sequence[Any], token: int, lease: int) -> list[Claimed]:
-    ns, ids, topics, payloads, attempts, most, flags, due, owned = columns
-    none = repeat(None)
-    owners: Sequence[Iterable[Any]] = (none, none, none, none)
-    if owned is not None:
-        known = from_json(owned)
-        owners = list(zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True))
-    *who, traces = owners
-    lent = (*who, repeat(token), repeat(lease), due, traces)
-    rows = zip(ns, ids, topics, payloads, attempts, most, flags, *lent, none, none)  # noqa: B905 some are endless
-    new = tuple.__new__
-    return [new(Claimed, row) for row in rows]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

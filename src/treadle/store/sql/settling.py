@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from treadle.model.errors import Refused, StoreBusy
 from treadle.store import batches
 from treadle.store.sql import scripts
+from treadle.store.sql.runner import SqlRunner
 from treadle.store.values import FollowUpsBusy, Settlement
-
-if TYPE_CHECKING:
-    from treadle.store.sql.store import SqlStore
 
 # Follow-up jobs with a locked key that one call tries to store: other endings wait for each of them.
 BUSY_TRIES = 2
 
 
-async def settle(store: SqlStore, settlements: Sequence[Settlement], refused: list[Settlement]) -> list[Settlement]:
+async def settle(store: SqlRunner, settlements: Sequence[Settlement], refused: list[Settlement]) -> list[Settlement]:
     """Returns the lost ones; `refused` is filled with those that a refused follow-up job turned into failures."""
     lost: list[Settlement] = []
     sure = [one for one in settlements if not batches.may_be_refused(one)]
@@ -42,7 +39,7 @@ async def settle(store: SqlStore, settlements: Sequence[Settlement], refused: li
     return lost
 
 
-async def _settle_with_effects(store: SqlStore, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
+async def _settle_with_effects(store: SqlRunner, one: Settlement, refused: list[Settlement]) -> list[Settlement]:
     """In a separate transaction: a refused follow-up job undoes this outcome and no other."""
     try:
         return await store.transact_or_busy(lambda: scripts.settle([one]), batches.hints([one]))

@@ -1,11 +1,11 @@
-"""What both SQL stores share: every verb that is a script or a plain query. Each store only says how to run one."""
+"""What both SQL stores share: every verb that is a script or a plain query."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
@@ -17,8 +17,8 @@ from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
-from treadle.store.sql.queries import load
 from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row, storable
+from treadle.store.sql.runner import SqlRunner
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.values import (
     Advanced,
@@ -60,7 +60,6 @@ from treadle.store.views import (
 )
 from treadle.telemetry.outages import OutageLog
 
-T = TypeVar("T")
 # PostgreSQL takes longer to find a message among others the more there are.
 TOUCHED_TOGETHER = 200
 
@@ -68,70 +67,19 @@ TOUCHED_TOGETHER = 200
 MOST_RECORDS = 100_000
 
 
-class SqlStore(ABC):
-    """The verbs of `Store` on top of two primitives: run a script in a transaction, run a query."""
+class SqlStore(SqlRunner):
+    """The verbs of `Store`."""
 
-    dialect: str
     hub: wakeups.Wakeups
     outage: OutageLog
 
     def __init__(self, stale_after_ms: int) -> None:
+        super().__init__()
         self.stale_after_ms = stale_after_ms
-        self.queries = load(self.dialect)
         self._secrets = secrets.Secrets()
-
-    @abstractmethod
-    async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
-        """Run the script that `make` returns in one transaction; then send the hints `tell`."""
-
-    async def transact_or_busy(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
-        """Like `transact`; StoreBusy if the script needs a row that a user's transaction has locked."""
-        return await self.transact(make, tell)
-
-    async def transact_patiently(
-        self, keys: Sequence[Hashable], make: Callable[[], Script[T]], tell: Sequence[str] = ()
-    ) -> T:
-        """Like `transact`, but waits at most 5 seconds for locked rows, without a connection; then StoreUnavailable.
-        `keys`: what the script needs; calls for the same key wait for each other."""
-        return await self.transact(make, tell)
-
-    @abstractmethod
-    async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        """Read rows, outside of any transaction."""
-
-    @abstractmethod
-    async def read_snapshot(self, make: Callable[[], Reading[T]]) -> T:
-        """Run all queries of the reading that `make` returns on one snapshot of the database."""
-
-    @abstractmethod
-    async def search(self, make: Callable[[], Reading[T]], *, together: bool = False) -> T:
-        """A read with a cost that the caller decides: kept apart from other reads, QueryTooSlow after two seconds.
-
-        `together`: all queries on one snapshot.
-        """
-
-    async def read_by_key(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        """Read rows by their keys: a statement with the same plan for all values."""
-        return await self.read(sql, values)
-
-    async def read_small(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        """Read a few rows of a small table that is read all the time."""
-        return await self.read(sql, values)
 
     def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
         return self.hub.subscribe(wake, self if claims else None)
-
-    async def _ask(self, name: str, rows: Sequence[Mapping[str, Any]] | None = None) -> list[Any]:
-        sql = self.queries[name].sql
-        return await self.read(sql, [] if rows is None else [to_json(rows).decode()])
-
-    async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
-        """Run one statement in its own transaction."""
-
-        def single() -> Script[list[Any]]:
-            return (yield name, rows)
-
-        return await self.transact(single, tell)
 
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         return None
@@ -301,10 +249,6 @@ class SqlStore(ABC):
             return undone.steering.answers
         self._tell(sorted(steering.hints))
         return steering.answers
-
-    @abstractmethod
-    def _tell(self, hints: Sequence[str]) -> None:
-        """Send hints after the commit that they are about."""
 
     # -- looking -------------------------------------------------------------------------------
 

@@ -49,16 +49,6 @@ class WriteLock:
         self._closed = threading.Event()
         _open_locks.add(self)
 
-    def take(self, on_limit: OnLimit) -> None:
-        """Wait until this process has the lock.
-
-        Past the limit, `on_limit` is called repeatedly from another thread with the seconds waited so far; never after
-        this has returned.
-        """
-        if not self.try_take():
-            assert self._fd is not None
-            self._take_in_turn(self._fd, on_limit)
-
     def try_take(self) -> bool:
         """Take the lock if no other process has it."""
         if self._fd is not None:
@@ -68,14 +58,20 @@ class WriteLock:
                 return False
         return True
 
-    def _take_in_turn(self, fd: int, on_limit: OnLimit) -> None:
+    def wait(self, on_limit: OnLimit) -> None:
+        """Take the lock in turn, after `try_take` did not get it.
+
+        Past the limit, `on_limit` is called repeatedly from another thread with the seconds waited so far; never after
+        this has returned.
+        """
+        assert self._fd is not None
         with self._mutex:
             self._wait = _Wait(time.monotonic(), on_limit)
             if self._clock is None:
                 self._clock = threading.Thread(target=self._watch_clock, name="treadle-lock", daemon=True)
                 self._clock.start()
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
         finally:
             with self._mutex:
                 self._wait = None

@@ -233,7 +233,8 @@ class Writer:
             if self._closing:
                 break
         with self._in_use:
-            lock.take(lambda _: None)
+            if not lock.try_take():
+                lock.wait(lambda _: None)
             with self._transacting:
                 connection.close()
             lock.close()
@@ -286,7 +287,8 @@ class Writer:
     ) -> list[Any]:
         until = time.monotonic() + BUSY_SECONDS
         while True:
-            lock.take(lambda seconds: self._give_up([group, behind or []], seconds))
+            if not lock.try_take():
+                lock.wait(lambda seconds: self._give_up([group, behind or []], seconds))
             try:
                 # Empty by now if it took too long.
                 return self._transaction_in_turn(connection, lock, group, grows=behind is None) if group else []

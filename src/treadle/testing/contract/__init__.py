@@ -37,6 +37,7 @@ from treadle.testing.contract.gates import (
 from treadle.testing.contract.inserting import DedupeContract, IdempotencyContract, InsertContract
 from treadle.testing.contract.invariants import InvariantContract, WalkContract
 from treadle.testing.contract.keeping import LeaderContract, OpenContract, PruneContract
+from treadle.testing.contract.key_races import GateRaceContract, KeyRaceContract
 from treadle.testing.contract.leases import (
     CancelRequestContract,
     LeaseContract,
@@ -54,7 +55,7 @@ from treadle.testing.contract.looking import (
     SelectContract,
 )
 from treadle.testing.contract.moving import PromoteContract, ReclaimContract
-from treadle.testing.contract.races import GateRaceContract, KeyRaceContract, RaceContract
+from treadle.testing.contract.races import RaceContract
 from treadle.testing.contract.rates import (
     RateContract,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -174,14 +175,16 @@ class SettleContract(ContractPart):
     async def test_a_started_handler_is_seen_in_the_outcome(self, bench: Workbench, outcome: Outcome) -> None:
         id = await bench.enqueue_one()
         job = await bench.claim_one()
+        begun = time.monotonic()
         await bench.store.touch(job.lease, [Touch(job.n, job.token, 3 * SECOND, None, None)])
         started = (await bench.job(id)).started_at
         assert await bench.settle(job, outcome, ran_ms=3 * SECOND)
+        took = time.monotonic() - begun
         seen = await bench.job(id)
         if seen.ended:
             assert seen.started_at is not None
             assert started is not None
-            assert abs(seen.started_at - started) < timedelta(seconds=1)
+            assert abs(seen.started_at - started) < timedelta(seconds=took + 0.05)
         else:
             assert (seen.started_at, seen.claimed_at) == (None, None)
 

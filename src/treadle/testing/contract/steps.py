@@ -346,7 +346,8 @@ class WaitContract(ContractPart):
         await bench.settle(job, Released("the worker stopped"))
         assert error_of(await answered(bench, id, result='"late"')) is StepEnded
         again = await bench.claim_one()
-        assert (await bench.store.claimed_steps([again.n]))[again.n].answers == (EarlyAnswer("approve", "", '"ok"', None),)
+        found = (await bench.store.claimed_steps([again.n]))[again.n]
+        assert found.answers == (EarlyAnswer("approve", "", '"ok"', None),)
 
     async def test_a_signal_races_the_park(self, bench: Workbench) -> None:
         """Before, during or after parking: it is received once, and the job goes on."""
