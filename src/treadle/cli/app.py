@@ -11,6 +11,7 @@ import typer
 
 from treadle.cli import (
     api_key,
+    bench,
     completion,
     demo,
     doctor,
@@ -65,6 +66,7 @@ app.add_typer(user.app, name="user")
 app.add_typer(api_key.app, name="api-key")
 app.command("doctor")(doctor.doctor)
 app.command("migrate")(migrate.migrate)
+app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 
 

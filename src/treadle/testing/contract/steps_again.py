@@ -7,7 +7,7 @@ from typing import Any
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
-from treadle.policy.lifecycle import Completed, Failed, Parked, Released, Requeued, Snoozed
+from treadle.policy.lifecycle import Completed, Failed, Released, Requeued, Snoozed
 from treadle.queue import steering
 from treadle.store.values import HAS_STEPS, Claimed, Effects, StepKey, Touch
 from treadle.testing.contract.steps import DONE, FLOW, answered, checkpoint, park, states, write
@@ -213,6 +213,15 @@ class KeptContract(ContractPart):
         nap = Effects(steps=(write("sleep", StepState.WAITING, until_ms=HOUR),))
         await bench.store.settle([settlement(job, Snoozed(HOUR, "sleeps"))._replace(effects=nap)])
         await bench.pass_time(HOUR + MINUTE)
+        await bench.store.advance()
+        assert (await bench.claim_one()).id == id
+
+    async def test_a_job_that_was_given_back_started_in_time(self, bench: Workbench) -> None:
+        """It goes back into the queue without its deadline."""
+        id, job = await self.half_done(bench, expires_in_ms=MINUTE)
+        await bench.settle(job, Released())
+        assert await bench.database.problems() == []
+        await bench.pass_time(HOUR)
         await bench.store.advance()
         assert (await bench.claim_one()).id == id
 
