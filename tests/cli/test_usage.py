@@ -21,7 +21,7 @@ GROUPS = {
     "user": ["create", "update", "list", "delete"],
     "api-key": ["create", "list", "revoke"],
 }
-COMMANDS = ["serve", "worker", "enqueue", *GROUPS, "stats", "reclaim", "doctor", "migrate", "demo"]
+COMMANDS = ["serve", "worker", "enqueue", *GROUPS, "stats", "reclaim", "doctor", "migrate", "bench", "demo"]
 GROUPED = [[group, name] for group, names in GROUPS.items() for name in names]
 SECRET = "s3cr3t"
 

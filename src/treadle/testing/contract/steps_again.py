@@ -216,5 +216,14 @@ class KeptContract(ContractPart):
         await bench.store.advance()
         assert (await bench.claim_one()).id == id
 
+    async def test_a_job_that_was_given_back_started_in_time(self, bench: Workbench) -> None:
+        """It goes back into the queue without its deadline."""
+        id, job = await self.half_done(bench, expires_in_ms=MINUTE)
+        await bench.settle(job, Released())
+        assert await bench.database.problems() == []
+        await bench.pass_time(HOUR)
+        await bench.store.advance()
+        assert (await bench.claim_one()).id == id
+
     async def active_ms(self, bench: Workbench, job: Claimed) -> int:
         return sum(step.ran_ms for step in (await bench.store.claimed_steps([job.n]))[job.n].steps)
