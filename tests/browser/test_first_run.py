@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.person import Person
 from tests.browser.site import Site, site
@@ -94,3 +94,28 @@ def test_a_filtered_list_names_the_filters_and_a_link_clears_them(person: Person
     main.get_by_role("link", name="Clear the filters").click()
     person.page.wait_for_url("**/_/jobs")
     expect(person.page.locator("tbody[data-job]")).to_have_count(1)
+
+
+def test_a_superuser_invites_another_by_a_link(person: Person, browser: Browser) -> None:
+    person.open("/system")
+    person.page.get_by_role("link", name="Invite a superuser").click()
+    person.dialog.get_by_role("button", name="Make the link").click()
+    note = person.page.locator("#users .secret > span").first
+    expect(note).to_contain_text("/_/invitation#token=")
+    link = note.inner_text()
+    context = browser.new_context()
+    invited = context.new_page()
+    sent: list[str] = []
+    invited.on("request", lambda request: sent.append(request.url))
+    invited.goto(link)
+    expect(invited.get_by_label("Email")).to_be_focused()
+    invited.get_by_label("Email").fill("ada@example.com")
+    invited.get_by_label("Password", exact=True).fill(PASSWORD)
+    invited.get_by_label("Password, once more").fill(PASSWORD)
+    invited.get_by_role("button", name="Create and sign in").click()
+    invited.wait_for_url(f"{person.site.url}/_/")
+    assert not [url for url in sent if link.partition("#token=")[2] in url], "the token is in no address"
+    context.close()
+    person.open("/system")
+    row = person.page.locator("#users tr").filter(has_text="ada@example.com")
+    expect(row.locator("time"), "since when, and when she was last seen").to_have_count(2)

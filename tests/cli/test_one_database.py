@@ -28,6 +28,28 @@ def test_commands_take_the_queue_in_the_code(app: Command) -> None:
     assert app.bare("reclaim", "app:queue").out == "took back 0 jobs in sqlite:///in-code.db\n"
 
 
+def test_options_may_come_before_the_queue_as_for_a_worker(app: Command) -> None:
+    made = (
+        app.bare("enqueue", "--create", "--key", "a:b", "app:queue", "greet", '{"name": "Ada"}', "--json").done().json
+    )
+    assert made["idempotencyKey"] == "a:b"
+    (listed,) = app.bare("jobs", "list", "--json", "--limit", "5", "app:queue").done().json["items"]
+    assert listed["id"] == made["id"]
+    assert app.bare("jobs", "list", "--json", "--limit=5", "app:queue").done().json["items"] == [listed]
+    assert app.bare("stats", "--topic", "greet", "--json", "app:queue").done().json["pending"] == 1
+    assert app.bare("jobs", "cancel", "--reason", "a:b", "app:queue", made["id"], "--json").done().json
+    shown = app.bare("jobs", "show", "app:queue", made["id"], "--json").done().json
+    assert (shown["status"], shown["cancelReason"]) == ("cancelled", "a:b")
+
+
+def test_a_value_that_looks_like_a_queue_stays_a_value(app: Command) -> None:
+    app.bare("migrate", "app:queue").done()
+    in_code = ("--db", "sqlite:///in-code.db")
+    app.bare("superuser", "upsert", "ann@example.com", "secret:word", *in_code).done()
+    key = app.bare("enqueue", *in_code, "--scope", "app:queue", "greet", '{"name": "Ada"}', "--json").done().json
+    assert key["scope"] == "app:queue"
+
+
 def test_a_payload_is_checked_by_the_handler_in_the_code(app: Command) -> None:
     app.module("typed", "from treadle import Queue\nqueue = Queue()\n@queue.job\ndef add(a: int): ...\n")
     refusal = app.bare("enqueue", "typed:queue", "add", '{"a": "x"}', "--create", "--db", "sqlite:///typed.db")

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -172,7 +173,7 @@ def test_a_database_that_goes_away_right_after_the_start_does_not_end_it(alone: 
 def unanswering(database: str) -> Iterator[None]:
     """Another program holds what every statement of the engine needs."""
     if database.startswith("sqlite"):
-        with open(f"{database.removeprefix('sqlite:///')}.lock", "rb+") as file:  # noqa: PTH123
+        with Path(f"{database.removeprefix('sqlite:///')}.lock").open("rb+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
         return

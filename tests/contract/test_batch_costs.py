@@ -21,6 +21,7 @@ from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Parked, Released, Requeued, Snoozed
 from treadle.queue import steering
 from treadle.store.sql import scripts
+from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
     Answer,
     Checkpoint,
@@ -559,7 +560,8 @@ async def test_a_batch_of_jobs_that_replace_each_other_takes_as_few_statements_a
     async def statements(count: int) -> int:
         jobs = [new_job(limit=Limit(f"r{count}", REPLACE, 1)) for _ in range(count)]
         counted: list[str] = []
-        await bench.store.transact(lambda: _noted(scripts.insert(jobs, True), counted))  # type: ignore[attr-defined]
+        assert isinstance(bench.store, SqlStore)
+        await bench.store.transact(lambda: _noted(scripts.insert(jobs, True), counted))
         assert await bench.claimable() == [jobs[-1].id]
         await steering.cancel(bench.store, [jobs[-1].id])
         return len(counted)

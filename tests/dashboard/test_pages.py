@@ -89,3 +89,16 @@ async def test_a_job_is_shown_as_code_in_three_languages(visitor: Visitor) -> No
     code = page[page.index("The same job as code") :]
     for text in ("/api/jobs/enqueue", "await queue.enqueue('mail', {'thread': 1970670598291982290})", "await fetch("):
         assert text in code
+
+
+async def test_errors_say_how_many_came_in_the_last_hour(visitor: Visitor) -> None:
+    for _ in range(2):
+        await visitor.failed_job(max_attempts=1)
+    assert "2 jobs failed in 24 h, 2 of them in the last hour" in await visitor.text("/_/errors")
+    assert "of them in the last hour" not in await visitor.text("/_/errors?range=1h")
+
+
+async def test_schedules_name_the_leader_that_fires_them(visitor: Visitor) -> None:
+    await visitor.queue.store.elect("maintenance", "worker-1 1a2b3c4d", 3_600_000)
+    await visitor.queue.schedules.create("report", "0 9 * * *", id="daily")
+    assert "worker-1 leads" in await visitor.text("/_/schedules")

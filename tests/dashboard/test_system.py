@@ -293,6 +293,7 @@ async def test_a_trial_says_which_comparison_decides(visitor: Visitor) -> None:
     answer = await visitor.post("/_/system/access", **draft, on=job.id)
     text = words(answer.text)
     assert "Refused, 404. ann@example.com may not see and manage this mail" in text
+    assert text.count("Reads well. It names job fields: each job is decided on its own.") == 1, "an empty rule is none"
     assert f"True: @request.auth.id != '' @request.auth.id is {ann.id}" in text
     assert f"False: scopeId = @request.auth.id scopeId is acc_2201, @request.auth.id is {ann.id}" in text
     text = words((await visitor.post("/_/system/access", **draft, on="")).text)

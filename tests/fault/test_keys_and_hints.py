@@ -15,6 +15,7 @@ from tests.fault.zygote import Zygote
 from tests.servers import PgBouncer
 from tests.waiting import nothing_live, until
 from treadle import Job, Queue
+from treadle.store.postgres.store import PostgresStore
 
 PROCESSES, CLIENTS_EACH, KEYS = scaled(3, 10), scaled(5, 10), scaled(40, 1_000)
 
@@ -64,7 +65,8 @@ async def test_workers_behind_pgbouncer_work_by_polling_and_survive_its_restart(
     try:
         async with make_queue(crew.url, Pen(crew.journal.path, "client")) as queue:
             team = [crew.hire(poll="200ms", lease="2s") for _ in range(2)]
-            assert queue.store.pools.pooled  # type: ignore[attr-defined]
+            assert isinstance(queue.store, PostgresStore)
+            assert queue.store.pools.pooled
             await until(queue.store.workers, 60, crew.tails)
             topics = ["quick", "threaded", "slow", "shaky", "gated"] * scaled(20, 400)
             jobs = [await queue.enqueue(topic, {"key": 1, "ms": 20}, max_attempts=50) for topic in topics]

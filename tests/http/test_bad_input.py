@@ -1,6 +1,8 @@
 """What clients send by mistake or on purpose is refused plainly, and nothing is stored in part."""
 
+import asyncio
 import gzip
+import http.client
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,6 +12,7 @@ from pydantic import BaseModel
 
 from tests.faulty import faulty
 from tests.http.api import Api, failure
+from tests.http.live import LiveServer
 from treadle.http import bodies
 from treadle.model.errors import StoreUnavailable
 
@@ -67,6 +70,34 @@ async def test_bodies_that_are_no_json_object(sqlite_api: Api, body: bytes) -> N
 
 async def test_a_body_over_the_limit(sqlite_api: Api) -> None:
     assert await send(sqlite_api, b" " * (4 * MIB + 1)) == (413, "body_too_large")
+
+
+async def test_a_client_that_sends_everything_first_reads_the_refusal_of_a_large_body(sqlite_url: str) -> None:
+    def post(port: int) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("POST", "/api/collections/users/auth-with-password", b" " * (5 * MIB), JSON)
+        answer = connection.getresponse()
+        found = answer.status, json.loads(answer.read())["code"]
+        connection.close()
+        return found
+
+    async with LiveServer(sqlite_url) as server:
+        port = int(server.base_url.rpartition(":")[2])
+        assert await asyncio.to_thread(post, port) == (413, "body_too_large")
+
+
+async def test_a_body_far_over_the_limit_is_not_read_to_its_end(sqlite_api: Api) -> None:
+    sent = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(1000):
+            sent += 1
+            yield b" " * MIB
+
+    length = {"Content-Length": str(1000 * MIB)}
+    assert await send(sqlite_api, chunks(), **length) == (413, "body_too_large")
+    assert sent <= 1  # the test's transport has one chunk ready
 
 
 async def test_endless_chunks(sqlite_api: Api) -> None:

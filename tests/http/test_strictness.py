@@ -149,6 +149,27 @@ async def test_a_switch_that_says_two_things_is_refused(sqlite_api: Api, path: s
     assert (await sqlite_api.queue.get(job["id"])).status is Status.PENDING
 
 
+@pytest.mark.parametrize(
+    ("word", "right"), [("job_type", "topic"), ("max_retries", "maxRetries"), ("scope_id", "scopeId")]
+)
+async def test_the_right_word_is_named_for_each_of_many_jobs(sqlite_api: Api, word: str, right: str) -> None:
+    jobs = [{"topic": "mail"}, {"topic": "mail", word: 1}]
+    answer = await sqlite_api.post("/api/jobs/enqueue-many", {"jobs": jobs})
+    assert failure(answer) == (400, "unknown_parameter")
+    assert answer.json()["data"] == {
+        f"jobs.1.{word}": {"code": "unknown_parameter", "message": f"there is no such field; write {right}"}
+    }
+    assert await sqlite_api.queue.count() == 0
+
+
+async def test_the_names_that_exist_are_those_of_the_object_with_the_unknown_one(sqlite_api: Api) -> None:
+    answer = await sqlite_api.request("PATCH", "/api/settings", json={"jobs": {"enqueue_rules": ""}})
+    assert answer.json()["message"] == (
+        "jobs.enqueue_rules: there is no such field "
+        "(there are enqueue_rule, manage_rule, access_rule, http_enabled, allowed_topics)"
+    )
+
+
 # -- the words for a status ------------------------------------------------------------------------
 
 

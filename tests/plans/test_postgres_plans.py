@@ -31,10 +31,11 @@ from treadle.policy.lifecycle import (
 )
 from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.pools import PLAN_SETTINGS, READ_SETTINGS
+from treadle.store.postgres.step_statements import statement
 from treadle.store.postgres.store import PostgresStore, read_on
 from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Cursor, Gap, Mark, Reader
-from treadle.store.sql.queries import TABLES
+from treadle.store.sql.queries import TABLES, load
 from treadle.store.values import Checkpoint, Claimed, Effects, Graces, NewJob, Settlement, StepWrite, Wants
 from treadle.store.views import Listing
 from treadle.testing.workbench import DAY, new_job, settlement
@@ -167,10 +168,14 @@ async def claim(store: PostgresStore, connection: Any, backlog: Backlog) -> None
     assert len(row[6] or ()) == (20 if backlog.size else 0)
 
 
+def run_on(connection: Any, store: PostgresStore) -> None:
+    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+
+
 async def settle_completed(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = running_jobs(backlog)
     endings = [settlement(job, Completed()) for job in jobs]
-    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+    run_on(connection, store)
     assert await store.settle_completed(LIVE_LEASE, endings) == []
 
 
@@ -178,13 +183,13 @@ DONE_STEP = StepWrite("fetch", "", StepState.COMPLETED, 0, 1, started_ago_ms=1, 
 
 
 async def checkpoint(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
-    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+    run_on(connection, store)
     news = [Checkpoint(job.n, job.token, 1, (DONE_STEP,)) for job in running_jobs(backlog)]
     assert await store.checkpoint(LIVE_LEASE, news) == []
 
 
 async def settle_flows(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
-    store.pools.fetch = connection.fetch  # type: ignore[method-assign]
+    run_on(connection, store)
     effects = Effects(steps=(DONE_STEP,))
     endings = [settlement(job, Completed("1"))._replace(effects=effects) for job in running_jobs(backlog)]
     assert await store.settle_flows(LIVE_LEASE, endings) == []
@@ -306,7 +311,7 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
         {"ready_pkey", "jobs_pkey", "leases_pkey"},
     ),
     "settle_completed": (
-        [LIVE_LEASE, "{1}", "{1}", "{1}", ["mail"], None, None, "[]"],
+        [LIVE_LEASE, "{1}", "{1}", "{1}", "[]", ["mail"], None, None],
         {"running_pkey", "leases_pkey"},
     ),
     "take_due": (rows({"top": 100}), {"later_due", "later_pkey"}),
@@ -339,8 +344,7 @@ HOT: dict[str, tuple[list[Any], set[str]]] = {
 @pytest.mark.parametrize("name", HOT)
 def test_on_its_indexes_at_every_size(world: World, name: str) -> None:
     arguments, wanted = HOT[name]
-    query = PostgresStore(world.url, stale_after_ms=DAY).queries[name].sql
-    plan = explain(world, query, arguments, PLAN_SETTINGS)
+    plan = explain(world, statement(load("postgres"), name), arguments, PLAN_SETTINGS)
     assert scanned(plan) == set()
     if world.backlog.size:  # of an empty table any index will do
         assert indexes(plan) >= wanted

@@ -9,6 +9,7 @@ import asyncpg
 from treadle import Queue, Schedule
 from treadle.queue.schedule_records import KIND, body_of
 from treadle.store.sql.queries import load
+from treadle.store.sql.store import SqlStore
 
 FEW, MANY = 10, 10_000
 FAR_MS = 2**42
@@ -23,8 +24,8 @@ async def fill(queue: Queue, count: int) -> None:
         {"kind": KIND, "id": f"s{i}", "key": f"s{i}", "body": body, "due": NOW_MS - 1 if i < 3 else FAR_MS + i}
         for i in range(count)
     ]
-    store = queue.store
-    await store._change("add_records", rows)  # type: ignore[attr-defined]
+    assert isinstance(queue.store, SqlStore)
+    await queue.store._change("add_records", rows)
 
 
 async def test_on_sqlite(sqlite_url: str) -> None:

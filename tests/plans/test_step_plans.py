@@ -89,8 +89,8 @@ def world(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> It
 
 ONE = json.dumps([RUN | {"place": 0, "state": "completed", "attempt": 1, "ran_ms": 1, "ended": True}])
 TOGETHER: dict[str, list[object]] = {
-    "write_checkpoints": [1, "{1}", "{1}", "{1}", ONE, "{1}", "{1}", "{null}", None],
-    "settle_flows": [1, "{1}", "{1}", "{1}", ONE, "{1}", ["mail"], "{1}", "[null]", "[]"],
+    "write_checkpoints": [1, "{1}", "{1}", "{1}", "{1}", ONE, "{1}", "{null}", None],
+    "settle_flows": [1, "{1}", "{1}", "{1}", "[]", ONE, "{1}", ["mail"], "{1}", "[null]"],
 }
 
 

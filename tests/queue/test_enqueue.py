@@ -352,6 +352,26 @@ async def test_a_job_that_was_not_read_through_a_queue_says_so(queue: Queue) -> 
         await job.refresh()
 
 
+async def test_refresh_brings_the_job_itself_up_to_date(queue: Queue) -> None:
+    first, second = await queue.enqueue_many("mail", [{"n": 1}, {"n": 2}])
+    stopped = await queue.cancel(first.id, "enough")
+    again = await first.refresh()
+    assert first.as_json() == again.as_json() == stopped.as_json()
+    assert second.status is Status.PENDING  # made from the same values, and not read again
+    await queue.requeue(first.id)
+    assert again.status is Status.CANCELLED
+    await first.refresh()
+    assert (first.status, first.cancel_reason) == (Status.PENDING, None)
+
+
+async def test_refresh_keeps_what_only_the_enqueue_knows(queue: Queue) -> None:
+    await queue.enqueue("mail", idempotency_key="a")
+    job = await queue.enqueue("mail", idempotency_key="a")
+    await job.refresh()
+    assert job.deduplicated
+    assert (await job.cancel()).status is Status.CANCELLED
+
+
 async def test_a_job_knows_its_queue(queue: Queue) -> None:
     job = await queue.enqueue("mail")
     assert (await job.refresh()).id == job.id

@@ -48,7 +48,9 @@ async def test_a_running_job_is_asked_to_stop(queue: Queue, hands: Hands) -> Non
     asked = await queue.cancel(job.id, "not wanted")
     assert (asked.status, asked.cancel_reason) == (Status.CANCELLING, "not wanted")
     assert asked.cancel_requested_at is not None
-    assert [one.reason for one in (await queue.store.renew(claimed.lease, 60_000)).cancels] == ["not wanted"]  # type: ignore[union-attr]
+    renewed = await queue.store.renew(claimed.lease, 60_000)
+    assert renewed
+    assert [one.reason for one in renewed.cancels] == ["not wanted"]
     state = RowState(Status.CANCELLING, claimed.attempt, claimed.max_attempts)
     assert not await queue.store.settle([Settlement(claimed, decide(state, CancelAcknowledged()), hands.ran_ms())])
     assert (await job.refresh()).status is Status.CANCELLED

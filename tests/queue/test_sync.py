@@ -481,3 +481,13 @@ def test_a_job_made_there_belongs_to_the_queue(sqlite_url: str) -> None:
     connection.close()
     assert job.refresh().id == job.id
     queue.sync.close()
+
+
+def test_refresh_brings_a_blocking_job_up_to_date(sqlite_url: str) -> None:
+    queue = Queue(sqlite_url)
+    job = queue.sync.enqueue("mail")
+    queue.sync.cancel(job.id)
+    assert job.refresh().status == "cancelled"
+    assert job.status == "cancelled"
+    assert job.requeue().status == "pending"  # still a blocking one
+    queue.sync.close()

@@ -310,7 +310,9 @@ async def test_a_handler_that_will_not_stop_and_is_lost_is_not_given_back(
     await worker.done
     assert worker.left_behind == 1
     assert worker.metrics.released == 0
-    assert (await queue.store.held_by([job.id]))[0].job.token == claimed.token  # type: ignore[union-attr]
+    (held,) = await queue.store.held_by([job.id])
+    assert held
+    assert held.job.token == claimed.token
     let_go.set()
 
 

@@ -42,7 +42,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 app = typer.Typer(
     name="treadle",
     help="A durable job queue that lives in the database you already have.",
-    epilog="Every command can name the queue in your code right after its own name, as worker does: "
+    epilog="Every command can name the queue in your code before its own arguments, as worker does: "
     "treadle jobs list app:queue. The database is --db, or else that queue's own, TREADLE_DB, db in treadle.toml, "
     "or sqlite:///jobs.db.",
     add_completion=False,  # ours takes the shell's name
@@ -95,8 +95,9 @@ def run(argv: Sequence[str]) -> int:
     _open_closed_streams()
     try:
         be_quiet("--json" in argv)
-        words = target.take(completion.with_shell(argv), {str(group.name) for group in app.registered_groups})
-        code = app(words, prog_name="treadle", standalone_mode=False)
+        command = typer.main.get_command(app)
+        words = target.take(completion.with_shell(argv), command)
+        code = command(words, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):

@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,6 +18,9 @@ from treadle.model.errors import InvalidPayload, TreadleError
 from treadle.model.payload import check_plain
 
 MAX_BODY = 4 * 1024 * 1024
+# A larger body is still read up to this size, and dropped: most clients send all of it before they read the answer, and
+# if the connection closes before that, they report a broken connection.
+MAX_DROPPED = 3 * MAX_BODY
 # Larger bodies are parsed in a thread.
 QUICK = 64 * 1024
 # Items in a list of the body itself. Looking at a million of them, each a byte or two, would take seconds.
@@ -116,20 +120,18 @@ def _check_names(model: type[Body], body: Mapping[str, Any]) -> None:
     """Runs before the model, which would report an error for each of a million names."""
     if model.model_config.get("extra") != "forbid":
         return
-    unknown: list[str] = []
-    for path in _unknown(model, body, ""):
-        unknown.append(path)
-        if len(unknown) == MOST_FIELDS:
-            break
+    unknown = list(islice(_unknown(model, body, ""), MOST_FIELDS))
     if unknown:
-        raise not_known(unknown, list(model.model_fields), "field")
+        known = dict.fromkeys(name for _, where in unknown for name in where.model_fields)
+        raise not_known([path for path, _ in unknown], list(known), "field")
 
 
-def _unknown(model: type[Body], body: Mapping[str, Any], path: str) -> Iterator[str]:
+def _unknown(model: type[Body], body: Mapping[str, Any], path: str) -> Iterator[tuple[str, type[Body]]]:
+    """The path of each unknown name, and the model that does not have it."""
     known, inner = model.model_fields, _inner(model)
     for name, value in body.items():
         if name not in known:
-            yield f"{path}{name}"
+            yield f"{path}{name}", model
         elif name in inner:
             items = enumerate(value) if isinstance(value, list) else [(None, value)]
             for i, item in items:
@@ -162,19 +164,20 @@ def header_of(request: Request, name: bytes) -> str:
 
 async def _bytes(request: Request, bounds: Bounds) -> bytes:
     length = header_of(request, b"content-length")
-    if length.isdigit() and int(length) > bounds.most:
-        raise too_large(bounds.most)
+    promised = int(length) if length.isdigit() else 0
     chunks: list[bytes] = []
-    size, more = 0, True
+    size, more = 0, promised <= MAX_DROPPED
     while more:
         message = await request.receive()
         if message["type"] != "http.request":
             raise ApiError(400, "incomplete_body", "The body is shorter than its Content-Length.")
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > bounds.most:
-            raise too_large(bounds.most)
-        more = message.get("more_body", False)
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if max(size, promised) <= bounds.most:
+            chunks.append(chunk)
+        more = message.get("more_body", False) and size <= MAX_DROPPED
+    if max(size, promised) > bounds.most:
+        raise too_large(bounds.most)
     body = b"".join(chunks)
     encoding = header_of(request, b"content-encoding").strip().lower()
     if encoding in ("identity", ""):
@@ -200,6 +203,6 @@ def _unzipped(body: bytes, most: int) -> bytes:
 
 
 def too_large(most: int) -> ApiError:
-    # The rest of the body stays unread, so the connection can't be reused.
+    # The rest of the body may be unread, so the connection can't be reused.
     message = f"The body is larger than {most:,} bytes."
     return ApiError(413, "body_too_large", message, headers={"Connection": "close"})

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode
 
 from treadle.http import documents, request_models
 from treadle.http.bodies import Body
@@ -126,8 +127,8 @@ def _schemas() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for model in (*vars(request_models).values(), *vars(documents).values()):
         if isinstance(model, type) and issubclass(model, BaseModel) and model not in BASES:
-            mode = "validation" if issubclass(model, Body) else "serialization"
-            schema = model.model_json_schema(ref_template=REFERENCE, mode=mode, by_alias=True)  # type: ignore[arg-type]
+            mode: JsonSchemaMode = "validation" if issubclass(model, Body) else "serialization"
+            schema = model.model_json_schema(ref_template=REFERENCE, mode=mode, by_alias=True)
             found |= schema.pop("$defs", {})
             found[model.__name__] = schema
     return found

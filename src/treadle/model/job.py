@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 ResultT = TypeVar("ResultT", default=Any)
+JobT = TypeVar("JobT", bound="Job[Any]")
 
 _TOPIC = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -113,7 +114,7 @@ class _Twin:
 
 @dataclass(slots=True)
 class Job(_Twin, Generic[ResultT]):
-    """A job at the time it was read. `refresh()` reads it again."""
+    """A job at the time it was read. `refresh()` reads it again and brings this object up to date."""
 
     id: str
     topic: str
@@ -181,8 +182,8 @@ class Job(_Twin, Generic[ResultT]):
         return self.status in ENDED
 
     async def refresh(self) -> Job[ResultT]:
-        """The job in its current state."""
-        return await self._bound().get(self.id)
+        """Read the job again: this object shows its current state, and so does the returned one."""
+        return self._updated(await self._bound().get(self.id))
 
     async def cancel(self, reason: str = "") -> Job[ResultT]:
         """See `Queue.cancel`."""
@@ -224,6 +225,12 @@ class Job(_Twin, Generic[ResultT]):
         twin._original = self  # type: ignore[misc]  # its base has the slot
         return twin
 
+    def _updated(self, now: JobT) -> JobT:
+        for name in _READ:
+            setattr(self, name, getattr(now, name))
+        self.steps = [dict(step) for step in now.steps]
+        return now
+
     def _bound(self) -> JobActions:
         if self.queue is None:
             raise InvalidInput("this job was not read through a queue; use queue.get(job.id)")
@@ -255,3 +262,5 @@ _JSON_KEYS = [field.json for field in JOB_FIELDS]
 _JSON_TIMES = [field.json for field in JOB_FIELDS if field.kind is FieldKind.DATE]
 _json_values = attrgetter(*(field.attribute or field.name for field in JOB_FIELDS))
 FIELD_NAMES = frozenset(one.name for one in fields(Job))
+# What a read tells; the others belong to the object.
+_READ = FIELD_NAMES - {"steps", "deduplicated", "queue"}

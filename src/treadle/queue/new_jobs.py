@@ -21,11 +21,12 @@ from treadle.model.durations import Duration, Priority, duration_ms, priority_va
 from treadle.model.errors import InvalidInput, InvalidPayload, TemplateDisabled
 from treadle.model.handler import Handler
 from treadle.model.job import Job, from_ms, short_text, to_ms
+from treadle.model.keys import WHOLE_PAYLOAD, evaluate_key
 from treadle.model.payload import dumps_object
 from treadle.model.secrets import HIDDEN, Path, hide, is_hidden, secret_paths
 from treadle.model.status import Status
 from treadle.model.steps import pending_step
-from treadle.model.template import WHOLE_PAYLOAD, Template, checked_capability, evaluate_key
+from treadle.model.template import Template, checked_capability
 from treadle.policy.admission import Limit
 from treadle.store.values import NewJob, NewStep
 

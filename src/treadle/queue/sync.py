@@ -49,8 +49,8 @@ class SyncJob(Job[JobResultT]):
     __slots__ = ()
 
     def refresh(self) -> SyncJob[JobResultT]:  # type: ignore[override]
-        """The job in its current state."""
-        return self._blocking().get(self.id)
+        """Read the job again: this object shows its current state, and so does the returned one."""
+        return self._updated(self._blocking().get(self.id))
 
     def cancel(self, reason: str = "") -> SyncJob[JobResultT]:  # type: ignore[override]
         """See `Queue.cancel`."""

@@ -20,8 +20,9 @@ from treadle.model.durations import Duration, Priority
 from treadle.model.errors import InvalidInput, InvalidPayload
 from treadle.model.handler import Handler
 from treadle.model.job import Job
+from treadle.model.keys import WHOLE_PAYLOAD
 from treadle.model.retry import Retry
-from treadle.model.template import WHOLE_PAYLOAD, CancelPolicy, Concurrency, Rate, Template
+from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
 from treadle.queue.new_jobs import EnqueueOptions, UnknownOption, merged, option_named
 
 if TYPE_CHECKING:

@@ -237,6 +237,12 @@ class StepWrite(NamedTuple):
         """Whether its end is an event."""
         return self.state is StepState.COMPLETED
 
+    @property
+    def result_size(self) -> int | None:
+        """In bytes."""
+        text = self.result
+        return None if text is None else len(text) if text.isascii() else len(text.encode())
+
 
 class StepKey(NamedTuple):
     name: str

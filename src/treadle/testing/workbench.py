@@ -87,6 +87,12 @@ class Workbench:
     async def enqueue_one(self, **options: Any) -> str:
         return (await self.enqueue(1, **options))[0]
 
+    async def insert(self, job: NewJob) -> Inserted:
+        """The answer for a job that is not refused."""
+        (answer,) = await self.store.insert([job])
+        assert isinstance(answer, Inserted)
+        return answer
+
     async def lease(self, ms: int = HOUR, store: Store | None = None, worker: str = "w1") -> int:
         return await (store or self.store).open_lease(worker, ms)
 

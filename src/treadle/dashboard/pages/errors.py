@@ -18,6 +18,7 @@ from treadle.insights.failures import NEWEST, FailureGroup
 from treadle.insights.overview import ended
 
 HOURS = 24
+HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,13 @@ async def _context(page: Page, range_: Range) -> dict[str, Any]:
         small = q.lower()
         rows = [row for row in rows if small in f"{row.type} {row.message} {row.frame} {row.topic}".lower()]
     stats = await ended(page.state.queue.store, page.now - range_.length)
+    in_hour = 0 if range_.length <= HOUR else (await ended(page.state.queue.store, page.now - HOUR)).failed
     looked_at = NEWEST if sum(len(group.ended) for group in groups) >= NEWEST else 0
     return {
         "groups": rows,
         "q": q,
         "in_range": stats.failed,
+        "in_hour": in_hour,
         "completed": stats.completed,
         "looked_at": looked_at,
     }

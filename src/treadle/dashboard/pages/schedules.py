@@ -41,6 +41,7 @@ async def _context(page: Page) -> dict[str, Any]:
     told = [f"{found.on:,} on", f"{found.off:,} off"]
     if found.next_ms is not None:
         told.append(f"next in {words.duration(found.next_ms - now)}")
+    told += [f"{one.worker} leads" for one in (await page.state.now.get()).leaders]
     pages = max(-(-found.total // PER_PAGE), 1)
     return {
         "rows": rows,

@@ -18,7 +18,7 @@ from treadle.dashboard.forms import page_number, problem_of, time_of
 from treadle.dashboard.page import Page, read_only_error
 from treadle.dashboard.rule_trial import Trial, Verdict, verdict
 from treadle.dashboard.settings_forms import SeenSettings, seen_by, seen_now
-from treadle.http.access import parsed
+from treadle.http.access import PUBLIC, parsed
 from treadle.insights.lists import COUNT_CAP
 from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import InvalidInput, VersionConflict
@@ -33,6 +33,7 @@ CHANGED = (
     "the settings were changed after you opened this page. Your input is kept; saving again overwrites the change."
 )
 LISTED_USERS = 1000
+RULES = ("enqueue_rule", "manage_rule")
 
 
 @dataclass(slots=True)
@@ -52,7 +53,18 @@ class AccessForm:
 
     def shown(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "as": self.as_, "any_scope": lets_any_scope(self.enqueue_rule)}
+        reads = {name: _reads(getattr(self, name)) for name in RULES if self.draft and name not in self.problems}
+        return {**fields, "as": self.as_, "any_scope": lets_any_scope(self.enqueue_rule), "reads": reads}
+
+
+def _reads(text: str) -> str:
+    """What a rule without a mistake means for lists; empty for the words that are no rule."""
+    rule = None if text == PUBLIC else parsed(text)
+    if rule is None:
+        return ""
+    if rule.names_job_fields:
+        return "Reads well. It names job fields: each job is decided on its own."
+    return "Reads well. It names no job field: it holds for all jobs or for none."
 
 
 async def system(page: Page) -> Response:

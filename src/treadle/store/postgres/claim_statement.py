@@ -95,6 +95,6 @@ def claimed_jobs(columns: Sequence[Any], token: int, lease: int) -> list[Claimed
         owners = list(zip(*[known.get(str(n), _NO_OWNER) for n in ns], strict=True))
     *who, traces = owners
     lent = (*who, repeat(token), repeat(lease), due, traces)
-    rows = zip(ns, ids, topics, payloads, attempts, most, flags, *lent, none, none)  # noqa: B905 some are endless
+    rows = zip(ns, ids, topics, payloads, attempts, most, flags, *lent, none, none, strict=False)  # some are endless
     new = tuple.__new__
     return [new(Claimed, row) for row in rows]

@@ -18,7 +18,11 @@ _BY_NUMBER = attrgetter("n")
 
 
 def statement(queries: Mapping[str, Query], name: str) -> str:
-    return queries[name].sql.replace("/*step_writes*/", queries["step_writes"].sql)
+    """A statement with its parts."""
+    sql = queries[name].sql
+    for part in ("step_writes", "completions"):
+        sql = sql.replace(f"/*{part}*/", queries[part].sql)
+    return sql
 
 
 def checkpoint_values(lease: int, checkpoints: Sequence[Checkpoint]) -> list[Any]:
@@ -30,9 +34,9 @@ def checkpoint_values(lease: int, checkpoints: Sequence[Checkpoint]) -> list[Any
         array([one.n for one in rising]),
         array([one.token for one in rising]),
         array([one.ran_ms for one in rising]),
+        array([one.progress for one in rising]),
         _steps([(one.n, one.steps) for one in rising]),
         array([one.n for one in rising if not one.flagged]),
-        array([one.progress for one in rising]),
         array([one.grace_ms for one in rising]),
         messages if any(messages) else None,
     ]
@@ -47,12 +51,12 @@ def settlement_values(lease: int, settlements: Sequence[Settlement]) -> list[Any
         array([one.job.n for one in settlements]),
         array([one.job.token for one in settlements]),
         array([one.ran_ms for one in settlements]),
+        to_json(times_of(settlements, 0, lease)).decode(),  # the statement knows the minute
         _steps([(job.n, steps) for job, steps in effects]),
         array([job.n for job, steps in effects if steps and not job.flags & HAS_STEPS]),
         topics,
         array([topics.index(one.job.topic) + 1 for one in settlements]),
         to_json([one.transition.result for one in settlements]).decode(),
-        to_json(times_of(settlements, 0, lease)).decode(),  # the statement knows the minute
     ]
 
 
@@ -80,7 +84,7 @@ def step_row(n: int, step: StepWrite) -> dict[str, Any]:
     }
     if result is not None:
         row["result"] = result
-        row["result_size"] = len(result) if result.isascii() else len(result.encode())
+        row["result_size"] = step.result_size
     if step.message is not None:
         row["message"] = step.message
     if step.until_ms is not None:

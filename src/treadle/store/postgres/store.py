@@ -78,6 +78,7 @@ class PostgresStore(SqlStore):
         self._waiting = WaitingRoom()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._write_checkpoints = statement(self.queries, "write_checkpoints")
+        self._settle_completed = statement(self.queries, "settle_completed")
         self._settle_flows = statement(self.queries, "settle_flows")
         self._lanes: dict[LaneKey, int] = {}
         self._marks = LaneMarks()
@@ -292,34 +293,30 @@ class PostgresStore(SqlStore):
     async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
         if not (jobs[0].plain and _alike(jobs)):
             return await self.transact_or_busy(lambda: scripts.insert(jobs, atomic))
-        at = await self._insert_alike(jobs)
-        while at is None:
-            # The lane does not exist: this is its first enqueue, or the transaction that added it rolled back.
-            self._lanes |= await self.transact_or_busy(lambda: scripts.register_lanes(jobs[:1]))
-            at = await self._insert_alike(jobs)
-        return [Inserted(at)] * len(jobs)
-
-    async def _insert_alike(self, jobs: Sequence[NewJob]) -> int | None:
         job = jobs[0]
         traces = [one.trace for one in jobs]
-        rows = await self.pools.fetch(
-            self.queries["insert_alike"].sql,
-            [one.id for one in jobs],
-            [one.payload for one in jobs],
-            self._lanes.get(lane_of(job), -1),
-            job.topic,
-            job.delay_ms,
-            job.run_at,
-            job.max_attempts,
-            job.template_version,
-            job.scope,
-            job.scope_id,
-            job.created_by,
-            job.capability,
-            job.priority,
-            traces if any(traces) else None,
-        )
-        return rows[0][0] if rows else None
+        while True:
+            rows = await self.pools.fetch(
+                self.queries["insert_alike"].sql,
+                [one.id for one in jobs],
+                [one.payload for one in jobs],
+                self._lanes.get(lane_of(job), -1),
+                job.topic,
+                job.delay_ms,
+                job.run_at,
+                job.max_attempts,
+                job.template_version,
+                job.scope,
+                job.scope_id,
+                job.created_by,
+                job.capability,
+                job.priority,
+                traces if any(traces) else None,
+            )
+            if rows:
+                return [Inserted(rows[0][0])] * len(jobs)
+            # The lane does not exist: this is its first enqueue, or the transaction that added it rolled back.
+            self._lanes |= await self.transact_or_busy(lambda: scripts.register_lanes(jobs[:1]))
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         asked = time.monotonic()
@@ -372,15 +369,15 @@ class PostgresStore(SqlStore):
         topics = list(dict.fromkeys([one.job.topic for one in group]))
         results = [one.transition.result for one in group]
         [[done]] = await self.pools.fetch(
-            self.queries["settle_completed"].sql,
+            self._settle_completed,
             lease,
             array([one.job.n for one in group]),
             array([one.job.token for one in group]),
             array([one.ran_ms for one in group]),
+            to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
             topics,
             None if len(topics) == 1 else array([topics.index(one.job.topic) + 1 for one in group]),
             to_json(results).decode() if any(results) else None,
-            to_json(scripts.times_of(group, 0, lease)).decode(),  # the statement knows the minute
         )
         return list(done)
 

@@ -132,11 +132,32 @@ FROM me CROSS JOIN seen CROSS JOIN LATERAL (
             FILTER (WHERE coalesce(c.created_by, c.scope, c.scope_id, c.trace) IS NOT NULL)
     FROM (SELECT * FROM chosen WHERE NOT seen.hard ORDER BY place) c) jobs
 
+-- name: completions
+-- A part of settle_completed and settle_flows: what is written for the jobs in `done`. $1 is the lease, $5 how long they
+-- waited and ran, as rows of `tally_hist`.
+ended AS (
+    INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
+        message, result, worker)
+    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, message, result,
+        worker_id FROM done
+), counted AS (
+    INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
+    SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(greatest(ran, 0)), 0) FROM done GROUP BY now, topic
+    ON CONFLICT (minute, writer, topic, status) DO UPDATE
+        SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
+), timed AS (
+    INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
+    SELECT live.now / 60000, $1, t.topic, t.kind, t.bucket, sum(t.count)
+    FROM live, json_to_recordset($5) AS t (topic text, kind text, bucket integer, count bigint)
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
+)
+
 -- name: settle_completed
 -- Complete any number of plain jobs under one lease. $1 lease, $2 numbers, rising, $3 their tokens, $4 ms that they ran
--- (null: never started), $5 topics, $6 the index of each job's topic (null: all have the first), $7 results as texts in
--- a JSON array (null: none), $8 how long they waited and ran, as rows of `tally_hist`. Arrays come as text, which is
--- quicker to encode. The results are jsonb, because finding an element of a json[] takes as long as the array is.
+-- (null: never started), $5 see completions, $6 topics, $7 the index of each job's topic (null: all have the first), $8
+-- results as texts in a JSON array (null: none). Arrays come as text, which is quicker to encode. The results are jsonb,
+-- because finding an element of a json[] takes as long as the array is.
 --
 -- No join: the numbers are searched in the index, and the values for a number are found by a binary search. A join was
 -- once planned while `running` was empty and then scanned it for each row.
@@ -150,25 +171,9 @@ WITH live AS MATERIALIZED (
         width_bucket(r.n, (SELECT $2::text::bigint[])) AS place
 ), done AS MATERIALIZED (
     SELECT g.*, (SELECT $4::text::bigint[])[g.place] AS ran,
-        ($5::text[])[coalesce((SELECT $6::text::int[])[g.place], 1)] AS topic, CAST((SELECT $7::jsonb) ->> (g.place - 1) AS json) AS result
+        ($6::text[])[coalesce((SELECT $7::text::int[])[g.place], 1)] AS topic, CAST((SELECT $8::jsonb) ->> (g.place - 1) AS json) AS result
     FROM gone g
-), ended AS (
-    INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
-        message, result, worker)
-    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, message, result,
-        worker_id FROM done
-), counted AS (
-    INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
-    SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(ran), 0) FROM done GROUP BY now, topic
-    ON CONFLICT (minute, writer, topic, status) DO UPDATE
-        SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
-), timed AS (
-    INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
-    SELECT live.now / 60000, $1, t.topic, t.kind, t.bucket, sum(t.count)
-    FROM live, json_to_recordset($8) AS t (topic text, kind text, bucket integer, count bigint)
-    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
-    ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
-), told AS (
+), /*completions*/, told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
     SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done GROUP BY now
 )
@@ -314,11 +319,11 @@ WITH t AS MATERIALIZED (SELECT jsonb_object_agg(t.n, t.payload) AS payloads FROM
 UPDATE {jobs} j SET payload = ((SELECT payloads FROM t) ->> j.n::text)::json WHERE j.n {among: n bigint}
 
 -- name: step_writes
--- A part of the next two: $5 are steps as JSON, of jobs in `kept` (their numbers, starts and the time); $6 the numbers of
+-- A part of the next two: $6 are steps as JSON, of jobs in `kept` (their numbers, starts and the time); $7 the numbers of
 -- jobs that have steps from now on. A step never begins before its job, though both count back from one clock.
 written AS MATERIALIZED (
     SELECT t.*, kept.now, greatest(kept.now - t.ago, kept.starts[width_bucket(t.n, kept.ns)]) AS began
-    FROM kept, json_to_recordset($5::json) AS t(n bigint, name text, key text, place integer, state text, attempt integer,
+    FROM kept, json_to_recordset($6::json) AS t(n bigint, name text, key text, place integer, state text, attempt integer,
         progress integer, message text, ago bigint, ended boolean, ran_ms bigint, wait_ms bigint, error text, error_type text,
         result text, result_size integer, input_hash text, title text, schema text, told text, facts json)
     WHERE t.n = kept.ns[width_bucket(t.n, kept.ns)]
@@ -336,19 +341,19 @@ written AS MATERIALIZED (
     RETURNING n
 ), flagged AS (
     UPDATE {jobs} j SET flags = j.flags | 32 FROM kept
-    WHERE j.n = ANY((SELECT $6::text::bigint[])::bigint[]) AND j.n = kept.ns[width_bucket(j.n, kept.ns)] AND (j.flags & 32) = 0
+    WHERE j.n = ANY((SELECT $7::text::bigint[])::bigint[]) AND j.n = kept.ns[width_bucket(j.n, kept.ns)] AND (j.flags & 32) = 0
 )
 
 -- name: write_checkpoints
 -- What steps of running jobs have done, in one statement. $1 is the lease; by rising number of the job, as text: $2 their
--- numbers, $3 tokens, $4 how long they have run, $7 progress, $8 how long a cancel has to wait; $9 their messages (null:
+-- numbers, $3 tokens, $4 how long they have run, $5 progress, $8 how long a cancel has to wait; $9 their messages (null:
 -- none). No join, as in settle_completed.
 WITH live AS MATERIALIZED (
     SELECT l.id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
 ), mine AS (
     UPDATE {running} r SET
         started_at = coalesce(r.started_at, live.now - (SELECT $4::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))]),
-        progress = coalesce((SELECT $7::text::int[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.progress),
+        progress = coalesce((SELECT $5::text::int[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.progress),
         message = coalesce(($9::text[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.message),
         grace_from = coalesce(live.now + (SELECT $8::text::bigint[])[width_bucket(r.n, (SELECT $2::text::bigint[]))], r.grace_from)
     FROM live WHERE r.n = ANY((SELECT $2::text::bigint[])::bigint[]) AND r.lease = live.id
@@ -360,8 +365,8 @@ WITH live AS MATERIALIZED (
 SELECT coalesce(array_agg(n), '{}') FROM mine
 
 -- name: settle_flows
--- Complete jobs with their last steps. As settle_completed, with $7 topics, $8 which of them, $9 results, $10 times.
--- `told` looks at `told_steps` so that the last steps are told first: the parts of a statement run in any order.
+-- Complete jobs with their last steps. As settle_completed, with $8 topics, $9 which of them, $10 results. `told` looks at
+-- `told_steps` so that the last steps are told first: the parts of a statement run in any order.
 WITH live AS MATERIALIZED (
     SELECT l.id, l.worker_id, {now} AS now FROM {leases} l WHERE l.id = $1 FOR KEY SHARE
 ), gone AS (
@@ -371,32 +376,16 @@ WITH live AS MATERIALIZED (
     RETURNING r.n, r.token, r.attempt, r.claimed_at, r.started_at, r.cancel_at, r.cancel_reason, r.message, live.now,
         live.worker_id, width_bucket(r.n, (SELECT $2::text::bigint[])) AS place
 ), done AS MATERIALIZED (
-    SELECT g.*, coalesce(g.started_at, g.now - (SELECT $4::text::bigint[])[g.place]) AS began,
-        ($7::text[])[coalesce((SELECT $8::text::int[])[g.place], 1)] AS topic, CAST((SELECT $9::jsonb) ->> (g.place - 1) AS json) AS result
+    SELECT g.*, coalesce(g.now - g.started_at, (SELECT $4::text::bigint[])[g.place]) AS ran,
+        ($8::text[])[coalesce((SELECT $9::text::int[])[g.place], 1)] AS topic, CAST((SELECT $10::jsonb) ->> (g.place - 1) AS json) AS result
     FROM gone g
 ), kept AS MATERIALIZED (
-    SELECT array_agg(n ORDER BY n) AS ns, array_agg(began ORDER BY n) AS starts, max(now) AS now FROM done
+    SELECT array_agg(n ORDER BY n) AS ns, array_agg(now - ran ORDER BY n) AS starts, max(now) AS now FROM done
 ), /*step_writes*/, interrupted AS (
     UPDATE {steps} s SET state = 'pending', error = NULL, error_type = NULL, ended_at = NULL
     WHERE s.n = ANY((SELECT ns FROM kept)::bigint[]) AND s.state = 'processing'
         AND NOT EXISTS (SELECT 1 FROM written w WHERE w.n = s.n AND w.name = s.name AND w.key = s.key)
-), ended AS (
-    INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
-        message, result, worker)
-    SELECT n, token, topic, 'completed', attempt, now, claimed_at, began, cancel_at, cancel_reason, message, result,
-        worker_id FROM done
-), counted AS (
-    INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
-    SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(greatest(now - began, 0)), 0) FROM done GROUP BY now, topic
-    ON CONFLICT (minute, writer, topic, status) DO UPDATE
-        SET count = y.count + excluded.count, run_ms = y.run_ms + excluded.run_ms
-), timed AS (
-    INSERT INTO {tally_hist} AS y (minute, writer, topic, kind, bucket, count)
-    SELECT live.now / 60000, $1, t.topic, t.kind, t.bucket, sum(t.count)
-    FROM live, json_to_recordset($10) AS t (topic text, kind text, bucket integer, count bigint)
-    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
-    ON CONFLICT (minute, writer, topic, kind, bucket) DO UPDATE SET count = y.count + excluded.count
-), told AS (
+), /*completions*/, told AS (
     INSERT INTO {events} (n, type, from_status, to_status, message, metadata, created_at)
     SELECT 0, 'job:completed', 'processing', 'completed', '', json_agg(n), now FROM done
     WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now

@@ -70,8 +70,7 @@ def _write(db: sqlite3.Connection, queries: dict[str, Query], steps: Sequence[tu
 
 def _values(n: int, step: StepWrite, now: int) -> tuple[Any, ...]:
     """The parameters of `write_steps`. The results are small."""
-    result, ago, wait_ms = step.result, step.started_ago_ms, step.until_ms
-    size = None if result is None else len(result) if result.isascii() else len(result.encode())
+    ago, wait_ms = step.started_ago_ms, step.until_ms
     return (
         n,
         step.name,
@@ -88,8 +87,8 @@ def _values(n: int, step: StepWrite, now: int) -> tuple[Any, ...]:
         None if wait_ms is None else now + wait_ms,
         None if step.error is None else end_of(step.error),
         step.error_type,
-        result,
-        size,
+        step.result,
+        step.result_size,
         step.input_hash,
         step.title,
         step.schema,

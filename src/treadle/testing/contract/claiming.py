@@ -14,10 +14,9 @@ import pytest
 from treadle.model.errors import LeaseLost
 from treadle.model.status import Status
 from treadle.policy.admission import Limit
-from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
+from treadle.policy.lifecycle import Completed, Failed, Released
 from treadle.queue import steering
 from treadle.store.values import MAX_CLAIM_BYTES, NewJob, Wants
-from treadle.store.views import FOREVER
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
     ENDED,

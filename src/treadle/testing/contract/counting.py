@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from dataclasses import replace
 
-import pytest
-
-from treadle.model.errors import QueryTooSlow
 from treadle.model.status import Status
 from treadle.policy import rules
-from treadle.policy.lifecycle import Completed, Failed, Outcome, Released, Snoozed
+from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
 from treadle.store.views import Listing
 from treadle.testing.contract.requests import MALFORMED, UNKNOWN
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
-    DAY,
     ENDED,
     HOUR,
     MINUTE,
     SECOND,
     STATES,
-    TOPIC,
     Workbench,
-    eventually,
-    new_job,
     settlement,
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,11 +9,11 @@ import pytest
 from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.admission import Limit
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import Checkpoint, Claimed, Effects, NewEvent, Settlement, Touch
+from treadle.store.values import Claimed, Effects, NewEvent, Settlement
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, new_job, settlement
+from treadle.testing.workbench import HOUR, MINUTE, Workbench, new_job, settlement
 
 ENDINGS: list[Outcome] = [
     Completed('{"a": 1}'),

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from treadle.model.errors import ConcurrencyRejected, LeaseLost
+from treadle.model.errors import ConcurrencyRejected
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import Claimed, Inserted, Refusal, TopicRate, Wants
-from treadle.store.views import LimitReached, Listing, RateReached
+from treadle.store.values import Claimed, Inserted, Refusal, Wants
+from treadle.store.views import LimitReached, Listing
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job, settlement
 
@@ -313,8 +313,7 @@ class RejectPolicyContract(ContractPart):
 
     async def test_a_key_that_is_known_is_answered_before_the_limit(self, bench: Workbench) -> None:
         first = await bench.enqueue_one(limit=rejecting(), idempotency_key="k")
-        (answer,) = await bench.store.insert([new_job(limit=rejecting(), idempotency_key="k")])
-        assert isinstance(answer, Inserted)
+        answer = await bench.insert(new_job(limit=rejecting(), idempotency_key="k"))
         assert answer.existing_id == first
 
     @pytest.mark.parametrize("limit", [1, 3])

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ class Play:
         if not self.ids:
             return
         ids = self.dice.sample(self.ids, min(3, len(self.ids)))
-        asked: list[Awaitable[object]] = [
+        asked: list[Coroutine[Any, Any, object]] = [
             steering.cancel(store, ids, "asked"),
             steering.requeue(store, ids, force=True),
             steering.release(store, ids),
@@ -131,7 +132,7 @@ class Play:
             if i == chosen:
                 await one
             else:
-                one.close()  # type: ignore[attr-defined]
+                one.close()
 
     async def maintain(self, store: Store) -> None:
         await store.advance()
@@ -275,7 +276,8 @@ class InvariantContract(ContractPart):
             await bench.settle(job, Failed("\ud800", "Boom"))
         assert await bench.store.stats() == before
         assert await bench.history(id) == []
-        assert (await bench.store.insert([new_job(dedupe_key="d")]))[0].existing_id == id  # type: ignore[union-attr]
+        answer = await bench.insert(new_job(dedupe_key="d"))
+        assert answer.existing_id == id
         assert await bench.claim(1) == []
         assert await bench.settle(job, Failed("Boom", "Boom"))
         after = await bench.store.stats()

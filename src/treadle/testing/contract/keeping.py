@@ -21,7 +21,6 @@ from treadle.testing.workbench import (
     MINUTE,
     SECOND,
     STATES,
-    TOPIC,
     Workbench,
     settlement,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,6 @@ from treadle.testing.workbench import (
     Workbench,
     eventually,
     new_job,
-    settlement,
 )
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from treadle.model.errors import StoreUnavailable
 from treadle.model.status import Status
-from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
 from treadle.queue import steering
-from treadle.store.values import Checkpoint, Claimed, Effects, NewEvent, Settlement, Touch
+from treadle.store.values import Checkpoint, Claimed, Touch
 from treadle.testing.contract.suite import ContractPart
-from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, new_job, settlement
+from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench, eventually, settlement
 
 ENDINGS: list[Outcome] = [
     Completed('{"a": 1}'),

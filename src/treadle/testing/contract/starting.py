@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import random
-import string
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
-from treadle.model.errors import LeaseLost
 from treadle.model.status import Status
-from treadle.policy.admission import Limit
-from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
+from treadle.policy.lifecycle import Completed, Failed, Snoozed
 from treadle.queue import steering
-from treadle.store.values import MAX_CLAIM_BYTES, NewJob, Wants
+from treadle.store.values import Wants
 from treadle.store.views import FOREVER
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
-    ENDED,
     HOUR,
     MINUTE,
     SECOND,
     TOPIC,
     Workbench,
-    eventually,
-    new_job,
     settlement,
 )
 

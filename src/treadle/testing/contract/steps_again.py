@@ -7,7 +7,7 @@ from typing import Any
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
-from treadle.policy.lifecycle import Completed, Failed, Parked, Released, Requeued, Snoozed
+from treadle.policy.lifecycle import Completed, Failed, Released, Requeued, Snoozed
 from treadle.queue import steering
 from treadle.store.values import HAS_STEPS, Claimed, Effects, StepKey, Touch
 from treadle.testing.contract.steps import DONE, FLOW, answered, checkpoint, park, states, write

@@ -16,7 +16,7 @@ from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
 from treadle.store.sql.scripts.records import insert_with_records, write_records
-from treadle.store.sql.scripts.running import release_unknown, settle, split_lease
+from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.steps import Answering, answer, checkpoint
 from treadle.store.sql.scripts.times import times_of

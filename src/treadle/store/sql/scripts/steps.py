@@ -100,15 +100,7 @@ def _result_row(n: int, step: StepWrite) -> dict[str, Any]:
 
 
 def _is_large(step: StepWrite) -> bool:
-    return _size(step) > LARGE_RESULT_BYTES
-
-
-def _size(step: StepWrite) -> int:
-    """Of its result, in bytes."""
-    text = step.result
-    if text is None:
-        return 0
-    return len(text) if text.isascii() else len(text.encode())
+    return (step.result_size or 0) > LARGE_RESULT_BYTES
 
 
 def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = None) -> dict[str, Any]:
@@ -128,7 +120,7 @@ def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = Non
         "error": None if step.error is None else end_of(step.error),
         "error_type": step.error_type,
         "result": None if _is_large(step) else step.result,
-        "result_size": None if step.result is None else _size(step),
+        "result_size": step.result_size,
         "input_hash": step.input_hash,
         "title": step.title,
         "schema": step.schema,

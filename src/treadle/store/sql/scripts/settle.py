@@ -1,4 +1,4 @@
-"""Reports of an owner: settle, renew, touch."""
+"""Reports of an owner: endings with their effects, a lease for each job, claims that were never answered."""
 
 from __future__ import annotations
 
