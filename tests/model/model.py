@@ -306,7 +306,7 @@ class Model:
         """Whether it was accepted. `settled` says when all of a batch were."""
         job = self.jobs.get(id)
         if not job or not self._owns(job, token, lease):
-            return bool(job and job.place == "ended" and job.settled_by == token)
+            return bool(job and job.settled_by == token and job.ended_as in self._endings(job, outcome))
         job.started = job.started or ran
         asked_to_stop = job.cancel_at is not None
         match outcome:
@@ -330,6 +330,15 @@ class Model:
         if job.place == "ended":
             job.settled_by = token
         return True
+
+    def _endings(self, job: ModelJob, outcome: Outcome) -> tuple[str, ...]:
+        """How it may have ended by this outcome, if only the answer was lost; another outcome is refused."""
+        match outcome:
+            case Completed():
+                return ("completed",)
+            case Failed(_, _, wait) if wait is None or job.attempt >= job.max_attempts:
+                return ("failed", "cancelled")
+        return ("cancelled",)
 
     def settled(self) -> None:
         self._wake_those_who_wait()
@@ -366,7 +375,7 @@ class Model:
     def park(self, id: str, token: int, lease: str, step: Step, place: int, wait_ms: int | None) -> bool:
         job = self.jobs.get(id)
         if not job or not self._owns(job, token, lease):
-            return bool(job and job.place == "ended" and job.settled_by == token)
+            return bool(job and job.settled_by == token and job.ended_as == "cancelled")
         job.started = job.has_steps = True
         job.flow.wait(step, place, None if wait_ms is None else self.now + wait_ms)
         if job.cancel_at is not None:
