@@ -181,6 +181,8 @@ async def test_a_payload_is_checked_on_every_way_in(
         assert failure(answer) == (400, "invalid_payload")
         assert f"demo_long_task: {path}: " in answer.json()["message"]
         assert list(answer.json()["data"]) == [path]
+        many = answer.request.url.path.endswith("many")
+        assert answer.json()["message"].startswith("jobs[1]: ") is many
     for refused in (
         api.queue.enqueue("demo_long_task", payload),
         api.queue.enqueue_many("demo_long_task", [{"target": "a"}, payload]),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict  # pydantic insists on it before Python 3.12
 
 from tests.queue.hands import WITHOUT_ZONE, Hands
-from treadle import InvalidInput, InvalidPayload, Job, JobNotFound, PayloadTooLarge, Queue, Status
+from treadle import InvalidInput, InvalidPayload, Job, JobNotFound, JobRequest, PayloadTooLarge, Queue, Status
 
 SOON = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -350,6 +350,17 @@ async def test_a_job_that_was_not_read_through_a_queue_says_so(queue: Queue) -> 
     job = dataclasses.replace(await queue.enqueue("mail"), queue=None)
     with pytest.raises(InvalidInput, match=r"use queue\.get"):
         await job.refresh()
+
+
+async def test_a_refusal_of_many_names_the_one(queue: Queue) -> None:
+    nan = {"n": float("nan")}
+    with pytest.raises(InvalidPayload, match=r"^payloads\[2\]: payload\.n "):
+        await queue.enqueue_many("mail", iter([{"n": 1}, {"n": 2}, nan]))
+    with pytest.raises(InvalidPayload, match=r"^jobs\[1\]: payload\.n "):
+        await queue.enqueue_many([JobRequest("mail", {"n": 1}), JobRequest("mail", nan)])
+    with pytest.raises(InvalidInput, match=r"^jobs\[1\]: .*priority"):
+        await queue.enqueue_many([JobRequest("mail", {}), JobRequest("mail", {}, {"priority": "urgently"})])
+    assert await queue.count() == 0
 
 
 async def test_refresh_brings_the_job_itself_up_to_date(queue: Queue) -> None:

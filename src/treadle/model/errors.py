@@ -26,6 +26,11 @@ class InvalidInput(TreadleError, ValueError):
 
     code = "invalid_input"
 
+    def name_item(self, item: str) -> None:
+        """The message also names the item of a list that it is about."""
+        self.message = f"{item}: {self.message}"
+        self.args = (self.message,)
+
 
 class InvalidPayload(InvalidInput):
     """A payload or result that is not plain JSON or does not match its type."""

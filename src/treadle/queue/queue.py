@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -225,18 +225,25 @@ class Queue(JobControl):
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | Task):
             order = await self._known.order(session, topic_of(topic), options, joined=connection is not None)
-            jobs = order.jobs(payloads)
+            given = list(payloads)
+            try:
+                jobs = order.jobs(given)
+            except InvalidInput:
+                for index, payload in enumerate(given):
+                    with _named(f"payloads[{index}]"):
+                        order.text(payload)
+                raise
             orders = [order] * len(jobs)
         else:
             jobs, orders = [], []
-            for one in _checked_requests(topic):
+            for index, one in enumerate(_checked_requests(topic)):
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
-                orders.append(
-                    await self._known.order(session, topic_of(one.topic), chosen, joined=connection is not None)
-                )
-                jobs += orders[-1].jobs([one.payload])
+                with _named(f"jobs[{index}]"):
+                    order = await self._known.order(session, topic_of(one.topic), chosen, joined=connection is not None)
+                    jobs += order.jobs([one.payload])
+                orders.append(order)
         if not jobs:
             return []
         with tracing.sending(topic_of(topic) if isinstance(topic, str | Task) else None, len(jobs)) as sending:
@@ -456,6 +463,16 @@ def _checked_requests(requests: Iterable[JobRequest]) -> Iterable[JobRequest]:
         if not isinstance(one, JobRequest):
             raise InvalidInput(f"jobs[{i}]: {type(one).__name__} is not a JobRequest", field="jobs")
         yield one
+
+
+@contextlib.contextmanager
+def _named(item: str) -> Iterator[None]:
+    """A refusal says which of many it is about."""
+    try:
+        yield
+    except InvalidInput as error:
+        error.name_item(item)
+        raise
 
 
 def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
