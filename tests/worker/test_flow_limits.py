@@ -87,7 +87,7 @@ async def test_a_step_that_timed_out_is_failed_until_it_is_tried_again(queue: Qu
     seen = await until(put_back)
     [step] = seen.steps
     assert (seen.step, step["status"]) == ("slow", "failed")
-    assert "TimeoutError: the handler ran longer than its limit of 50ms" in step["error"]
+    assert "TimeoutError: step slow ran longer than its limit of 50ms" in step["error"]
 
 
 async def test_a_flow_without_code_can_have_conditions(queue: Queue, start: Start) -> None:

@@ -192,4 +192,5 @@ class Call:
 
     def time_out(self) -> bool:
         limit = format_ms(round(self.function.timeout_s * 1000))
-        return self.stop(Interrupt(Cause.TIMEOUT, f"the handler ran longer than its limit of {limit}"))
+        what = f"step {self.step}" if self.step else "the handler"
+        return self.stop(Interrupt(Cause.TIMEOUT, f"{what} ran longer than its limit of {limit}"))
