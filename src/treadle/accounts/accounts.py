@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from treadle.accounts import invitations, setup, tokens
+from treadle.accounts import links, tokens
 from treadle.accounts.account import (
     MAX_EMAIL,
     MAX_PASSWORD,
@@ -233,42 +233,42 @@ class Accounts:
 
     async def setup_token(self) -> str | None:
         """The token of a link that creates the first superuser; None if one exists. Valid for a day, stored hashed."""
-        return None if await self.superuser_exists() else await setup.issue(self._store, self._now_ms())
+        return None if await self.superuser_exists() else await links.issue(self._store, links.SETUP, self._now_ms())
 
     async def redeem_setup(self, token: str, email: str, password: str) -> Account:
         """Create the first superuser; SetupRefused if the token is invalid or a superuser exists by now."""
-        await setup.find(self._store, token, self._now_ms())
+        link = await links.find(self._store, links.SETUP, token, self._now_ms())
         if await self.superuser_exists():
             raise SetupRefused
-        email = checked_email(email)  # before the link is used up, so a typo does not cost it
-        hashed = await self._passwords.hash(checked_password(password))
-        body = account_body(email, hashed, new_token_key(), verified=True, data={})
-        # All links insert the same id, so only one of several concurrent requests succeeds.
-        record = await self._write(RecordWrite(SUPERUSERS, setup.FIRST_SUPERUSER, email_key(email), body))
+        # All set-up links insert the same id, so only one of several concurrent requests succeeds.
+        record = await self._write(await self._new_superuser(links.FIRST_SUPERUSER, email, password))
         if record is None:
             raise SetupRefused
-        await setup.use_up(self._store)
+        await links.use_up(self._store, link)
         return account_from(record)
 
     async def invite(self) -> str:
         """The token of a link that creates another superuser. Valid for a day, once, and stored hashed."""
-        return await invitations.issue(self._store, self._now_ms())
+        return await links.issue(self._store, links.INVITATION, self._now_ms())
 
     async def redeem_invitation(self, token: str, email: str, password: str) -> Account:
         """Create a superuser; SetupRefused if the token is invalid, AccountExists if the address is taken."""
-        invitation = await invitations.find(self._store, token, self._now_ms())
-        email = checked_email(email)  # before the link is used up, so a typo does not cost it
-        hashed = await self._passwords.hash(checked_password(password))
-        body = account_body(email, hashed, new_token_key(), verified=True, data={})
+        link = await links.find(self._store, links.INVITATION, token, self._now_ms())
         # The account gets the id of the link, so only one of several concurrent requests succeeds.
-        record = await self._write(RecordWrite(SUPERUSERS, invitation.id, email_key(email), body))
+        record = await self._write(await self._new_superuser(link.id, email, password))
         if record is None:
             other = await self._by_key(SUPERUSERS, email_key(email))
-            if other is not None and other.id != invitation.id:
-                raise _taken(email)
-            raise SetupRefused("this invitation has been used already; ask for a new one")
-        await invitations.use_up(self._store, invitation)
+            raise SetupRefused(links.NOT_INVITED) if other is None or other.id == link.id else _taken(email)
+        await links.use_up(self._store, link)
         return account_from(record)
+
+    async def _new_superuser(self, id: str, email: str, password: str) -> RecordWrite:
+        """Validated before a link is used up, so that a typo does not cost it."""
+        email = checked_email(email)
+        hashed = await self._passwords.hash(checked_password(password))
+        return RecordWrite(
+            SUPERUSERS, id, email_key(email), account_body(email, hashed, new_token_key(), verified=True, data={})
+        )
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

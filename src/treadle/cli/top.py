@@ -108,7 +108,8 @@ def _shown(found: Snapshot) -> RenderableType:
     from rich.console import Group
 
     busy, slots = (sum(getattr(one, name) for one in found.workers) for name in ("running", "slots"))
-    head = f"{found.database}  {len(found.workers)} workers, {busy} of {slots} slots busy"
+    noun = "worker" if len(found.workers) == 1 else "workers"
+    head = f"{found.database}  {len(found.workers)} {noun}, {busy} of {slots} slots busy"
     parts: list[RenderableType] = [styled(head, "bold"), styled(""), _topics(found.counts)]
     for table in (_workers(found.workers), _failures(found.failures)):
         if table is not None:

@@ -39,7 +39,6 @@ def test_without_a_job_a_comparison_of_its_fields_is_open() -> None:
         ("((topic = 'a'))", ["topic = 'a'"]),
         ("topic // a comment && more\n = 'a' // (\n && priority > 1", ["topic = 'a'", "priority > 1"]),
         ("topic = '// no comment' && @request.auth.teams:each ?= 'a'", None),
-        ("", []),
     ],
 )
 def test_texts_comments_and_brackets_are_told_apart(rule: str, texts: list[str] | None) -> None:

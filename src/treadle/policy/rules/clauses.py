@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from treadle.policy.rules.binding import Denied, RequestFacts, macro, request_values
 from treadle.policy.rules.conditions import JobField, matches, never
-from treadle.policy.rules.grammar import Compared
+from treadle.policy.rules.grammar import Compared, comparisons
 from treadle.policy.rules.operands import Macro, Name, RequestValue
 from treadle.policy.rules.rule import Rule, parse_rule
 from treadle.policy.rules.values import Value
-
-_PIECES = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(//[^\n]*)|(&&|\|\||[()])|([=?!<>~]+)""", re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Clause:
 
 def clauses(text: str, request: RequestFacts, job: Mapping[str, Any] | None) -> list[Clause]:
     """The comparisons of a valid rule in the order of its text."""
-    return [_clause(left, sign, right, request, job) for left, sign, right in _comparisons(text)]
+    return [_clause(left, sign, right, request, job) for left, sign, right in comparisons(text)]
 
 
 def _clause(left: str, sign: str, right: str, request: RequestFacts, job: Mapping[str, Any] | None) -> Clause:
@@ -62,25 +59,3 @@ def _values(name: Name, request: RequestFacts, job: Mapping[str, Any] | None) ->
             return [job.get(name.name)]
         case _:
             return []
-
-
-def _comparisons(text: str) -> list[tuple[str, str, str]]:
-    """Left side, sign and right side of each, without comments, brackets and what joins them."""
-    found: list[tuple[str, str, str]] = []
-    left, sign, words, place = "", "", "", 0
-    for piece in _PIECES.finditer(text):
-        words += text[place : piece.start()]
-        place = piece.end()
-        quoted, comment, joint, between = piece.groups()
-        if between:
-            left, sign, words = words.strip(), between, ""
-        elif quoted:
-            words += quoted
-        elif comment:
-            words += " "
-        elif joint and sign:
-            found.append((left, sign, words.strip()))
-            left, sign, words = "", "", ""
-    if sign:
-        found.append((left, sign, (words + text[place:]).strip()))
-    return found

@@ -83,6 +83,15 @@ def parse(text: str) -> Expression:
     return _Reader(text).expression(tree.children[0])
 
 
+def comparisons(text: str) -> list[tuple[str, str, str]]:
+    """Left side, sign and right side of each comparison of a valid text, as they are written."""
+    from lark import Token
+
+    tree = _parser().parse(text)
+    tokens = map(str, tree.scan_values(lambda leaf: isinstance(leaf, Token) and leaf.type not in ("OR", "AND")))
+    return list(zip(tokens, tokens, tokens, strict=True))
+
+
 @cache
 def _parser() -> Lark:
     from lark import Lark
