@@ -80,6 +80,44 @@ def test_focus_returns_to_where_the_dialog_was_opened(person: Person, served: Si
     expect(button).to_be_focused()
 
 
+def test_a_closing_dialog_leaves_the_focus_where_the_person_has_moved_it(person: Person, served: Site) -> None:
+    job = served.fail()
+    person.open(f"/jobs/{job.id}")
+    buttons = person.page.locator("#job-head")
+    buttons.get_by_role("link", name=re.compile("Delete")).focus()
+    person.press("Enter")
+    expect(person.dialog).to_be_visible()
+    other = buttons.get_by_role("link", name=re.compile("Requeue"))
+    # A browser tells of the close after the dialog has gone. We move on before that.
+    other.evaluate("""async (other) => {
+        const dialog = document.querySelector("dialog");
+        const told = new Promise((resolve) => dialog.addEventListener("close", resolve));
+        dialog.close();
+        other.focus();
+        await told;
+    }""")
+    expect(person.page.locator("dialog")).to_have_count(0)
+    expect(other).to_be_focused()
+
+
+def test_an_action_chosen_twice_opens_one_dialog(person: Person, served: Site) -> None:
+    job = served.fail()
+    person.open(f"/jobs/{job.id}")
+    button = person.page.locator("#job-head").get_by_role("link", name=re.compile("Delete"))
+    button.evaluate("""async (button) => {
+        const fetched = [];
+        const real = window.fetch;
+        window.fetch = (...asked) => fetched[fetched.push(real(...asked)) - 1];
+        button.click();
+        button.click();
+        window.fetch = real;
+        await Promise.all(fetched);
+    }""")
+    expect(person.dialog).to_be_visible()
+    person.page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 100))")
+    expect(person.page.locator("dialog")).to_have_count(1)
+
+
 def test_brackets_turn_pages_and_y_copies_the_id(person: Person, served: Site) -> None:
     served.enqueue_many("mail", 60, delay="1h")
     person.open("/jobs")

@@ -5,12 +5,13 @@ import { isSignIn, signIn } from "./session.js";
 import { say } from "./toasts.js";
 
 const HEADERS = { "X-Dialog": "1" };
-let opener = null;
 
 export const isOpen = () => one("dialog[open]") !== null;
 
+// The browser gives the focus back when the dialog closes. The close event comes later, when a person may already be
+// somewhere else, so it must not move the focus.
 export async function open(url) {
-  opener = document.activeElement;
+  const opener = document.activeElement;
   let response;
   try {
     response = await fetch(url, { headers: HEADERS });
@@ -22,13 +23,13 @@ export async function open(url) {
     location.assign(isSignIn(response.url) ? signIn() : url);
     return;
   }
+  const html = await response.text();
+  if (isOpen()) return; // a second press of the same key
   const dialog = make("dialog", { class: "dialog", "aria-labelledby": "dialog-title" });
   document.body.append(dialog);
-  dialog.addEventListener("close", () => {
-    dialog.remove();
-    if (opener?.isConnected) opener.focus();
-  });
-  fill(dialog, await response.text());
+  dialog.addEventListener("close", () => dialog.remove());
+  fill(dialog, html);
+  if (opener?.isConnected) opener.focus();
   dialog.showModal();
   (dialog.querySelector("[autofocus]") ?? dialog.querySelector("input:not([type=hidden]), a, button"))?.focus();
 }
