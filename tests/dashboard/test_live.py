@@ -41,7 +41,7 @@ def asked_for(visitor: Visitor, query: str) -> Page:
 async def test_above_fifty_events_a_second_only_counts_are_sent(sqlite_visitor: Visitor, more: int) -> None:
     job = await sqlite_visitor.queue.enqueue("slow")
     others = await sqlite_visitor.queue.enqueue_many("other", [{}] * more) if more else []
-    page = asked_for(sqlite_visitor, f"view=jobs&ids={job.id}")
+    page = asked_for(sqlite_visitor, f"view=jobs&ids={job.id}&drawn=pending")
     source = JobList(page)
     patch = await anext(source.patches(BatchStream(page, source, sqlite_visitor, [job, *others])))
     assert {"counts", "tabs"} <= set(patch["regions"])
