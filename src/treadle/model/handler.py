@@ -146,6 +146,7 @@ class ResultType:
     """The return type of a function: how its results are stored and read back."""
 
     def __init__(self, annotation: Any, what: str) -> None:
+        self.annotation = annotation
         self._what = what
         self._adapter = _adapter(annotation, what)
 

@@ -800,7 +800,8 @@ ORDER BY s.n, s.place, s.name, s.key
 
 -- name: lock_steps
 -- The state of steps that are to be answered.
-SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL
+SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL,
+    CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
 -- name: add_answers
