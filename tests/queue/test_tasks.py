@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from pydantic import BaseModel
 
 from treadle import Context, InvalidInput, InvalidPayload, Job, JobRequest, Queue, Worker
 from treadle.model.job import ResultT
@@ -56,6 +57,42 @@ async def test_a_default_is_used_when_the_job_runs(queue: Queue, worker: Worker)
         return [ctx.payload, width * by]
 
     assert await result_of(worker, await scale.enqueue(4)) == [{"width": 4}, 8.0]
+
+
+class Report(BaseModel):
+    days: int
+    title: str = "Report"
+
+
+async def test_a_payloads_own_default_is_used_without_one(queue: Queue) -> None:
+    week = Report(days=7)
+
+    @queue.job(schedule="@weekly")
+    def report(report: Report = week) -> int:
+        return report.days
+
+    @queue.job
+    def perhaps(report: Report | None = None) -> int:
+        return 0 if report is None else report.days
+
+    @queue.job
+    def plain(options={"days": 3}) -> int:  # noqa: B006
+        return options["days"]
+
+    jobs: list[Job[int]] = [
+        await report.enqueue(),
+        await report.enqueue(Report(days=1)),
+        await perhaps.enqueue(),
+        await perhaps.enqueue(Report(days=2)),
+        await plain.enqueue(),
+    ]
+    assert jobs[0].payload == {"days": 7, "title": "Report"}
+    await queue.save_templates()
+    assert (await queue.schedules.get("report")).payload == {"days": 7, "title": "Report"}
+    with pytest.raises(InvalidPayload, match="days"):
+        await queue.enqueue("report", {})
+    await queue.run_until_empty()
+    assert [await job.result("60s") for job in jobs] == [7, 1, 0, 2, 3]
 
 
 async def test_options_come_before_the_arguments(queue: Queue) -> None:

@@ -32,7 +32,6 @@ from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
-    from treadle.queue.tasks import Task
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -69,11 +68,21 @@ _OTHER_NAMES = {
 }
 
 
+class TopicOwner:
+    """A task or a flow: it can be given in place of its topic."""
+
+    topic: str
+
+
+def topic_of(topic: str | TopicOwner) -> str:
+    return topic.topic if isinstance(topic, TopicOwner) else topic
+
+
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One entry of a mixed `enqueue_many`: a topic or a task, a payload, and any option of `enqueue`."""
+    """One entry of a mixed `enqueue_many`: a topic, a task or a flow, a payload, and any option of `enqueue`."""
 
-    topic: str | Task[..., Any, Any]
+    topic: str | TopicOwner
     payload: Any = None
     options: Mapping[str, Any] | None = None
 

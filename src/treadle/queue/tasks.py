@@ -23,7 +23,7 @@ from treadle.model.job import Job
 from treadle.model.keys import WHOLE_PAYLOAD
 from treadle.model.retry import Retry
 from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
-from treadle.queue.new_jobs import EnqueueOptions, UnknownOption, merged, option_named
+from treadle.queue.new_jobs import EnqueueOptions, TopicOwner, UnknownOption, merged, option_named
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from treadle.queue.hooks import Hook
     from treadle.queue.queue import Queue
     from treadle.queue.schedule_options import CodeSchedule
-    from treadle.queue.sync import SyncArgumentsTask, SyncPayloadTask
+    from treadle.queue.sync_tasks import SyncArgumentsTask, SyncPayloadTask
 
 Call = ParamSpec("Call")
 """The parameters of the function."""
@@ -126,7 +126,7 @@ _OTHER_METHODS = {
 }
 
 
-class Task(Generic[Call, ReturnT, ResultT]):
+class Task(TopicOwner, Generic[Call, ReturnT, ResultT]):
     """A decorated function: call it as before, or enqueue it."""
 
     def __init__(self, queue: Queue, handler: Handler, function: Callable[..., Any]) -> None:
@@ -174,7 +174,7 @@ class PayloadTask(Task[Call, ReturnT, ResultT], Generic[Call, PayloadT, ReturnT,
     @property
     def sync(self) -> SyncPayloadTask[PayloadT, ResultT]:
         """The same methods, blocking."""
-        from treadle.queue.sync import SyncPayloadTask
+        from treadle.queue.sync_tasks import SyncPayloadTask
 
         return SyncPayloadTask(self.queue.sync, self.topic, self._options)
 
@@ -203,7 +203,7 @@ class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, R
     @property
     def sync(self) -> SyncArgumentsTask[Args, ResultT, SignatureT]:
         """The same methods, blocking."""
-        from treadle.queue.sync import SyncArgumentsTask
+        from treadle.queue.sync_tasks import SyncArgumentsTask
 
         return SyncArgumentsTask(self.queue.sync, self.handler, self._options)
 
@@ -229,10 +229,6 @@ def payloads_of(handler: Handler, calls: Iterable[Mapping[str, Any] | tuple[Any,
 def make_task(queue: Queue, handler: Handler, function: Callable[..., Any]) -> Task[..., Any, Any]:
     kind = ArgumentsTask if handler.takes_arguments else PayloadTask
     return kind(queue, handler, function)
-
-
-def topic_of(topic: str | Task[..., Any, Any]) -> str:
-    return topic.topic if isinstance(topic, Task) else topic
 
 
 class JobDecorator:
