@@ -206,6 +206,8 @@ async def test_the_queue_takes_the_task_itself(queue: Queue) -> None:
 async def test_an_option_of_another_queue_is_named_by_ours(queue: Queue) -> None:
     with pytest.raises(InvalidInput, match="countdown: enqueue has no such option; use delay="):
         await queue.enqueue("mail", countdown=5)  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput, match=r"depends_on: enqueue has no such option; use the steps of a flow"):
+        await queue.enqueue("mail", depends_on="another")  # type: ignore[call-overload]
     task = queue.register("mail", lambda: None)
     with pytest.raises(TypeError, match="prioritty: enqueue has no such option; use priority="):
         task.options(prioritty="high")  # type: ignore[call-arg]
@@ -245,6 +247,42 @@ async def test_a_method_of_another_queues_task_is_named_by_ours(queue: Queue, na
 async def test_an_option_of_another_queues_decorator_is_named_by_ours(queue: Queue, option: str, told: str) -> None:
     with pytest.raises(InvalidInput, match=f"mail: {option}: a job has no such option; {told}"):
         queue.register("mail", lambda: None, **cast(Any, {option: 1}))
+
+
+async def test_what_other_queues_take_with_the_arguments_is_told(queue: Queue) -> None:
+    @queue.job
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    told = r"unexpected keyword argument 'job_timeout'; use @queue\.job\(timeout=…\)"
+    with pytest.raises(InvalidPayload, match=told):
+        await add.enqueue(1, 2, job_timeout=3)  # type: ignore[call-overload]
+
+
+async def test_a_function_that_is_no_task_is_told_so(queue: Queue) -> None:
+    with pytest.raises(InvalidInput, match=r"topic: add is a function, not a task; put @queue\.job on it"):
+        await queue.enqueue(cast(Any, add), {"a": 1})
+    with pytest.raises(InvalidInput, match="add is a function"):
+        queue.sync.enqueue(cast(Any, add), {"a": 1})
+
+
+def add(a: int) -> int:
+    return a
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("task", r"use @queue\.job"),
+        ("enqueue_in", r"use task\.options\(delay="),
+        ("add_job", r"use @queue\.job\(schedule="),
+    ],
+)
+async def test_a_method_of_another_queue_is_named_by_ours(queue: Queue, name: str, told: str) -> None:
+    with pytest.raises(AttributeError, match=f"a queue has no {name}; {told}"):
+        getattr(queue, name)
+    with pytest.raises(AttributeError, match="object has no attribute 'nonsense'"):
+        queue.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
 async def test_a_topic_is_named_by_keyword(queue: Queue) -> None:

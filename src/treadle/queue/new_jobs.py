@@ -66,6 +66,14 @@ _OTHER_NAMES = {
     "worker_capability": "capability",
     "user_id": "scope_id",
 }
+# What the enqueue of another queue takes, and a job here has from elsewhere.
+ELSEWHERE = {
+    **dict.fromkeys(("timeout", "job_timeout", "time_limit", "soft_time_limit"), "use @queue.job(timeout=…)"),
+    **dict.fromkeys(("retry", "retry_policy"), "use @queue.job(retry=Retry(…))"),
+    **dict.fromkeys(("on_success", "on_failure"), "use @queue.job(on_failure=…)"),
+    **dict.fromkeys(("depends_on", "link", "chain"), "use the steps of a flow, queue.flow(…)"),
+    **dict.fromkeys(("args", "kwargs"), "give the arguments themselves"),
+}
 
 
 class TopicOwner:
@@ -75,7 +83,12 @@ class TopicOwner:
 
 
 def topic_of(topic: str | TopicOwner) -> str:
-    return topic.topic if isinstance(topic, TopicOwner) else topic
+    if isinstance(topic, TopicOwner):
+        return topic.topic
+    if callable(topic):
+        name = getattr(topic, "__name__", repr(topic))
+        raise InvalidInput(f"topic: {name} is a function, not a task; put @queue.job on it", field="topic")
+    return topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +263,17 @@ def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse unknown names: a misspelled option that is ignored would go unnoticed for a long time."""
     for name in options:
         if name not in EnqueueOptions.__annotations__:
-            near = _OTHER_NAMES.get(name) or "".join(difflib.get_close_matches(name, EnqueueOptions.__annotations__, 1))
-            hint = f"; use {near}=" if near else ""
-            raise UnknownOption(f"{name}: enqueue has no such option{hint}", field=name)
+            hint = hint_for(name)
+            raise UnknownOption(f"{name}: enqueue has no such option{hint and f'; {hint}'}", field=name)
     return options
+
+
+def hint_for(name: str) -> str:
+    """What to use in the place of an unknown option; empty if that is unknown, too."""
+    if name in ELSEWHERE:
+        return ELSEWHERE[name]
+    near = _OTHER_NAMES.get(name) or "".join(difflib.get_close_matches(name, EnqueueOptions.__annotations__, 1))
+    return near and f"use {near}="
 
 
 def option_named(name: str) -> str | None:

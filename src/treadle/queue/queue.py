@@ -28,6 +28,7 @@ from treadle.queue.new_jobs import EnqueueOptions, JobRequest, TopicOwner, merge
 from treadle.queue.schedules import Schedules
 from treadle.queue.session import Session
 from treadle.queue.tasks import (
+    OTHER_QUEUE_METHODS,
     ArgumentsTask,
     JobDecorator,
     JobOptions,
@@ -68,6 +69,13 @@ class Queue(JobControl):
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
+
+    if not TYPE_CHECKING:  # type checkers would believe that a queue has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in OTHER_QUEUE_METHODS:
+                return self.__getattribute__(name)  # fails as usual
+            raise AttributeError(f"a queue has no {name}; use {OTHER_QUEUE_METHODS[name]}", name=name, obj=self)
 
     @property
     def sync(self) -> SyncQueue:
