@@ -75,7 +75,7 @@ async def works_in_groups_next_to_a_wait(ctx: Context, payload: Payload) -> list
         if depth == 0:
             await ctx.step("work", note, payload["path"], "work", key=turn)
         else:
-            await asyncio.gather(asyncio.wait_for(work(turn, depth - 1), None))
+            await asyncio.gather(asyncio.create_task(work(turn, depth - 1)))
 
     async def turns() -> int:
         for turn in range(20):
