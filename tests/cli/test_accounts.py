@@ -36,7 +36,7 @@ def caller(treadle: Command, secret: str) -> Caller | None:
     return asyncio.run(ask())
 
 
-async def _noted(accounts: Accounts, key_id: str) -> bool:
+async def _noted(accounts: Accounts, key_id: str | None) -> bool:
     return any(key.last_used_at for key in await accounts.api_keys.list() if key.id == key_id)
 
 
