@@ -204,7 +204,11 @@ def test_no_password_or_hash_is_ever_printed(treadle: Command) -> None:
 
 
 def test_an_api_key_is_made_and_shown_once(treadle: Command) -> None:
-    made = treadle("api-key", "create", "ci", "--scope", "enqueue, metrics", "--expires", "90d", "--json").done().json
+    made = (
+        treadle("api-key", "create", "ci", "--scope", "enqueue", "--scope", "metrics", "--expires", "90d", "--json")
+        .done()
+        .json
+    )
     assert (made["name"], made["scopes"]) == ("ci", ["enqueue", "metrics"])
     found = caller(treadle, made["secret"])
     assert found is not None

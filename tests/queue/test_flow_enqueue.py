@@ -15,7 +15,7 @@ def make_flow(queue: Queue) -> Any:
 
     @flow.step
     async def ship(ctx: Context, payload: dict[str, Any]) -> str:
-        return f"shipped {ctx.results[check]}"
+        return f"shipped {ctx.results['check']}"
 
     return flow
 

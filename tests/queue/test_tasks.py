@@ -256,7 +256,7 @@ async def test_what_other_queues_take_with_the_arguments_is_told(queue: Queue) -
 
     told = r"unexpected keyword argument 'job_timeout'; use @queue\.job\(timeout=…\)"
     with pytest.raises(InvalidPayload, match=told):
-        await add.enqueue(1, 2, job_timeout=3)  # type: ignore[call-overload]
+        await add.enqueue(1, 2, job_timeout=3)  # type: ignore[call-arg]
 
 
 async def test_a_function_that_is_no_task_is_told_so(queue: Queue) -> None:
