@@ -26,7 +26,7 @@ from treadle.http.streams.sse import StreamResponse
 from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.sse import frame
-from treadle.model.errors import JobNotFound, StoreUnavailable, TreadleError
+from treadle.model.errors import JobNotFound, QueryTooSlow, StoreUnavailable, TreadleError
 from treadle.policy import rules
 from treadle.policy.rules import Condition
 
@@ -128,7 +128,8 @@ class LiveStream:
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Runs until the reader leaves or signs out, or the server stops."""
-        yield b"retry: 2000\r\n\r\n"
+        # A browser that connects again sends the id back, so we know that its page is older than its address says.
+        yield b"retry: 2000\r\nid: live\r\n\r\n"
         try:
             async for patch in self._source.patches(self):
                 if patch:
@@ -217,6 +218,9 @@ class JobList:
         self.page = page
         params = page.request.query_params
         self._ids = [id for id in params.get("ids", "").split(",") if id][:MAX_IDS]
+        again = "drawn" not in params or "last-event-id" in page.request.headers
+        self._drawn = None if again else [one for one in params["drawn"].split(",") if one]
+        """The statuses of the rows of a page that was drawn a moment ago; None if the page is older."""
         self._search: JobSearch = jobs.search_of(params)
         self._condition: Condition = self._search.narrowed.condition()
         self._first_page = params.get("page", "1") in ("", "1") and not self._search.sort
@@ -239,10 +243,37 @@ class JobList:
         )
 
     async def everything(self) -> dict[str, Any]:
-        return {"regions": {**await self._rows(self._ids), **await self._counts()}}
+        rows, gone, _ = await self._changed_rows(self._ids)
+        await self._find_missed()
+        pill = {"newcomers": self._pill()} if self._first_page else {}
+        back = [id for id in self._ids if id not in self._gone]
+        return {"regions": {**rows, **pill, **await self._counts()}, "gone": gone, "back": back}
+
+    async def _is_as_drawn(self) -> bool:
+        if self._drawn is None:
+            return False
+        found = await self.page.state.queue.store.get(self._ids) if self._ids else []
+        return [one.status.value if one else "" for one in found] == self._drawn
+
+    async def _find_missed(self) -> None:
+        """Jobs that came after the page was drawn and before there was a stream that told of them."""
+        if not self._first_page:
+            return
+        try:
+            found = await self.page.state.queue.store.select(self._search.narrowed.listing(jobs.PER_PAGE, 0))
+        except QueryTooSlow:
+            return
+        # Below the last row of a full page come older jobs, which are not new.
+        last = min(self._ids) if len(self._ids) >= jobs.PER_PAGE else ""
+        self._newcomers |= {id for _, id in found if id > last} - set(self._ids)
 
     async def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
-        stream.changed(await self._rows(self._ids))
+        if await self._is_as_drawn():
+            stream.changed(await self._rows(self._ids))
+            await self._find_missed()
+        else:
+            patch = await self.everything()
+            yield {**patch, "regions": stream.changed(patch["regions"])}
         late: set[str] = set()
         while True:
             events = await stream.gather(min(COUNTS_EVERY_S, CHECK_S))

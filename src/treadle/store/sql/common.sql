@@ -667,9 +667,10 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM {leases} WHERE until <= {now})
     OR EXISTS (SELECT 1 FROM {running} WHERE cancel_at IS NOT NULL)
 
 -- name: live_workers
--- Workers with a live lease, and how many jobs they hold.
+-- Workers with a live lease, all or those of one name, and how many jobs they hold.
 SELECT l.worker, {json_text: l.serves}, l.until, (SELECT count(*) FROM {running} r WHERE r.lease = l.id), l.renewed_at
-FROM {leases} l WHERE l.until > {now} ORDER BY l.worker
+FROM {leases} l WHERE l.until > {now} AND l.worker = coalesce((SELECT t.worker FROM {rows: worker text}), l.worker)
+ORDER BY l.worker
 
 -- name: held_behind
 -- What a job waits for at its limit: how many may run and do, one of them, and how many wait ahead of it.

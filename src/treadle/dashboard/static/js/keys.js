@@ -20,6 +20,7 @@ const follow = (selector) => {
 };
 
 function escape(event) {
+  dialogs.forget();
   if (search.close() || menu.close() || dialogs.isOpen()) return;
   const drop = one("details.drop[open]");
   if (drop) {

@@ -3,7 +3,7 @@
 // A stream is open only while the tab can be seen. Browsers open six connections to a server over HTTP/1.1, so only
 // a few tabs have one at a time; the others ask every 15 s, and so does a tab whose stream has been down for 30 s.
 import { all, on, one, recall, remember } from "./dom.js";
-import { inUse, morph, parse } from "./morph.js";
+import { hasFocusedActions, inUse, morph, parse } from "./morph.js";
 import { sayEnded } from "./session.js";
 
 const STREAMS = 3;
@@ -19,6 +19,8 @@ let poll = null;
 let beat = null;
 let downSince = null;
 let ended = false;
+let turn = 0;
+let drawn = true;
 
 const on_ = () => recall("live") !== "off";
 const visible = () => document.visibilityState === "visible";
@@ -26,8 +28,8 @@ const possible = () => Boolean(document.body.dataset.live);
 
 function address() {
   const url = new URL(document.body.dataset.live, location.href);
-  const ids = all("tbody[data-job]").map((row) => row.dataset.job);
-  if (ids.length) url.searchParams.set("ids", ids.join(","));
+  const rows = all("tbody[data-job]");
+  if (rows.length) url.searchParams.set("ids", rows.map((row) => row.dataset.job).join(","));
   return url;
 }
 
@@ -55,8 +57,17 @@ const leavePlace = () => remember("streams", JSON.stringify(others()));
 
 // -- the stream ------------------------------------------------------------------------------------
 
+// A page that was just drawn says what it shows, and is sent the rows only if something has changed since.
+function streamAddress() {
+  const url = address();
+  if (drawn) url.searchParams.set("drawn", all("tbody[data-job]").map((row) => row.dataset.status).join(","));
+  drawn = false;
+  return url;
+}
+
 export function start() {
   stop();
+  const url = streamAddress();
   if (ended || !possible()) return;
   if (!on_()) {
     show("Paused", false);
@@ -71,7 +82,7 @@ export function start() {
     remember("streams", JSON.stringify({ ...others(), [tab]: Date.now() }));
     watch();
   }, BEAT_MS);
-  source = new EventSource(address());
+  source = new EventSource(url);
   source.addEventListener("patch", (event) => {
     alive();
     apply(JSON.parse(event.data));
@@ -116,7 +127,10 @@ function watch() {
   else if (down > DOWN_MS) show("Reconnecting", true, "live-lost");
 }
 
+// What has not been put by then is too old for what comes next: the next stream and the next answer send it anew.
 export function stop() {
+  turn += 1;
+  waiting.clear();
   delete document.documentElement.dataset.live;
   source?.close();
   source = null;
@@ -136,13 +150,15 @@ function startPolling() {
 
 async function ask() {
   if (!visible() || !on_()) return false;
+  const before = turn;
   try {
     const url = address();
     url.searchParams.set("once", "1");
     const response = await fetch(url);
     if (response.status === 401) end();
-    if (!response.ok) return false;
-    apply(await response.json());
+    const patch = response.ok ? await response.json() : null;
+    if (!patch || before !== turn) return false;
+    apply(patch);
   } catch {
     return false; // the next time
   }
@@ -170,6 +186,9 @@ function put(id, html) {
   }
   const next = parse(html);
   if (next) morph(current, next);
+  // Buttons that have the focus stay as they are until it leaves.
+  if (hasFocusedActions(current)) waiting.set(id, html);
+  else waiting.delete(id);
   document.dispatchEvent(new Event("treadle:patched"));
 }
 
@@ -205,7 +224,10 @@ document.addEventListener("visibilitychange", () => {
 document.addEventListener("selectionchange", putWaiting);
 document.addEventListener("pointerout", () => setTimeout(putWaiting));
 document.addEventListener("focusout", () => setTimeout(putWaiting));
-document.addEventListener("treadle:page", start);
+document.addEventListener("treadle:page", () => {
+  drawn = true;
+  start();
+});
 addEventListener("pagehide", stop);
 addEventListener("pageshow", (event) => event.persisted && start());
 start();

@@ -56,6 +56,7 @@ on("click", "[data-copy-id]", (_, button) => {
   copy(button.dataset.copyId, "Id copied");
   close();
 });
+on("click", "#row-menu a", () => close());
 document.addEventListener("click", (event) => {
   if (!event.target.closest("#row-menu, [data-menu]")) close(false);
   for (const drop of all("details.drop[open]")) if (!drop.contains(event.target)) drop.open = false;

@@ -1,5 +1,6 @@
 // Turns one tree into another and leaves alone what a person is using: focus, boxes, open parts, selected text.
 const KEPT_CLASSES = ["is-selected", "is-cursor", "is-gone"];
+const ACTIONS = ".actions, .row-actions, .tools";
 const KEPT_ATTRIBUTES = new Set(["open", "class"]);
 
 export function morph(current, next) {
@@ -13,6 +14,7 @@ export function morph(current, next) {
   }
   if (!(current instanceof Element)) return;
   if (current === document.activeElement && current.matches("input, textarea, select")) return;
+  if (current.matches(ACTIONS) && current.contains(document.activeElement)) return;
   attributes(current, next);
   children(current, next);
 }
@@ -43,6 +45,12 @@ export function parse(html) {
   const holder = document.createElement("template");
   holder.innerHTML = html;
   return holder.content.firstElementChild;
+}
+
+// A key would press another button than the one that the person sees.
+export function hasFocusedActions(element) {
+  const focused = document.activeElement;
+  return element.contains(focused) && Boolean(focused.closest(ACTIONS));
 }
 
 // Selected text would be lost with its nodes, and a button that appears under the pointer would take the click.

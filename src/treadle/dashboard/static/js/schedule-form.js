@@ -13,8 +13,9 @@ async function preview(form) {
   } catch {
     return; // the next change asks again
   }
+  const html = await response.text();
   if (!response.ok || turn !== asked) return;
-  const next = new DOMParser().parseFromString(await response.text(), "text/html");
+  const next = new DOMParser().parseFromString(html, "text/html");
   for (const id of ["outlook", "next-runs", "payload-words"]) {
     const found = next.getElementById(id);
     if (found) one(`#${id}`)?.replaceWith(document.adoptNode(found));

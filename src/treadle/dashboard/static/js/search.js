@@ -11,6 +11,7 @@ let knownAt = 0;
 let asked = 0;
 
 export function close() {
+  asked += 1;
   if (!box) return false;
   box.input.setAttribute("aria-expanded", "false");
   box.input.removeAttribute("aria-activedescendant");
@@ -79,20 +80,21 @@ function values(input, key) {
 
 function complete(input) {
   const text = word(input);
+  const end = input.selectionStart;
   const minus = text.startsWith("-") ? "-" : "";
   const [key, value] = text.slice(minus.length).split(/:(.*)/s);
   const found =
     value === undefined
       ? keys(key).filter((one_) => one_.startsWith(key)).map((one_) => minus + one_)
       : values(input, key).filter((one_) => one_.startsWith(value)).map((one_) => `${minus}${key}:${one_}`);
-  const options = found.filter((one_) => one_ !== text).map((one_) => ({ text: one_, take: () => insert(input, text, one_) }));
+  const options = found.filter((one_) => one_ !== text).map((one_) => ({ text: one_, take: () => insert(input, end - text.length, end, one_) }));
   show(input, input.closest(".query"), options);
 }
 
-function insert(input, old, text) {
-  const end = input.selectionStart;
+// The caret may have moved since the suggestions were shown.
+function insert(input, start, end, text) {
   const whole = /[:.]$/.test(text) ? text : `${text} `;
-  input.setRangeText(whole, end - old.length, end, "end");
+  input.setRangeText(whole, start, end, "end");
   complete(input);
 }
 
@@ -105,7 +107,9 @@ on("keydown", "[data-search]", (event, input) => {
   input.value = [one("input", chip).value, input.value].join(" ").trim();
   input.setSelectionRange(one("input", chip).value.length, one("input", chip).value.length);
   chip.remove();
+  complete(input);
 });
+document.addEventListener("treadle:page", close);
 on("focusin", "[data-search]", (_, input) => complete(input));
 
 // -- in the header ---------------------------------------------------------------------------------
