@@ -33,6 +33,7 @@ PAGES = [
     "/topics",
     "/workers",
     "/system",
+    "/system?user=ann",
     "/system/invite",
     "/bulk?action=delete&all=1&status=failed",
     "/shortcuts",

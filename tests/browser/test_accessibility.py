@@ -91,6 +91,14 @@ def test_open_menus_and_suggestions_have_none_either(viewer: Person) -> None:
             viewer.press("Escape")
 
 
+@pytest.mark.parametrize("path", ["/topics", "/workers", "/schedules", "/errors", "/templates"])
+def test_the_menus_of_rows_have_none_either(viewer: Person, path: str) -> None:
+    viewer.open(path)
+    viewer.page.locator(".row-drop > summary").first.click()
+    expect(viewer.page.locator(".row-drop[open] .menu")).to_be_visible()
+    assert faults(viewer.page) == []
+
+
 def test_dialogs_that_want_something_typed_and_refused_forms_have_none_either(viewer: Person) -> None:
     viewer.open("/jobs?status=failed")
     viewer.press("Shift+A", "d")

@@ -99,6 +99,23 @@ def test_a_person_enqueues_a_job_by_the_form_of_its_template(person: Person) -> 
     assert job.payload == {"month": "2026-01", "pages": 25, "format": "csv", "options": {"dpi": 300}}
 
 
+def test_a_person_copies_the_code_that_enqueues_a_job(person: Person) -> None:
+    release(person)
+    person.open("/templates/report")
+    code = person.page.locator("#as-code")
+    shown = code.locator(".codebox").filter(visible=True)
+    expect(shown).to_contain_text("curl -X POST")
+    expect(shown).to_contain_text('{"topic": "report", "payload": {"month": "text"}}')
+    code.get_by_text("Python", exact=True).click()
+    expect(shown).to_have_text("await queue.enqueue('report', {'month': 'text'})")
+    person.page.get_by_label("month").fill("October")
+    person.page.get_by_role("textbox", name="pages").fill("3")
+    person.page.get_by_role("button", name="Enqueue job").click()
+    expect(person.page.get_by_role("alert")).to_contain_text("1 field does not fit")
+    code.get_by_text("Python", exact=True).click()
+    expect(shown).to_have_text("await queue.enqueue('report', {'month': 'October', 'pages': 3})")
+
+
 def test_a_person_compares_versions_and_rolls_back(person: Person) -> None:
     release(person, timeout="10m")
     release(person, timeout="1m")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import SECONDS, Command, Ran
+from tests.waiting import until
 from treadle import Queue
 from treadle.accounts import Account, Accounts, Caller
 
@@ -26,9 +27,17 @@ def sign_in(treadle: Command, collection: str, password: str, email: str = EMAIL
 def caller(treadle: Command, secret: str) -> Caller | None:
     async def ask() -> Caller | None:
         async with Queue(treadle.database) as queue:
-            return await Accounts(queue.store).caller(secret)
+            accounts = Accounts(queue.store)
+            found = await accounts.caller(secret)
+            if found and found.kind == "api_key":
+                await until(lambda: _noted(accounts, found.account_id))
+            return found
 
     return asyncio.run(ask())
+
+
+async def _noted(accounts: Accounts, key_id: str | None) -> bool:
+    return any(key.last_used_at for key in await accounts.api_keys.list() if key.id == key_id)
 
 
 def items(ran: Ran) -> list[dict[str, Any]]:

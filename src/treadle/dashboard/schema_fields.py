@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ _BOUNDS = (
     ("pattern", "matches {}"),
     ("format", "a {}"),
 )
+_EXAMPLES: Mapping[str, Any] = {"text": "text", "integer": 1, "number": 1.5, "true or false": True, "object": {}}
 _MISSING = object()
 
 
@@ -165,6 +167,23 @@ def _kind(type_: str, choices: Sequence[str]) -> str:
     if choices or type_ == "true or false":
         return "choice"
     return {"text": "text", "integer": "number", "number": "number"}.get(type_, "json")
+
+
+def example_payload(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The required fields with a first choice, a default, or some value of their type."""
+    payload: dict[str, Any] = {}
+    for field in schema_fields(schema):
+        place: Any = payload
+        for part in field.path[:-1]:
+            place = place.get(part) if isinstance(place, dict) else None
+        if field.required and isinstance(place, dict):
+            place[field.name] = _example(field)
+    return payload
+
+
+def _example(field: SchemaField) -> Any:
+    known = field.choices[0] if field.choices else field.default
+    return from_json(known) if known else deepcopy(_EXAMPLES.get(field.type, []))
 
 
 # -- from a form -----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class TemplateRow:
     tries: str
     limits: str
     enabled: bool
+    schedulable: bool
 
 
 def template_row(saved: SavedTemplate, now: Now) -> TemplateRow:
@@ -51,6 +52,7 @@ def template_row(saved: SavedTemplate, now: Now) -> TemplateRow:
         tries(shown),
         limits(shown),
         saved.enabled,
+        bool(shown["schedulable"]),
     )
 
 

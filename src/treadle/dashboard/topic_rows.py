@@ -30,6 +30,7 @@ BAD = frozenset((Status.FAILED, Status.EXPIRED))
 class TopicRow:
     name: str
     version: str
+    has_template: bool
     state: str
     state_note: str
     state_icon: str
@@ -87,6 +88,7 @@ def _row(
     return TopicRow(
         name,
         _version(saved),
+        saved is not None,
         state,
         note,
         icon,

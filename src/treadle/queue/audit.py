@@ -88,14 +88,18 @@ class AuditLog:
     async def newest(self, limit: int = 50) -> Sequence[AuditEntry]:
         return [_entry(record) for record in await self._store.find_records(KIND, newest=True, limit=limit)]
 
-    async def search(self, text: str, limit: int = 50, *, among: int = SEARCHED) -> Sequence[AuditEntry]:
+    async def search(self, text: str, limit: int = 50, *, who: str = "", among: int = SEARCHED) -> Sequence[AuditEntry]:
         """The newest entries with all words of the text: a person, an action, an id, a filter or a reason.
 
-        `among`: how many of the newest entries are read.
+        `who`: changes by this actor, or by this kind of actor. `among`: how many of the newest entries are read.
         """
         words = text.lower().split()
-        entries = await self.newest(among if words else limit)
-        return [entry for entry in entries if all(word in entry.text for word in words)][:limit]
+        entries = await self.newest(among if words or who else limit)
+        return [
+            entry
+            for entry in entries
+            if who in ("", entry.who, entry.kind) and all(word in entry.text for word in words)
+        ][:limit]
 
     async def forget_old(self) -> str:
         """Returns what it did, in words."""

@@ -335,8 +335,17 @@ def _idempotency_key(expression: str, payload: dict[str, Any], job: NewJob) -> s
     value = evaluate_key(expression, payload, job.scope, job.scope_id)
     if value is None:  # distinct from the text "null"
         return hashlib.sha256(b"\0null").hexdigest()
-    text = value if isinstance(value, str) else to_json(value).decode()
+    # A text that is JSON itself is written in quotes: "1" is not the number 1.
+    text = value if isinstance(value, str) and not _is_json(value) else to_json(value).decode()
     return text if 1 <= len(text) <= 255 and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        from_json(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _hashed(text: str) -> str:

@@ -18,7 +18,7 @@ COLUMNS = ("at", "who", "kind", "action", "target", "filter", "reason", "changed
 
 async def export(page: Page) -> Response:
     """The entries that match the search, newest first."""
-    entries = await page.state.audit.search(page.query("audit")[:200], MOST, among=MOST)
+    entries = await page.state.audit.search(page.query("audit")[:200], MOST, who=page.query("who")[:200], among=MOST)
     headers = {
         "Cache-Control": "no-store",
         "Content-Disposition": f'attachment; filename="treadle-audit-{page.now:%Y-%m-%d}.csv"',

@@ -23,6 +23,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
+    key: str
     type: str
     message: str
     frame: str
@@ -36,7 +37,9 @@ class ErrorRow:
     first_seen: datetime
     last_seen: datetime
     spark: Spark
+    jobs_query: str
     requeue_query: str
+    delete_query: str
 
 
 async def errors(page: Page) -> Response:
@@ -94,7 +97,9 @@ def error_rows(groups: Sequence[FailureGroup], now: datetime, range_: Range, bac
 
 def _row(group: FailureGroup, now: datetime, range_: Range, back: str) -> ErrorRow:
     since = now - range_.length
+    jobs = {"status": "failed", "filter": group.filter(since)}
     return ErrorRow(
+        group.key,
         group.type,
         group.message,
         group.frame,
@@ -108,7 +113,9 @@ def _row(group: FailureGroup, now: datetime, range_: Range, back: str) -> ErrorR
         group.first_seen,
         group.last_seen,
         _spark(group, now),
-        urlencode({"action": "requeue", "all": "1", "status": "failed", "filter": group.filter(since), "back": back}),
+        urlencode(jobs),
+        urlencode({"action": "requeue", "all": "1", **jobs, "back": back}),
+        urlencode({"action": "delete", "all": "1", **jobs, "back": back}),
     )
 
 

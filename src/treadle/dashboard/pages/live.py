@@ -272,8 +272,8 @@ class JobList:
             stream.changed(await self._rows(self._ids))
             await self._find_missed()
         else:
-            patch = await self.everything()
-            yield {**patch, "regions": stream.changed(patch["regions"])}
+            missed = await self.everything()
+            yield {**missed, "regions": stream.changed(missed["regions"])}
         late: set[str] = set()
         while True:
             events = await stream.gather(min(COUNTS_EVERY_S, CHECK_S))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import dataclass
 
 from starlette.responses import Response
 
@@ -57,83 +56,80 @@ async def sign_out(page: Page) -> Response:
 
 
 async def setup(page: Page) -> Response:
-    return await _setup(page)
+    return await _show(page, SETUP)
 
 
 async def set_up(page: Page) -> Response:
-    if refused := await _two_passwords(page, _setup):
-        return refused
-    token, email, password = await _given(page)
-    try:
-        account = await page.state.server.accounts.redeem_setup(token, email, password)
-    except SetupRefused:
-        message = "This link was used already, or is no longer valid. Start the server again for a new one."
-        return await _setup(page, message, email=email, status=403)
-    except InvalidInput as error:
-        return await _setup(page, problems=_problem(error), email=email, token=token, status=400)
-    return await _welcome(page, account, page.url("/"))
+    return await _redeem(page, SETUP)
 
 
 async def invitation(page: Page) -> Response:
-    return await _invitation(page)
+    return await _show(page, INVITATION)
 
 
 async def accept(page: Page) -> Response:
-    """Create the invited superuser, and sign in."""
     if page.read_only:
         raise read_only_error()
-    if refused := await _two_passwords(page, _invitation):
-        return refused
-    token, email, password = await _given(page)
+    return await _redeem(page, INVITATION)
+
+
+# -- links that make a superuser -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    title: str
+    invited: bool
+    refused: str
+
+
+SETUP = _Link(
+    "Set up", False, "This link was used already, or is no longer valid. Start the server again for a new one."
+)
+INVITATION = _Link("Invitation", True, "This link was used already, or is no longer valid. Ask for a new one.")
+
+
+async def _redeem(page: Page, link: _Link) -> Response:
+    """Create the superuser, and sign in."""
+    accounts = page.state.server.accounts
+    token, email = await page.field("token"), await page.field("email")
+    password, again = [((await page.form()).get(name) or [""])[0] for name in ("password", "passwordConfirm")]
+    if password != again:
+        problems = {"again": "The two are not the same. Type both again."}
+        return await _show(page, link, problems=problems, email=email, token=token, status=400)
+    redeem = accounts.redeem_invitation if link.invited else accounts.redeem_setup
     try:
-        account = await page.state.server.accounts.redeem_invitation(token, email, password)
+        account = await redeem(token, email, password)
     except SetupRefused:
-        message = "This link was used already, or is no longer valid. Ask for a new one."
-        return await _invitation(page, message, email=email, status=403)
+        return await _show(page, link, link.refused, email=email, status=403)
     except (InvalidInput, AccountExists) as error:
-        return await _invitation(page, problems=_problem(error), email=email, token=token, status=400)
-    await page.state.audit.add(Actor(account.email), "accept_invitation")
+        return await _show(page, link, problems=_problem(error), email=email, token=token, status=400)
+    if link.invited:
+        await page.state.audit.add(Actor(account.email), "accept_invitation")
     return await _welcome(page, account, page.url("/"))
 
 
-# -- the form of both ------------------------------------------------------------------------------
-
-
-async def _setup(page: Page, problem: str = "", **given: Any) -> Response:
-    done = await page.state.server.accounts.superuser_exists()
-    return await _new_superuser(page, problem, invited=False, title="Set up", done=done, **given)
-
-
-async def _invitation(page: Page, problem: str = "", **given: Any) -> Response:
-    return await _new_superuser(page, problem, invited=True, title="Invitation", done=False, **given)
-
-
-async def _new_superuser(
+async def _show(
     page: Page,
-    problem: str,
+    link: _Link,
+    problem: str = "",
     *,
     problems: dict[str, str] | None = None,
     email: str = "",
     token: str = "",
     status: int = 200,
-    **context: Any,
 ) -> Response:
     return await page.render(
-        "setup", status, problem=problem, problems=problems or {}, email=email, token=token, **context
+        "setup",
+        status,
+        title=link.title,
+        invited=link.invited,
+        done=not link.invited and await page.state.server.accounts.superuser_exists(),
+        problem=problem,
+        problems=problems or {},
+        email=email,
+        token=token,
     )
-
-
-async def _given(page: Page) -> tuple[str, str, str]:
-    return await page.field("token"), await page.field("email"), ((await page.form()).get("password") or [""])[0]
-
-
-async def _two_passwords(page: Page, show: Callable[..., Awaitable[Response]]) -> Response | None:
-    """The form again if the password was typed in two ways."""
-    token, email, password = await _given(page)
-    if password == ((await page.form()).get("passwordConfirm") or [""])[0]:
-        return None
-    problems = {"again": "The two are not the same. Type both again."}
-    return await show(page, problems=problems, email=email, token=token, status=400)
 
 
 def _problem(error: InvalidInput | AccountExists) -> dict[str, str]:

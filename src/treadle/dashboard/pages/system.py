@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from treadle.accounts import SUPERUSERS, USERS
+from treadle.accounts import SUPERUSERS, USERS, Account, AccountNotFound
 from treadle.accounts.account import SCOPES
 from treadle.dashboard import house, words
 from treadle.dashboard.asking import Field, Question
@@ -33,6 +33,7 @@ CHANGED = (
     "the settings were changed after you opened this page. Your input is kept; saving again overwrites the change."
 )
 LISTED_USERS = 1000
+FOUND_USERS = 20
 RULES = ("enqueue_rule", "manage_rule")
 
 
@@ -116,23 +117,28 @@ async def _show(
         me=page.caller.account_id if page.caller else "",
         invitation=invitation,
         users_words=_users_words(len(users), sum(user.verified for user in users)),
+        any_users=bool(users),
+        user_words=page.query("user").strip()[:200],
+        found_users=await _found_users(page, users),
         **await _audit(page),
     )
 
 
 async def _audit(page: Page) -> dict[str, Any]:
     """A hundred entries of the log, and the addresses of the ones before and after them."""
-    text, number = page.query("audit")[:200], page_number(page.query("page"), MOST_AUDITED // AUDITED)
+    text, who = page.query("audit")[:200], page.query("who")[:200]
+    number = page_number(page.query("page"), MOST_AUDITED // AUDITED)
     start = (number - 1) * AUDITED
-    found = await page.state.audit.search(text, start + AUDITED + 1)
+    found = await page.state.audit.search(text, start + AUDITED + 1, who=who)
 
     def url(number: int) -> str:
-        return page.url("/system", audit=text, page=number if number > 1 else "") + "#audit"
+        return page.url("/system", audit=text, who=who, page=number if number > 1 else "") + "#audit"
 
     return {
         "audit": audit_rows(found[start : start + AUDITED]),
         "audit_words": text,
-        "export_url": page.url("/system/audit.csv", audit=text),
+        "audit_who": who,
+        "export_url": page.url("/system/audit.csv", audit=text, who=who),
         "newer_url": url(number - 1) if number > 1 else "",
         "older_url": url(number + 1) if len(found) > start + AUDITED and start + AUDITED < MOST_AUDITED else "",
     }
@@ -142,6 +148,18 @@ def _note(findings: Sequence[Finding] | None, wrong: Sequence[Finding]) -> str:
     if findings is None:
         return "checking"
     return words.plural(len(wrong), "warning") if wrong else "everything is fine"
+
+
+async def _found_users(page: Page, users: Sequence[Account]) -> list[Account]:
+    """Users with this text in their address or id; beyond the listed ones, the one with exactly this."""
+    text = page.query("user").strip()[:200]
+    found = [one for one in users if text and text.lower() in f"{one.email} {one.id}".lower()]
+    if text.isprintable() and text and not found:
+        try:
+            found = [await page.state.server.accounts.get(USERS, text)]
+        except AccountNotFound:
+            pass
+    return found[:FOUND_USERS]
 
 
 def _users_words(count: int, verified: int) -> str:

@@ -14,6 +14,7 @@ from treadle.dashboard.pages.enqueue import enqueued
 from treadle.dashboard.schema_fields import (
     PREFIX,
     SchemaField,
+    example_payload,
     field_choices,
     form_fields,
     form_problems,
@@ -22,6 +23,7 @@ from treadle.dashboard.schema_fields import (
     schema_fields,
     start_value,
 )
+from treadle.dashboard.snippets import enqueue_snippets
 from treadle.dashboard.template_rows import differences, facts
 from treadle.model.errors import InvalidInput, InvalidPayload, TreadleError
 from treadle.policy.saved_template import SavedTemplate, changed_fields
@@ -64,7 +66,15 @@ async def _show(
         problems=problems or {},
         refused=refused,
         whole=WHOLE,
+        snippets=enqueue_snippets(saved.topic, _shown_payload(shown["payloadSchema"], fields, given), page.address),
     )
+
+
+def _shown_payload(
+    schema: Mapping[str, Any] | None, fields: Sequence[SchemaField], given: Mapping[str, str]
+) -> dict[str, Any]:
+    """What was filled in, and an example for what is required and was not."""
+    return {**example_payload(schema), **payload_of(fields, given)[0]}
 
 
 def _versions(versions: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:

@@ -56,6 +56,7 @@ class WorkerRow:
     jobs: Sequence[RunningJob]
     more_jobs: int
     jobs_url: str
+    failed_url: str
     change_url: str
     """To drain it, or to let it go on; empty if neither can be done from here."""
     draining: bool
@@ -122,6 +123,7 @@ def _row(page: Page, worker: LiveWorker, running: Sequence[Job], at: int, leader
         shown,
         max(worker.running - len(shown), 0),
         page.url("/jobs", status="processing", filter=f'lockedBy = "{worker.name}"'),
+        page.url("/jobs", status="failed", filter=f'lastWorker = "{worker.name}"'),
         page.url("/workers/undrain" if worker.draining else "/workers/drain", worker=worker.name)
         if worker.slots and not page.read_only
         else "",

@@ -39,6 +39,11 @@ export function close(focus = true) {
   return true;
 }
 
+function turn(menu, button) {
+  const below = innerHeight - button.getBoundingClientRect().bottom;
+  menu.classList.toggle("menu-up", below < menu.offsetHeight + 64);
+}
+
 function open(button) {
   close(false);
   opener = button;
@@ -46,8 +51,7 @@ function open(button) {
   const menu = make("div", { class: "menu row-menu", role: "menu", id: "row-menu", "aria-label": "Job" }, ...items(row));
   button.setAttribute("aria-expanded", "true");
   button.closest("td").append(menu);
-  const below = innerHeight - button.getBoundingClientRect().bottom;
-  menu.classList.toggle("menu-up", below < menu.offsetHeight + 64);
+  turn(menu, button);
   one("[role=menuitem]", menu).focus();
 }
 
@@ -55,6 +59,13 @@ on("click", "[data-menu]", (_, button) => (button.getAttribute("aria-expanded") 
 on("click", "[data-copy-id]", (_, button) => {
   copy(button.dataset.copyId, "Id copied");
   close();
+});
+// Up where there is no room below. A toggle does not bubble.
+document.addEventListener("toggle", ({ target }) => target.matches("details.row-drop[open]") && turn(one(".menu", target), target), true);
+on("click", ".row-drop .menu > *", (_, item) => {
+  const drop = item.closest("details");
+  drop.open = false;
+  one("summary", drop).focus();
 });
 on("click", "#row-menu a", () => close());
 document.addEventListener("click", (event) => {

@@ -32,6 +32,10 @@ function attributes(current, next) {
 }
 
 function children(current, next) {
+  if (next.matches("table:has(> [data-row])")) {
+    rows(current, next);
+    return;
+  }
   const before = [...current.childNodes];
   const after = [...next.childNodes];
   for (let i = 0; i < after.length; i += 1) {
@@ -39,6 +43,18 @@ function children(current, next) {
     else current.append(after[i]);
   }
   for (const extra of before.slice(after.length)) extra.remove();
+}
+
+// Rows with a name keep their places, so that no click meets another one: the missing are dimmed, the new come last.
+function rows(current, next) {
+  const found = new Map([...next.children].filter((row) => row.dataset.row).map((row) => [row.dataset.row, row]));
+  for (const row of [...current.children].filter((one_) => one_.dataset.row)) {
+    const same = found.get(row.dataset.row);
+    if (same) morph(row, same);
+    row.classList.toggle("is-gone", !same);
+    found.delete(row.dataset.row);
+  }
+  current.append(...found.values());
 }
 
 export function parse(html) {
@@ -57,5 +73,5 @@ export function hasFocusedActions(element) {
 export function inUse(element) {
   const selection = getSelection();
   const selected = selection && !selection.isCollapsed && selection.containsNode(element, true);
-  return Boolean(selected) || Boolean(element.querySelector("[aria-expanded='true'], .row-actions:hover, .actions:hover"));
+  return Boolean(selected) || Boolean(element.querySelector("[aria-expanded='true'], .row-actions:hover, .actions:hover, details.drop[open]"));
 }
