@@ -12,9 +12,22 @@ from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwrig
 from tests.browser.furnished import furnished
 from tests.browser.person import Person
 from tests.browser.site import Site, site
-from tests.dashboard.conftest import people_file, people_template, postgres_url, sqlite_url
+from tests.dashboard.conftest import (
+    people_file,
+    people_template,
+    postgres_url,
+    slow_answers_are_not_kept,
+    sqlite_url,
+)
 
-__all__ = ["furnished", "people_file", "people_template", "postgres_url", "sqlite_url"]
+__all__ = [
+    "furnished",
+    "people_file",
+    "people_template",
+    "postgres_url",
+    "slow_answers_are_not_kept",
+    "sqlite_url",
+]
 
 # Time only runs out when something is wrong, so the limit is generous.
 PATIENCE_MS = 30_000

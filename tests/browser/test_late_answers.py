@@ -143,6 +143,21 @@ def test_a_confirmed_question_stays_until_it_is_answered_and_is_sent_once(person
     assert len(held.routes) == 1
 
 
+def test_a_question_whose_answer_never_comes_is_given_up(person: Person, served: Site) -> None:
+    job = served.fail()
+    held = HeldAnswers(person, "/requeue$", "POST")
+    person.page.add_init_script(
+        "const timeout = AbortSignal.timeout; AbortSignal.timeout = (ms) => timeout.call(AbortSignal, ms / 100)"
+    )
+    person.open(f"/jobs/{job.id}")
+    person.press("r")
+    expect(person.dialog).to_be_visible()
+    person.press("Control+Enter")
+    held.wait()
+    expect(person.page.locator("dialog")).to_have_count(0)
+    expect(person.page.locator(".toast")).to_contain_text("The server does not answer.")
+
+
 def test_a_late_refresh_leaves_a_half_typed_search_alone(person: Person, served: Site) -> None:
     served.enqueue("mail", delay="1h")
     held = HeldAnswers(person, "/_/jobs$")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import SECONDS, Command, Ran
+from tests.waiting import until
 from treadle import Queue
 from treadle.accounts import Account, Accounts, Caller
 
@@ -26,9 +27,17 @@ def sign_in(treadle: Command, collection: str, password: str, email: str = EMAIL
 def caller(treadle: Command, secret: str) -> Caller | None:
     async def ask() -> Caller | None:
         async with Queue(treadle.database) as queue:
-            return await Accounts(queue.store).caller(secret)
+            accounts = Accounts(queue.store)
+            found = await accounts.caller(secret)
+            if found and found.kind == "api_key":
+                await until(lambda: _noted(accounts, found.account_id))
+            return found
 
     return asyncio.run(ask())
+
+
+async def _noted(accounts: Accounts, key_id: str | None) -> bool:
+    return any(key.last_used_at for key in await accounts.api_keys.list() if key.id == key_id)
 
 
 def items(ran: Ran) -> list[dict[str, Any]]:
@@ -195,7 +204,11 @@ def test_no_password_or_hash_is_ever_printed(treadle: Command) -> None:
 
 
 def test_an_api_key_is_made_and_shown_once(treadle: Command) -> None:
-    made = treadle("api-key", "create", "ci", "--scope", "enqueue, metrics", "--expires", "90d", "--json").done().json
+    made = (
+        treadle("api-key", "create", "ci", "--scope", "enqueue", "--scope", "metrics", "--expires", "90d", "--json")
+        .done()
+        .json
+    )
     assert (made["name"], made["scopes"]) == ("ci", ["enqueue", "metrics"])
     found = caller(treadle, made["secret"])
     assert found is not None

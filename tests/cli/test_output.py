@@ -94,7 +94,7 @@ def test_extras_stand_below_their_rows_where_room_is_short(monkeypatch: pytest.M
 
 def test_names_and_priorities() -> None:
     assert options.names(None) is None
-    assert options.names(" a, b,,c ") == ["a", "b", "c"]
+    assert options.names([" a, b,,c ", "d"]) == ["a", "b", "c", "d"]
     assert [options.priority(text) for text in (None, "high", "7", "-7", "x7")] == [None, "high", 7, -7, "x7"]
 
 

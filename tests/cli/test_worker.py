@@ -56,7 +56,8 @@ def test_the_url_in_the_code_counts_without_db(alone: Command) -> None:
 
 
 def test_only_the_chosen_topics_and_capabilities(app: Command) -> None:
-    with app.worker("--topics", "greet, refuse", "--capabilities", "media,gpu", "--name", "ann", "--slots", "3"):
+    capable = ("--capabilities", "media", "--capabilities", "gpu")  # a list, or the option again
+    with app.worker("--topics", "greet, refuse", *capable, "--name", "ann", "--slots", "3"):
         app("enqueue", "greet", '{"name": "Ada"}', "--capability", "gpu", "--wait").done()
         other = app("enqueue", "sleep", "--json").done().json
         app("enqueue", "greet", '{"name": "Bob"}', "--wait").done()

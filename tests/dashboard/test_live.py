@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -45,6 +46,43 @@ async def test_above_fifty_events_a_second_only_counts_are_sent(sqlite_visitor: 
     patch = await anext(source.patches(BatchStream(page, source, sqlite_visitor, [job, *others])))
     assert {"counts", "tabs"} <= set(patch["regions"])
     assert (f"job-{job.id}" in patch["regions"]) is not bool(more)
+
+
+def drawn(page: str) -> str:
+    """Without the times that a browser updates, and without the filters that begin at a time before now."""
+    return re.sub(r'(<time[^>]*>)[^<]*|\?action=requeue[^"]*', r"\1", page)
+
+
+async def live_list(visitor: Visitor, view: str) -> str:
+    """What a live page receives, which is what a new request would show."""
+    shown = (await visitor.get(f"/_/{view}")).text
+    regions: dict[str, str] = (await visitor.get(f"/_/live?view={view}&once=1")).json()["regions"]
+    assert len(regions) == 2, "the note and the list"
+    for name, html in regions.items():
+        assert f'id="{name}"' in html
+        assert drawn(html) in drawn(shown)
+    return "".join(regions.values())
+
+
+@pytest.mark.parametrize("view", ["workers", "topics", "errors", "schedules"])
+async def test_a_live_list_shows_its_first_entry(visitor: Visitor, view: str) -> None:
+    assert 'class="panel empty"' in await live_list(visitor, view)
+    await visitor.hands.arrive("mail")
+    await visitor.failed_job()
+    await visitor.queue.schedules.create("mail", every="1h", id="hourly", enabled=False)
+    assert 'class="panel empty"' not in await live_list(visitor, view)
+
+
+@pytest.mark.parametrize("view", ["workers", "errors", "schedules"])
+async def test_a_live_list_shows_that_its_last_entry_has_gone(visitor: Visitor, view: str) -> None:
+    lease = await visitor.hands.arrive("mail")
+    job = await visitor.failed_job()
+    await visitor.queue.schedules.create("mail", every="1h", id="hourly", enabled=False)
+    assert 'class="panel empty"' not in await live_list(visitor, view)
+    await visitor.queue.store.close_lease(lease)
+    await visitor.queue.delete(job.id)
+    await visitor.queue.schedules.delete("hourly")
+    assert 'class="panel empty"' in await live_list(visitor, view)
 
 
 async def test_what_changed_while_the_page_was_being_opened_is_sent_first(sqlite_visitor: Visitor) -> None:

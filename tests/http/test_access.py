@@ -297,6 +297,9 @@ async def test_our_own_page_can(sqlite_api: Api) -> None:
 # -- one body, whichever way it comes ----------------------------------------------------------------
 
 GOOD = {"topic": "mail", "payload": {"size": 1}, "maxRetries": 1, "priority": 1, "runAt": "2020-01-01T00:00:00Z"}
+SOON = "@request.body.runAt = null || @request.body.runAt < @tomorrow"
+FEW_RETRIES = "@request.body.maxRetries = null || @request.body.maxRetries <= 3"
+FEW_ATTEMPTS = "@request.body.maxAttempts = null || @request.body.maxAttempts <= 3"
 WAYS = [
     ("/api/jobs/enqueue", lambda job: {"topic": "mail", **job}),
     ("/api/jobs/enqueue-many", lambda job: {"jobs": [{"topic": "mail", **job}]}),
@@ -321,6 +324,9 @@ WAYS = [
         ("@request.body.priority <= 50", {"priority": "low"}, {"priority": "high"}),
         ("@request.body.runAt < @tomorrow", {"delay": "1h"}, {"delay": "30h"}),
         ("@request.body.payload.size = 1 || @request.body.scopeId:isset = false", {}, {"scopeId": "ann"}),
+        (FEW_RETRIES, {"maxRetries": None, "maxAttempts": 3}, {"maxRetries": None, "maxAttempts": 4}),
+        (FEW_ATTEMPTS, {"maxAttempts": None, "maxRetries": 3}, {"maxAttempts": None, "maxRetries": 4}),
+        (SOON, {"delay": "1h", "runAt": None}, {"delay": "30h", "runAt": None}),
     ],
 )
 async def test_a_rule_sees_one_body_whichever_way_it_comes(
@@ -344,6 +350,18 @@ async def test_a_rule_sees_a_change_whichever_way_it_is_said(sqlite_api: Api) ->
     assert await status(sqlite_api, "PATCH", path, "ann", {"priority": 9}) == 200
     for query, body in (("?force=true", {}), ("", {"force": True})):
         assert await status(sqlite_api, "POST", f"{path}/requeue{query}", "ann", body) == 403
+
+
+async def test_a_null_does_not_hide_a_change_from_a_rule(sqlite_api: Api) -> None:
+    path = f"/api/jobs/{(await sqlite_api.enqueue())['id']}"
+    await sqlite_api.rules(manage_rule=FEW_RETRIES)
+    hidden = {"maxRetries": None, "maxAttempts": 4}
+    assert await status(sqlite_api, "PATCH", path, "ann", hidden) == 403
+    bulk = {"action": "patch", "filter": "topic = 'mail'", **hidden}
+    assert await status(sqlite_api, "POST", "/api/jobs/bulk", "ann", bulk) == 403
+    assert await status(sqlite_api, "PATCH", path, "ann", {**hidden, "maxAttempts": 3}) == 200
+    await sqlite_api.rules(manage_rule="@request.body.force != true")
+    assert await status(sqlite_api, "POST", f"{path}/requeue?force=true", "ann", {"force": None}) == 403
 
 
 async def test_an_unreadable_body_is_refused(sqlite_api: Api) -> None:

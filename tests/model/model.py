@@ -237,8 +237,8 @@ class Model:
         self._leave(job)
         job.flow.interrupt("failed" if event == "job:reclaimed" else "pending")
         job.attempt -= 0 if spent else 1
+        job.in_time = job.in_time or job.started
         job.lease, job.started = None, False
-        job.in_time = job.in_time or (job.has_steps and job.started)
         job.keep_progress()
         if delay_ms:
             job.run_at, job.place = self.now + delay_ms, "later"

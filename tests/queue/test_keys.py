@@ -213,6 +213,16 @@ async def test_a_deleted_job_may_be_repeated(queue: Queue, hands: Hands) -> None
     assert not (await queue.enqueue("welcome", {"user": 1})).deduplicated
 
 
+async def test_values_of_different_types_are_different_idempotency_keys(queue: Queue) -> None:
+    queue.register("mail", lambda: None, idempotency_key="input.to")
+    values = [None, "null", "", '""', 1, "1", '"1"', 1.5, "1.5", True, "true", [1], "[1]", {"a": 1}, '{"a":1}']
+    jobs = [await queue.enqueue("mail", {"to": value}) for value in values]
+    assert len({job.id for job in jobs}) == len(values)
+    assert [(await queue.enqueue("mail", {"to": value})).id for value in values] == [job.id for job in jobs]
+    plain = [await queue.enqueue("mail", {"to": value}) for value in ("p-1", 7)]
+    assert [job.idempotency_key for job in plain] == ["p-1", "7"]
+
+
 async def test_a_null_is_a_key_like_any_other(queue: Queue) -> None:
     queue.register("mail", lambda: None, idempotency_key="input.to", dedupe_keys=["input.to"])
     null, text = await queue.enqueue("mail", {"to": None}), await queue.enqueue("mail", {"to": "null"})

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from pydantic import BaseModel
 
 from treadle import Context, InvalidInput, InvalidPayload, Job, JobRequest, Queue, Worker
 from treadle.model.job import ResultT
@@ -56,6 +57,42 @@ async def test_a_default_is_used_when_the_job_runs(queue: Queue, worker: Worker)
         return [ctx.payload, width * by]
 
     assert await result_of(worker, await scale.enqueue(4)) == [{"width": 4}, 8.0]
+
+
+class Report(BaseModel):
+    days: int
+    title: str = "Report"
+
+
+async def test_a_payloads_own_default_is_used_without_one(queue: Queue) -> None:
+    week = Report(days=7)
+
+    @queue.job(schedule="@weekly")
+    def report(report: Report = week) -> int:
+        return report.days
+
+    @queue.job
+    def perhaps(report: Report | None = None) -> int:
+        return 0 if report is None else report.days
+
+    @queue.job
+    def plain(options={"days": 3}) -> int:  # noqa: B006
+        return options["days"]
+
+    jobs: list[Job[int]] = [
+        await report.enqueue(),
+        await report.enqueue(Report(days=1)),
+        await perhaps.enqueue(),
+        await perhaps.enqueue(Report(days=2)),
+        await plain.enqueue(),
+    ]
+    assert jobs[0].payload == {"days": 7, "title": "Report"}
+    await queue.save_templates()
+    assert (await queue.schedules.get("report")).payload == {"days": 7, "title": "Report"}
+    with pytest.raises(InvalidPayload, match="days"):
+        await queue.enqueue("report", {})
+    await queue.run_until_empty()
+    assert [await job.result("60s") for job in jobs] == [7, 1, 0, 2, 3]
 
 
 async def test_options_come_before_the_arguments(queue: Queue) -> None:
@@ -169,6 +206,8 @@ async def test_the_queue_takes_the_task_itself(queue: Queue) -> None:
 async def test_an_option_of_another_queue_is_named_by_ours(queue: Queue) -> None:
     with pytest.raises(InvalidInput, match="countdown: enqueue has no such option; use delay="):
         await queue.enqueue("mail", countdown=5)  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput, match=r"depends_on: enqueue has no such option; use the steps of a flow"):
+        await queue.enqueue("mail", depends_on="another")  # type: ignore[call-overload]
     task = queue.register("mail", lambda: None)
     with pytest.raises(TypeError, match="prioritty: enqueue has no such option; use priority="):
         task.options(prioritty="high")  # type: ignore[call-arg]
@@ -208,6 +247,42 @@ async def test_a_method_of_another_queues_task_is_named_by_ours(queue: Queue, na
 async def test_an_option_of_another_queues_decorator_is_named_by_ours(queue: Queue, option: str, told: str) -> None:
     with pytest.raises(InvalidInput, match=f"mail: {option}: a job has no such option; {told}"):
         queue.register("mail", lambda: None, **cast(Any, {option: 1}))
+
+
+async def test_what_other_queues_take_with_the_arguments_is_told(queue: Queue) -> None:
+    @queue.job
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    told = r"unexpected keyword argument 'job_timeout'; use @queue\.job\(timeout=…\)"
+    with pytest.raises(InvalidPayload, match=told):
+        await add.enqueue(1, 2, job_timeout=3)  # type: ignore[call-arg]
+
+
+async def test_a_function_that_is_no_task_is_told_so(queue: Queue) -> None:
+    with pytest.raises(InvalidInput, match=r"topic: add is a function, not a task; put @queue\.job on it"):
+        await queue.enqueue(cast(Any, add), {"a": 1})
+    with pytest.raises(InvalidInput, match="add is a function"):
+        queue.sync.enqueue(cast(Any, add), {"a": 1})
+
+
+def add(a: int) -> int:
+    return a
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("task", r"use @queue\.job"),
+        ("enqueue_in", r"use task\.options\(delay="),
+        ("add_job", r"use @queue\.job\(schedule="),
+    ],
+)
+async def test_a_method_of_another_queue_is_named_by_ours(queue: Queue, name: str, told: str) -> None:
+    with pytest.raises(AttributeError, match=f"a queue has no {name}; {told}"):
+        getattr(queue, name)
+    with pytest.raises(AttributeError, match="object has no attribute 'nonsense'"):
+        queue.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
 async def test_a_topic_is_named_by_keyword(queue: Queue) -> None:

@@ -71,6 +71,11 @@ async def flows() -> None:
     assert_type(embed(Video(url="a")), int)
     await untyped.enqueue({"a": 1})
     await untyped.enqueue()
+    assert_type(index.sync.enqueue(Video(url="a"), delay="15m"), SyncJob[Any])
+    assert_type(index.options(priority="high").sync.enqueue_many([Video(url="a")]), list[SyncJob[Any]])
+    untyped.sync.enqueue()
+    assert_type(await queue.enqueue(index, Video(url="a"), delay="15m"), Job[Any])
+    assert_type(queue.sync.enqueue(index, Video(url="a")), SyncJob[Any])
 
 
 @queue.job

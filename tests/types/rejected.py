@@ -39,6 +39,11 @@ async def flows() -> None:
     await index.enqueue(Video(url="a"), prioritty="high")  # reject
     await index.enqueue_many([Mail("ann")])  # reject
     await index.options(delay="15m").enqueue(Mail("ann"))  # reject
+    index.sync.enqueue(Mail("ann"))  # reject
+    index.sync.enqueue()  # reject
+    index.sync.enqueue(Video(url="a"), prioritty="high")  # reject
+    await queue.enqueue(index, Mail("ann"))  # reject
+    queue.sync.enqueue(index, Mail("ann"))  # reject
 
 
 def wrong(ctx: Context, mail: Mail) -> None: ...

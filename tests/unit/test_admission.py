@@ -247,7 +247,7 @@ def test_as_many_are_woken_as_there_is_room_and_at_least_one(most: int, running:
     assert room(most, running) == woken
 
 
-def test_a_deadline_no_longer_counts_for_a_job_that_has_done_steps() -> None:
+def test_a_deadline_no_longer_counts_for_a_job_that_has_run() -> None:
     assert not started_in_time(0)
     assert started_in_time(1)
-    assert started_in_time(0, ran_steps=True)
+    assert started_in_time(0, has_run=True)

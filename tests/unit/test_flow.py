@@ -231,6 +231,9 @@ def test_a_requeue_repeats_the_chosen_runs(requeued: Requeued, again: list[str])
         (AnswerFacts(True, StepState.SKIPPED), StepEnded),
         (AnswerFacts(True, StepState.CANCELLED), StepEnded),
         (AnswerFacts(True, StepState.FAILED, waits=True), StepEnded),
+        (AnswerFacts(True, StepState.FAILED, waits=True, timed_out=True), None),  # the next attempt waits again
+        (AnswerFacts(False, StepState.FAILED, waits=True, timed_out=True), StepEnded),
+        (AnswerFacts(True, StepState.COMPLETED, waits=True, timed_out=True), StepEnded),
         (AnswerFacts(True, StepState.FAILED), None),  # a call failed: its next try may wait
         (AnswerFacts(True), UnknownStep),
         (AnswerFacts(True, unannounced=True), None),

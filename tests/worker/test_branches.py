@@ -1,12 +1,15 @@
 """A handler with several branches is set aside only when none of them can go on."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.waiting import in_status, job_where, until
+from tests.worker import wait_handlers as handlers
 from tests.worker.conftest import Start
+from tests.worker.step_handlers import noted
 from treadle import Context, Job, Queue, Status
 from treadle.model.steps import LARGE_RESULT_BYTES
 
@@ -145,3 +148,19 @@ async def test_a_branch_in_a_task_of_its_own_goes_on(queue: Queue, start: Start)
     await until(lambda: noted)
     await queue.signal(job.id, "approve", 1)
     assert await job.result("30s") == [1, "after"]
+
+
+@pytest.mark.parametrize("process", [False, True])
+@pytest.mark.parametrize("handler", [handlers.works_next_to_a_wait, handlers.works_in_groups_next_to_a_wait])
+async def test_a_branch_finishes_its_steps_while_another_waits(
+    queue: Queue, start: Start, tmp_path: Path, handler: Any, process: bool
+) -> None:
+    """Between two steps nothing is under way, and yet the branch can go on."""
+    path = str(tmp_path / "noted")
+    queue.register("both", handler, max_attempts=1, process=process)
+    job = await queue.enqueue("both", {"path": path})
+    await start(queue)
+    seen = await in_status(queue, job, Status.WAITING)
+    assert (noted(path), states(seen)) == (["work"] * 20, {"approve": "waiting", "work": "completed"})
+    await queue.signal(job.id, "approve", "yes")
+    assert await job.result("30s") == ["yes", 20]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.fault.audit import query
 from tests.waiting import ended
@@ -41,6 +42,40 @@ async def test_a_large_result_reaches_later_steps_in_its_type(queue: Queue, star
     assert len(json.dumps([one.as_json() for one in await queue.list()])) < 10_000
     [run] = (await queue.steps(job.id, "makes_pages")).items
     assert len(run["result"]) == 50
+
+
+async def test_a_process_gets_results_of_local_functions_in_their_types(queue: Queue, start: Start) -> None:
+    """A child can't import the function, but it can import the classes that its annotation names."""
+    flow = queue.flow("local", max_attempts=1)
+
+    @flow.step
+    async def pages(ctx: Context, payload: dict[str, Any]) -> list[handlers.Page]:
+        return handlers.many_pages(2)
+
+    flow.external("more", answer=tuple[handlers.Page, ...])
+    flow.step(process=True)(handlers.reads_types)
+    job = await flow.enqueue({})
+    await queue.signal(job.id, "more", [{"number": 1, "text": "one"}])
+    await start(queue)
+    assert sorted(await job.result("30s")) == ["list/Page", "tuple/Page"]
+
+
+async def test_a_process_says_which_type_it_cannot_find(queue: Queue, start: Start) -> None:
+    flow = queue.flow("local", max_attempts=1)
+
+    class Hidden(BaseModel):
+        number: int
+
+    @flow.step
+    async def hidden(ctx: Context, payload: dict[str, Any]) -> Hidden:
+        return Hidden(number=1)
+
+    flow.step(process=True)(handlers.reads_types)
+    job = await flow.enqueue({})
+    await start(queue)
+    seen = await ended(queue, job)
+    assert (seen.status, seen.error_type) == (Status.FAILED, "InvalidInput")
+    assert "step hidden: a process can't find the type of its result; move the class" in (seen.last_error or "")
 
 
 @pytest.mark.parametrize("kind", KEEPS)

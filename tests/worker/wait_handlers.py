@@ -59,6 +59,32 @@ def catches_all_in_thread(ctx: Context, payload: Payload) -> Any:
     return answer
 
 
+async def works_next_to_a_wait(ctx: Context, payload: Payload) -> list[Any]:
+    async def work() -> int:
+        for turn in range(20):
+            await ctx.step("work", note, payload["path"], "work", key=turn)
+        return 20
+
+    return list(await asyncio.gather(ctx.wait_external("approve"), work()))
+
+
+async def works_in_groups_next_to_a_wait(ctx: Context, payload: Payload) -> list[Any]:
+    """Each layer of tasks hears of the end of a step some turns of the loop later."""
+
+    async def work(turn: int, depth: int) -> None:
+        if depth == 0:
+            await ctx.step("work", note, payload["path"], "work", key=turn)
+        else:
+            await asyncio.gather(asyncio.create_task(work(turn, depth - 1)))
+
+    async def turns() -> int:
+        for turn in range(20):
+            await asyncio.create_task(work(turn, 5))
+        return 20
+
+    return list(await asyncio.gather(ctx.wait_external("approve"), turns()))
+
+
 def fails_after(ctx: Context, payload: Payload) -> str:
     """Makes a step, then fails twice."""
     ctx.step("inner", note, payload["path"], "inner")
@@ -147,6 +173,10 @@ def reads_pages(ctx: Context, payload: Payload) -> int:
     pages = ctx.results["makes_pages"]
     assert all(type(page) is Page for page in pages)
     return len(pages)
+
+
+def reads_types(ctx: Context, payload: Payload) -> list[str]:
+    return [type(value).__name__ + "/" + type(value[0]).__name__ for value in ctx.results.values()]
 
 
 async def reads_pages_async(ctx: Context, payload: Payload) -> int:

@@ -74,6 +74,11 @@ class Accounts:
         self.api_keys = ApiKeys(store, clock)
         self.last_seen = LastSeen(store, clock)
 
+    async def close(self) -> None:
+        """End what is still written in the background."""
+        await self.api_keys.close()
+        await self.last_seen.close()
+
     # -- accounts ------------------------------------------------------------------------------
 
     async def superuser_exists(self) -> bool:

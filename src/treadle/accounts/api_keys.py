@@ -11,6 +11,7 @@ from datetime import datetime
 from pydantic_core import from_json, to_json
 
 from treadle.accounts.account import ApiKey, api_key_from, checked_key_name, checked_scopes, digest, new_id
+from treadle.accounts.background_writes import BackgroundWrites
 from treadle.accounts.errors import ApiKeyNotFound
 from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.job import to_ms
@@ -30,6 +31,7 @@ class ApiKeys:
         self._store = store
         self._clock = clock
         self._noting: set[str] = set()
+        self._writes = BackgroundWrites()
 
     async def create(
         self, name: str, scopes: Iterable[str], expires_at: datetime | None = None, *, created_by: str = ""
@@ -64,16 +66,23 @@ class ApiKeys:
         key = api_key_from(found[0]) if found else None
         if key is None or self._expired(key):
             return None
-        await self._note_use(found[0], key)
+        self._note_use_soon(found[0], key)
         return key
 
-    async def _note_use(self, record: Record, key: ApiKey) -> None:
-        """At most once a minute for each key, no matter how many requests and servers use it."""
+    async def close(self) -> None:
+        await self._writes.close()
+
+    def _note_use_soon(self, record: Record, key: ApiKey) -> None:
+        """In the background, because a request must not wait for a database that is busy writing. At most once a minute
+        for each key, no matter how many requests and servers use it."""
         now = int(self._clock() * 1000)
         if key.id in self._noting or (key.last_used_at and now - to_ms(key.last_used_at) < NOTED_EVERY_MS):
             return
-        body = to_json({**from_json(record.body), "lastUsedAt": now}).decode()
         self._noting.add(key.id)
+        self._writes.start(self._note_use(record, key, now), "treadle-api-key-use")
+
+    async def _note_use(self, record: Record, key: ApiKey, now: int) -> None:
+        body = to_json({**from_json(record.body), "lastUsedAt": now}).decode()
         try:
             # By its version: another server may have noted it in the meantime, and a revoked key must stay away.
             await self._store.write_records([RecordWrite(KIND, key.id, record.key, body, version=record.version)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from datetime import datetime
 
 from pydantic_core import from_json, to_json
 
+from treadle.accounts.background_writes import BackgroundWrites
 from treadle.model.errors import TreadleError
 from treadle.model.job import from_ms
 from treadle.store.protocol import Store
@@ -28,7 +28,7 @@ class LastSeen:
         self._store = store
         self._clock = clock
         self._noted: dict[str, int] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writes = BackgroundWrites()
 
     async def all(self) -> Mapping[str, datetime]:
         """By the id of the account."""
@@ -43,9 +43,7 @@ class LastSeen:
     def note_soon(self, account_id: str) -> None:
         """The same in the background: a page must not wait for a database that is busy writing."""
         if (now := self._due(account_id)) is not None:
-            task = asyncio.create_task(self._write(account_id, now), name="treadle-last-seen")
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            self._writes.start(self._write(account_id, now), "treadle-last-seen")
 
     def _due(self, account_id: str) -> int | None:
         """The time to note; None if less than a minute has passed since the last one."""
@@ -56,9 +54,7 @@ class LastSeen:
         return now
 
     async def close(self) -> None:
-        for task in self._writing:
-            task.cancel()
-        await asyncio.gather(*self._writing, return_exceptions=True)
+        await self._writes.close()
 
     async def _write(self, account_id: str, now: int) -> None:
         try:

@@ -22,7 +22,7 @@ app = typer.Typer(help="Manage API keys for services.", rich_markup_mode=None)
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for, such as ci.", show_default=False)],
     scope: Annotated[
-        str,
+        list[str],
         typer.Option(
             "--scope",
             metavar="A,B",

@@ -49,9 +49,9 @@ def since(text: str | None) -> datetime | None:
     return instant(text, "--since")
 
 
-def names(text: str | None) -> list[str] | None:
-    """A comma-separated list."""
-    return None if text is None else [name for part in text.split(",") if (name := part.strip())]
+def names(texts: list[str] | None) -> list[str] | None:
+    """Comma-separated lists, from an option that may be repeated; None if it was not given."""
+    return [name for text in texts for part in text.split(",") if (name := part.strip())] if texts else None
 
 
 def priority(text: str | None) -> str | int | None:

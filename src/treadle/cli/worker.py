@@ -45,11 +45,11 @@ SlotsOption = Annotated[
     typer.Option("--slots", metavar="N", help="Run up to this many jobs concurrently in each process. Default: 10."),
 ]
 TopicsOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option("--topics", metavar="A,B", help="Serve only these topics. Default: all with a handler."),
 ]
 CapabilitiesOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option("--capabilities", metavar="A,B", help="Also take jobs that need one of these."),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The worker's name in lists and logs.")]

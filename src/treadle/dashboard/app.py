@@ -169,7 +169,6 @@ class Dashboard:
         """Called when the server is created: set up what its pages share."""
         state = self._states[server] = State(server)
         server.on_close.append(state.checkup.close)
-        server.on_close.append(server.accounts.last_seen.close)
 
     # -- around every page -------------------------------------------------------------------------
 

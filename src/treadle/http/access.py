@@ -160,7 +160,7 @@ class Access:
         if rule.asks_only_who:
             condition = _of_caller(rule.text, caller)
         else:
-            body = {**flags_of(request), **await _body(request, caller)} if rule.names_body else {}
+            body = {**await _body(request, caller), **flags_of(request)} if rule.names_body else {}
             facts = _facts(request, caller, rule.text, datetime.now(UTC))
             condition = rule.bind(replace(facts, body=normalised(body)))
         if condition == rules.never and not rule.names_job_fields:
@@ -249,12 +249,15 @@ def job_bodies(request: Request, body: Mapping[str, Any]) -> Sequence[Mapping[st
 
 
 def normalised(body: Mapping[str, Any], asked_at: datetime | None = None) -> dict[str, Any]:
-    """Fill in both spellings of an option, so that a client can't get around a rule by using the other one."""
+    """Fill in both spellings of an option, so that a client can't get around a rule by using the other one.
+
+    A null counts as missing, as it does for the routes.
+    """
     found = dict(body)
-    attempts = body.get("maxRetries", body.get("maxAttempts"))
-    if attempts is not None:
-        found |= {"maxRetries": attempts, "maxAttempts": body.get("maxAttempts", attempts)}
-    if asked_at and "delay" in body and "runAt" not in body:
+    for name, other in (("maxRetries", "maxAttempts"), ("maxAttempts", "maxRetries")):
+        if body.get(name) is None and body.get(other) is not None:
+            found[name] = body[other]
+    if asked_at and body.get("delay") is not None and body.get("runAt") is None:
         with contextlib.suppress(InvalidInput, OverflowError):
             found["runAt"] = rfc3339(asked_at + timedelta(milliseconds=duration_ms(body["delay"], "delay")))
     return found

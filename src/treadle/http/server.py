@@ -47,7 +47,7 @@ class Server:
         self._turns = Turns()
         self.audit = AuditLog(queue)
         self.operations = Operations(queue)
-        self.on_close: list[Callable[[], Awaitable[None]]] = [self.operations.close]
+        self.on_close: list[Callable[[], Awaitable[None]]] = [self.operations.close, self.accounts.close]
 
     @contextlib.asynccontextmanager
     async def searching(self, request: Request, kind: str = "look") -> AsyncIterator[None]:

@@ -36,6 +36,8 @@ class Handler:
 
     flow: Handler | None = None
     """The flow that it is a step of."""
+    _default: Any = inspect.Parameter.empty
+    """Of the parameter that gets the whole payload."""
 
     def __init__(self, function: Callable[..., Any], template: Template, process: bool = False) -> None:
         self.function = function
@@ -62,6 +64,7 @@ class Handler:
         if adapter and not _is_object(_schema(adapter) or {}):
             return False
         self._payload = adapter
+        self._default = parameter.default
         return True
 
     def _take_arguments(self, parameters: Sequence[inspect.Parameter]) -> None:
@@ -103,17 +106,29 @@ class Handler:
         try:
             return self._validate_json(text)
         except ValidationError as error:
+            if self._default is None and text == "{}":
+                return None
             raise _explained(self.topic, "payload", error) from None
 
     def payload_text(self, payload: Any) -> str:
-        """The payload as stored: validated, an object, plain JSON."""
+        """The payload as stored: validated, an object, plain JSON. Without one, the parameter's own default."""
+        given = self._default if payload is None and self._default is not inspect.Parameter.empty else payload
         if self._payload is None:
-            return dumps_object(payload)
+            return dumps_object(given)
         try:
-            value = self._payload.validator.validate_python({} if payload is None else payload)
+            value = self._payload.validator.validate_python({} if given is None else given)
         except ValidationError as error:
+            if payload is None and self._default is None:
+                return "{}"
             raise _explained(self.topic, "payload", error) from None
         return dumps_object(_written(self._payload, value, "payload"))
+
+    @property
+    def default_payload(self) -> Any:
+        """The payload of a job that was given none, in JSON types; None if the function has no default for it."""
+        if self._default is None or self._default is inspect.Parameter.empty:
+            return None
+        return from_json(self.payload_text(None))
 
     def result_text(self, result: Any) -> str | None:
         """The result as stored; None if there is none."""
@@ -146,6 +161,7 @@ class ResultType:
     """The return type of a function: how its results are stored and read back."""
 
     def __init__(self, annotation: Any, what: str) -> None:
+        self.annotation = annotation
         self._what = what
         self._adapter = _adapter(annotation, what)
 

@@ -278,10 +278,10 @@ class Candidate(NamedTuple):
         return cls(ref, topic, limit, attempt + 1 >= max_attempts, overdue)
 
 
-def started_in_time(attempt: int, ran_steps: bool = False) -> bool:
-    """A job that was tried before started in time, so its deadline no longer counts. Nor does it if the job has done
-    some of its steps and goes on with the others, though its attempt was given back."""
-    return attempt > 0 or ran_steps
+def started_in_time(attempt: int, has_run: bool = False) -> bool:
+    """A job that was tried before started in time, so its deadline no longer counts. Nor does it if its handler has
+    run and gave the attempt back, by a snooze for example."""
+    return attempt > 0 or has_run
 
 
 def room(most: int, running: int) -> int:

@@ -309,13 +309,16 @@ class AnswerFacts(NamedTuple):
     """None: the job has no such step."""
     waits: bool = False
     """The step takes answers."""
+    timed_out: bool = False
+    """No answer came in time, and the job has failed because of it: its next attempt waits again."""
     unannounced: bool = False
     """The answer is kept even if there is no such step yet."""
 
 
 def refuse_answer(job_id: str, step: str, key: str, facts: AnswerFacts) -> TreadleError | None:
     """Why a step takes no answer; None if it does."""
-    if facts.state in STEP_ENDED and (facts.state is not StepState.FAILED or facts.waits):
+    waits_again = facts.timed_out and facts.job_lives and facts.state is StepState.FAILED
+    if not waits_again and facts.state in STEP_ENDED and (facts.state is not StepState.FAILED or facts.waits):
         return step_ended(step, key)
     if not facts.job_lives and facts.state is not None:
         return WrongState("the job has ended: signal is not possible")

@@ -60,13 +60,16 @@ def _checked_code(given: Any, timezone: str | None) -> CodeSchedule:
     return cast(CodeSchedule, options)
 
 
-def check_code(handler: Handler, schedules: Sequence[CodeSchedule]) -> None:
-    """Refuse schedules in code that could never make a job."""
+def checked_code(handler: Handler, schedules: Sequence[CodeSchedule]) -> list[CodeSchedule]:
+    """Schedules in code, with the function's default payload. One that could never make a job is refused."""
     if schedules and not handler.template.schedulable:
         raise InvalidInput(f"{handler.topic}: give schedule= or schedulable=False, not both", field="schedule")
-    for one in schedules:
+    default = handler.default_payload if schedules else None
+    filled = [cast(CodeSchedule, {"payload": default, **one} if default else one) for one in schedules]
+    for one in filled:
         schedule = Schedule(id="code", topic=handler.topic, cron="@daily", payload=schedule_payload(one.get("payload")))
         handler.payload_text(rendered_payload(schedule, slot(schedule, 0, 0)))
+    return filled
 
 
 def _numbered(topic: str, schedules: Iterable[CodeSchedule]) -> list[CodeSchedule]:

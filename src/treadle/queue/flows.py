@@ -19,7 +19,7 @@ from treadle.model.steps import DONE, MAX_NAMES, STEP_TIMEOUT_MS, StepSpec, chec
 from treadle.model.template import Template
 from treadle.policy.flow import PlannedStep
 from treadle.policy.rules import parse_rule
-from treadle.queue.new_jobs import EnqueueOptions, merged
+from treadle.queue.new_jobs import EnqueueOptions, TopicOwner, merged
 from treadle.queue.steps import from_answer
 from treadle.store.values import ClaimedStep
 
@@ -31,6 +31,7 @@ When = Callable[[Any, Any], Any]
 if TYPE_CHECKING:
     from treadle.queue.context import Context
     from treadle.queue.queue import Queue
+    from treadle.queue.sync_tasks import SyncFlow
 
     ArgumentT = TypeVar("ArgumentT")
     StepFunction: TypeAlias = (
@@ -181,7 +182,7 @@ def _no_code(payload: Any) -> None:
     """In the place of a function, for a flow of external steps alone."""
 
 
-class Flow(Generic[FlowPayloadT]):
+class Flow(TopicOwner, Generic[FlowPayloadT]):
     """A template with steps that come one after the other.
 
     `flow: Flow[Corpus] = queue.flow("index")` tells type checkers the payload of its steps and of `enqueue`.
@@ -283,6 +284,13 @@ class Flow(Generic[FlowPayloadT]):
     async def enqueue_many(self, payloads: Sequence[FlowPayloadT], **options: Unpack[EnqueueOptions]) -> list[Job[Any]]:
         """See `Queue.enqueue_many`."""
         return await self.queue.enqueue_many(self.topic, payloads, **merged(self._options, options))
+
+    @property
+    def sync(self) -> SyncFlow[FlowPayloadT]:
+        """The same methods, blocking."""
+        from treadle.queue.sync_tasks import SyncFlow
+
+        return SyncFlow(self.queue.sync, self.topic, self._options)
 
     def __repr__(self) -> str:
         return f"<Flow {self.topic}, {len(self.handler.steps)} steps>"

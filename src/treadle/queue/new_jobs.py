@@ -32,7 +32,6 @@ from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
-    from treadle.queue.tasks import Task
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -67,13 +66,36 @@ _OTHER_NAMES = {
     "worker_capability": "capability",
     "user_id": "scope_id",
 }
+# What the enqueue of another queue takes, and a job here has from elsewhere.
+ELSEWHERE = {
+    **dict.fromkeys(("timeout", "job_timeout", "time_limit", "soft_time_limit"), "use @queue.job(timeout=…)"),
+    **dict.fromkeys(("retry", "retry_policy"), "use @queue.job(retry=Retry(…))"),
+    **dict.fromkeys(("on_success", "on_failure"), "use @queue.job(on_failure=…)"),
+    **dict.fromkeys(("depends_on", "link", "chain"), "use the steps of a flow, queue.flow(…)"),
+    **dict.fromkeys(("args", "kwargs"), "give the arguments themselves"),
+}
+
+
+class TopicOwner:
+    """A task or a flow: it can be given in place of its topic."""
+
+    topic: str
+
+
+def topic_of(topic: str | TopicOwner) -> str:
+    if isinstance(topic, TopicOwner):
+        return topic.topic
+    if callable(topic):
+        name = getattr(topic, "__name__", repr(topic))
+        raise InvalidInput(f"topic: {name} is a function, not a task; put @queue.job on it", field="topic")
+    return topic
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One entry of a mixed `enqueue_many`: a topic or a task, a payload, and any option of `enqueue`."""
+    """One entry of a mixed `enqueue_many`: a topic, a task or a flow, a payload, and any option of `enqueue`."""
 
-    topic: str | Task[..., Any, Any]
+    topic: str | TopicOwner
     payload: Any = None
     options: Mapping[str, Any] | None = None
 
@@ -241,10 +263,17 @@ def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse unknown names: a misspelled option that is ignored would go unnoticed for a long time."""
     for name in options:
         if name not in EnqueueOptions.__annotations__:
-            near = _OTHER_NAMES.get(name) or "".join(difflib.get_close_matches(name, EnqueueOptions.__annotations__, 1))
-            hint = f"; use {near}=" if near else ""
-            raise UnknownOption(f"{name}: enqueue has no such option{hint}", field=name)
+            hint = hint_for(name)
+            raise UnknownOption(f"{name}: enqueue has no such option{hint and f'; {hint}'}", field=name)
     return options
+
+
+def hint_for(name: str) -> str:
+    """What to use in the place of an unknown option; empty if that is unknown, too."""
+    if name in ELSEWHERE:
+        return ELSEWHERE[name]
+    near = _OTHER_NAMES.get(name) or "".join(difflib.get_close_matches(name, EnqueueOptions.__annotations__, 1))
+    return near and f"use {near}="
 
 
 def option_named(name: str) -> str | None:
@@ -306,8 +335,17 @@ def _idempotency_key(expression: str, payload: dict[str, Any], job: NewJob) -> s
     value = evaluate_key(expression, payload, job.scope, job.scope_id)
     if value is None:  # distinct from the text "null"
         return hashlib.sha256(b"\0null").hexdigest()
-    text = value if isinstance(value, str) else to_json(value).decode()
+    # A text that is JSON itself is written in quotes: "1" is not the number 1.
+    text = value if isinstance(value, str) and not _is_json(value) else to_json(value).decode()
     return text if 1 <= len(text) <= 255 and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        from_json(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _hashed(text: str) -> str:

@@ -20,14 +20,15 @@ from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
 from treadle.queue import results, signals, templates
-from treadle.queue.code_schedules import check_code, code_schedules
+from treadle.queue.code_schedules import checked_code, code_schedules
 from treadle.queue.control import JobControl
 from treadle.queue.flows import Flow, FlowHandler, FlowPayloadT
 from treadle.queue.hooks import AnyHook, Hooks
-from treadle.queue.new_jobs import EnqueueOptions, JobRequest, merged
+from treadle.queue.new_jobs import EnqueueOptions, JobRequest, TopicOwner, merged, topic_of
 from treadle.queue.schedules import Schedules
 from treadle.queue.session import Session
 from treadle.queue.tasks import (
+    OTHER_QUEUE_METHODS,
     ArgumentsTask,
     JobDecorator,
     JobOptions,
@@ -38,7 +39,6 @@ from treadle.queue.tasks import (
     make_handler,
     make_task,
     make_template,
-    topic_of,
 )
 from treadle.queue.templates import Templates
 from treadle.store.values import Graces, Inserted, NewJob
@@ -69,6 +69,13 @@ class Queue(JobControl):
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
+
+    if not TYPE_CHECKING:  # type checkers would believe that a queue has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in OTHER_QUEUE_METHODS:
+                return self.__getattribute__(name)  # fails as usual
+            raise AttributeError(f"a queue has no {name}; use {OTHER_QUEUE_METHODS[name]}", name=name, obj=self)
 
     @property
     def sync(self) -> SyncQueue:
@@ -106,9 +113,8 @@ class Queue(JobControl):
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(topic, cast(dict[str, Any], options))
         made = make_handler(topic, handler, options)
-        check_code(made, schedules)
+        self._code_schedules[topic] = checked_code(made, schedules)
         self.handlers[topic] = made
-        self._code_schedules[topic] = schedules
         return make_task(self, made, handler)
 
     def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow[FlowPayloadT]:
@@ -123,9 +129,8 @@ class Queue(JobControl):
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(name, cast(dict[str, Any], options))
         handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
-        check_code(handler, schedules)
+        self._code_schedules[name] = checked_code(handler, schedules)
         self.handlers[name] = handler
-        self._code_schedules[name] = schedules
         return Flow(self, handler)
 
     def saved_version(self, topic: str) -> int | None:
@@ -188,14 +193,17 @@ class Queue(JobControl):
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job[ResultT]: ...
+    @overload
     async def enqueue(
-        self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Unpack[EnqueueOptions]
-    ) -> Job:
+        self, topic: Flow[FlowPayloadT], payload: FlowPayloadT | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Job: ...
+    async def enqueue(self, topic: str | TopicOwner, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Store a job; it survives a crash of every process once this has returned.
 
-        `topic` may be the task itself. `run_at` or `delay` say when it is due, `expires_at` or `expires` until when it
-        has to be started. `max_attempts` (or `max_retries`, the same number) is how many failures end it for good, so
-        1 is one run. `connection` joins the transaction that is open there: the job exists if and when it commits.
+        `topic` may be the task or the flow itself. `run_at` or `delay` say when it is due, `expires_at` or `expires`
+        until when it has to be started. `max_attempts` (or `max_retries`, the same number) is how many failures end it
+        for good, so 1 is one run. `connection` joins the transaction that is open there: the job exists if and when it
+        commits.
         """
         topic = topic_of(topic)
         connection = options.pop("connection", None)
@@ -216,14 +224,14 @@ class Queue(JobControl):
 
     async def enqueue_many(
         self,
-        topic: str | Task[..., Any, Any] | Iterable[JobRequest],
+        topic: str | TopicOwner | Iterable[JobRequest],
         payloads: Iterable[Any] = (),
         **options: Unpack[EnqueueOptions],
     ) -> list[Job]:
-        """Store many jobs, all or none: a topic or task with its payloads, or a list of `JobRequest`s."""
+        """Store many jobs, all or none: a topic, task or flow with its payloads, or a list of `JobRequest`s."""
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        if isinstance(topic, str | Task):
+        if isinstance(topic, str | TopicOwner):
             order = await self._known.order(session, topic_of(topic), options, joined=connection is not None)
             given = list(payloads)
             try:
@@ -246,7 +254,7 @@ class Queue(JobControl):
                 orders.append(order)
         if not jobs:
             return []
-        with tracing.sending(topic_of(topic) if isinstance(topic, str | Task) else None, len(jobs)) as sending:
+        with tracing.sending(topic_of(topic) if isinstance(topic, str | TopicOwner) else None, len(jobs)) as sending:
             jobs = _traced(jobs, sending.traceparent)
             answers = cast(Answers, await session.store.insert(jobs, connection=connection))
             fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, answers, strict=True)]

@@ -42,6 +42,8 @@ _inside: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("treadle_step", de
 """The steps that run here, with their keys, from the outermost: steps that the last one makes are nested in it."""
 # How often a blocking step that waits for its next try looks whether it should stop.
 LOOK_EVERY_S = 0.2
+# How many turns of the loop a branch of a handler has to begin its next step: each group of tasks around it takes two.
+TURNS = 20
 
 
 class Known(NamedTuple):

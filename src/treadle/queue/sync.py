@@ -8,32 +8,22 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from typing_extensions import Unpack
 
 from treadle.model.durations import Duration
 from treadle.model.errors import InvalidInput, Refused, StoreUnavailable
-from treadle.model.handler import Handler
 from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
+from treadle.queue.flows import Flow, FlowPayloadT
 from treadle.queue.known_templates import KnownTemplates
-from treadle.queue.new_jobs import EnqueueOptions, merged
+from treadle.queue.new_jobs import EnqueueOptions, TopicOwner
 from treadle.queue.queue import Queue
 from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
-from treadle.queue.tasks import (
-    Args,
-    ArgumentsTask,
-    PayloadT,
-    PayloadTask,
-    ResultT,
-    SignatureT,
-    Task,
-    bound,
-    payloads_of,
-)
+from treadle.queue.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -154,10 +144,12 @@ class SyncQueue:
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> SyncJob[ResultT]: ...
-    @functools.wraps(Queue.enqueue)
+    @overload
     def enqueue(
-        self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Unpack[EnqueueOptions]
-    ) -> SyncJob:
+        self, topic: Flow[FlowPayloadT], payload: FlowPayloadT | None = None, **options: Unpack[EnqueueOptions]
+    ) -> SyncJob: ...
+    @functools.wraps(Queue.enqueue)
+    def enqueue(self, topic: str | TopicOwner, payload: Any = None, **options: Unpack[EnqueueOptions]) -> SyncJob:
         if options.get("connection") is not None:
             job = self._here(Queue.enqueue, (topic, payload), options)
         else:
@@ -314,7 +306,7 @@ class SyncQueue:
             self._turning = _Turning(loop, thread, os.getpid())
         return self._turning.loop
 
-    def _enqueue_here(self, topic: str | Task[..., Any, Any], payload: Any, options: EnqueueOptions) -> Job | None:
+    def _enqueue_here(self, topic: str | TopicOwner, payload: Any, options: EnqueueOptions) -> Job | None:
         """Enqueue in the caller's thread, which waits for the disk; None if that is not possible now.
 
         Passing a job to the loop's thread and from there to the writer's costs several times what SQLite takes to store
@@ -333,7 +325,7 @@ class SyncQueue:
         turning = self._turning
         return turning is not None and turning.pid == os.getpid() and turning.thread is not threading.current_thread()
 
-    async def _enqueue(self, topic: str | Task[..., Any, Any], payload: Any, options: EnqueueOptions) -> Job:
+    async def _enqueue(self, topic: str | TopicOwner, payload: Any, options: EnqueueOptions) -> Job:
         """Enqueue on the loop. Once the queue is open, later calls may take the fast path."""
         job = await self._queue.enqueue(cast(str, topic), payload, **options)
         if self._direct is None:
@@ -448,49 +440,6 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
     loop.close()
-
-
-class SyncPayloadTask(Generic[PayloadT, ResultT]):
-    """`task.sync` of a task with a payload."""
-
-    def __init__(self, queue: SyncQueue, topic: str, options: EnqueueOptions) -> None:
-        self._queue = queue
-        self._topic = topic
-        self._options = options
-
-    def enqueue(self, payload: PayloadT | None = None, **options: Unpack[EnqueueOptions]) -> SyncJob[ResultT]:
-        """See `Queue.enqueue`."""
-        return self._queue.enqueue(self._topic, payload, **merged(self._options, options))
-
-    def enqueue_many(self, payloads: Iterable[PayloadT], **options: Unpack[EnqueueOptions]) -> list[SyncJob[ResultT]]:
-        """See `Queue.enqueue_many`."""
-        return self._queue.enqueue_many(self._topic, payloads, **merged(self._options, options))
-
-
-class SyncArgumentsTask(Generic[Args, ResultT, SignatureT]):
-    """`task.sync` of a task with arguments."""
-
-    def __init__(self, queue: SyncQueue, handler: Handler, options: EnqueueOptions) -> None:
-        self._queue = queue
-        self._handler = handler
-        self._options = options
-
-    @overload  # of a function without arguments, as in `ArgumentsTask`
-    def enqueue(
-        self: SyncArgumentsTask[[], ResultT, Callable[[], None]],
-        payload: Mapping[str, Any] | None = None,
-        /,
-        **options: Unpack[EnqueueOptions],
-    ) -> SyncJob[ResultT]: ...
-    @overload
-    def enqueue(self, *args: Args.args, **kwargs: Args.kwargs) -> SyncJob[ResultT]: ...
-    def enqueue(self, *args: Any, **kwargs: Any) -> SyncJob[ResultT]:
-        """See `Queue.enqueue`."""
-        return self._queue.enqueue(self._handler.topic, bound(self._handler, args, kwargs), **self._options)
-
-    def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[SyncJob[ResultT]]:
-        """See `ArgumentsTask.enqueue_many`."""
-        return self._queue.enqueue_many(self._handler.topic, payloads_of(self._handler, calls), **self._options)
 
 
 FORWARDED = [

@@ -23,7 +23,7 @@ from treadle.model.job import Job
 from treadle.model.keys import WHOLE_PAYLOAD
 from treadle.model.retry import Retry
 from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
-from treadle.queue.new_jobs import EnqueueOptions, UnknownOption, merged, option_named
+from treadle.queue.new_jobs import ELSEWHERE, EnqueueOptions, TopicOwner, UnknownOption, merged, option_named
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from treadle.queue.hooks import Hook
     from treadle.queue.queue import Queue
     from treadle.queue.schedule_options import CodeSchedule
-    from treadle.queue.sync import SyncArgumentsTask, SyncPayloadTask
+    from treadle.queue.sync_tasks import SyncArgumentsTask, SyncPayloadTask
 
 Call = ParamSpec("Call")
 """The parameters of the function."""
@@ -126,7 +126,21 @@ _OTHER_METHODS = {
 }
 
 
-class Task(Generic[Call, ReturnT, ResultT]):
+# Methods of other queues themselves.
+OTHER_QUEUE_METHODS = {
+    "task": "@queue.job",
+    "actor": "@queue.job",
+    "periodic_task": "@queue.job(schedule='0 3 * * *')",
+    "scheduled_job": "@queue.job(schedule='0 3 * * *')",
+    "add_job": "@queue.job(schedule='0 3 * * *'), or queue.schedules.create(topic, cron)",
+    "enqueue_in": "task.options(delay='15m').sync.enqueue(…)",
+    "enqueue_at": "task.options(run_at=when).sync.enqueue(…)",
+    "enqueue_call": "task.sync.enqueue(…)",
+    "send_task": "queue.sync.enqueue(topic, payload)",
+}
+
+
+class Task(TopicOwner, Generic[Call, ReturnT, ResultT]):
     """A decorated function: call it as before, or enqueue it."""
 
     def __init__(self, queue: Queue, handler: Handler, function: Callable[..., Any]) -> None:
@@ -174,7 +188,7 @@ class PayloadTask(Task[Call, ReturnT, ResultT], Generic[Call, PayloadT, ReturnT,
     @property
     def sync(self) -> SyncPayloadTask[PayloadT, ResultT]:
         """The same methods, blocking."""
-        from treadle.queue.sync import SyncPayloadTask
+        from treadle.queue.sync_tasks import SyncPayloadTask
 
         return SyncPayloadTask(self.queue.sync, self.topic, self._options)
 
@@ -203,7 +217,7 @@ class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, R
     @property
     def sync(self) -> SyncArgumentsTask[Args, ResultT, SignatureT]:
         """The same methods, blocking."""
-        from treadle.queue.sync import SyncArgumentsTask
+        from treadle.queue.sync_tasks import SyncArgumentsTask
 
         return SyncArgumentsTask(self.queue.sync, self.handler, self._options)
 
@@ -213,13 +227,13 @@ def bound(handler: Handler, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     try:
         return handler.bind(args, kwargs)
     except InvalidPayload as error:
-        options = [option for name in kwargs if not handler.takes(name) and (option := option_named(name))]
-        if not options:
+        strange = [name for name in kwargs if not handler.takes(name)]
+        options = ", ".join(f"{option}=…" for name in strange if (option := option_named(name)))
+        hints = [f"options go before: .options({options}).enqueue(…)"] if options else []
+        hints += [ELSEWHERE[name] for name in strange if name in ELSEWHERE]
+        if not hints:
             raise
-        given = ", ".join(f"{name}=…" for name in options)
-        raise InvalidPayload(
-            f"{error.message}; options go before: .options({given}).enqueue(…)", field="payload"
-        ) from None
+        raise InvalidPayload("; ".join((error.message, *hints)), field="payload") from None
 
 
 def payloads_of(handler: Handler, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Mapping[str, Any]]:
@@ -229,10 +243,6 @@ def payloads_of(handler: Handler, calls: Iterable[Mapping[str, Any] | tuple[Any,
 def make_task(queue: Queue, handler: Handler, function: Callable[..., Any]) -> Task[..., Any, Any]:
     kind = ArgumentsTask if handler.takes_arguments else PayloadTask
     return kind(queue, handler, function)
-
-
-def topic_of(topic: str | Task[..., Any, Any]) -> str:
-    return topic.topic if isinstance(topic, Task) else topic
 
 
 class JobDecorator:

@@ -234,7 +234,8 @@ class Store(Protocol):
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         """The limits that keep this pending job from starting."""
 
-    async def workers(self) -> Sequence[LiveWorker]: ...
+    async def workers(self, named: str | None = None) -> Sequence[LiveWorker]:
+        """Those with a live lease, or only those with this name."""
 
     async def drain(self, worker: str, draining: bool = True) -> bool:
         """Ask a worker to drain, or to go on; its next heartbeat tells it. False: no worker with slots has this name

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.queue.tasks import Task, topic_of
+from treadle.queue.new_jobs import TopicOwner, topic_of
 
 if TYPE_CHECKING:
     from treadle.model.job import Job
@@ -18,7 +18,7 @@ SHOWN = 20
 
 def assert_enqueued(
     queue: Queue,
-    topic: str | Task[..., Any, Any],
+    topic: str | TopicOwner,
     *,
     payload: Mapping[str, Any] | None = None,
     count: int | None = None,
@@ -35,9 +35,7 @@ def assert_enqueued(
         raise AssertionError(f"{wanted} of {_named(topic, payload)} expected, found {found}.{_listed(queue, jobs)}")
 
 
-def refute_enqueued(
-    queue: Queue, topic: str | Task[..., Any, Any], *, payload: Mapping[str, Any] | None = None
-) -> None:
+def refute_enqueued(queue: Queue, topic: str | TopicOwner, *, payload: Mapping[str, Any] | None = None) -> None:
     """Fail if a job of this topic was enqueued with at least these payload members."""
     __tracebackhide__ = True
     jobs = _jobs(queue, topic_of(topic))
@@ -70,7 +68,7 @@ def _has(value: Any, wanted: Any) -> bool:
     return bool(value == wanted)
 
 
-def _named(topic: str | Task[..., Any, Any], payload: Mapping[str, Any] | None) -> str:
+def _named(topic: str | TopicOwner, payload: Mapping[str, Any] | None) -> str:
     return topic_of(topic) + (f" with {json.dumps(dict(payload), default=str)}" if payload else "")
 
 

@@ -11,8 +11,7 @@ from treadle.model.errors import JobFailed
 from treadle.model.status import Status
 from treadle.queue.context import Context
 from treadle.queue.hooks import Moment
-from treadle.queue.new_jobs import JobRequest
-from treadle.queue.tasks import Task, topic_of
+from treadle.queue.new_jobs import JobRequest, TopicOwner, topic_of
 
 if TYPE_CHECKING:
     from treadle.model.job import Job
@@ -45,7 +44,7 @@ class _Inline:
         self._enqueue = queue.enqueue
         self._enqueue_many = queue.enqueue_many
 
-    async def enqueue(self, topic: str | Task[..., Any, Any], payload: Any = None, **options: Any) -> Job:
+    async def enqueue(self, topic: str | TopicOwner, payload: Any = None, **options: Any) -> Job:
         name = topic_of(topic)
         if name not in self._queue.handlers or options.get("connection") is not None:
             return await self._enqueue(name, payload, **options)
@@ -56,9 +55,9 @@ class _Inline:
         return job if job.deduplicated else await self._run(job, capability)
 
     async def enqueue_many(
-        self, topic: str | Task[..., Any, Any] | Iterable[JobRequest], payloads: Iterable[Any] = (), **options: Any
+        self, topic: str | TopicOwner | Iterable[JobRequest], payloads: Iterable[Any] = (), **options: Any
     ) -> list[Job]:
-        if isinstance(topic, str | Task):
+        if isinstance(topic, str | TopicOwner):
             requests = [JobRequest(topic, payload, options) for payload in payloads]
         else:
             requests = [JobRequest(one.topic, one.payload, {**options, **(one.options or {})}) for one in topic]

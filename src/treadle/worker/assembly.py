@@ -251,7 +251,7 @@ class Assembly:
             await self.keeper.renew_now(lease)
 
     async def _is_draining(self) -> bool:
-        return any(worker.draining and worker.name == self.name for worker in await self.store.workers())
+        return any(worker.draining for worker in await self.store.workers(self.name))
 
     def _put_back(self, delay_ms: int) -> None:
         self.claims.retry_due_in(delay_ms)

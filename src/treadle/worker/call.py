@@ -7,7 +7,7 @@ callers (`worker/callers`) differ only in where they run them and how they stop 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.model.durations import duration_ms, format_ms
@@ -133,6 +133,8 @@ class Call:
     interrupted_at = 0.0
     on_interrupt: Callable[[], object] | None = None
     """How to stop it; set by its caller while it can be stopped. Called on the loop."""
+    when_idle: Callable[[], Awaitable[None]] | None = None
+    """If it runs in a child process: returns when its branches there have gone as far as they can for now."""
     stuck = False
     error: BaseException | None = None
     """The handler's exception, if it was raised in this process."""

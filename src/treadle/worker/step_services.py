@@ -16,7 +16,7 @@ from treadle.model.errors import JobCancelled, WaitTimeout
 from treadle.model.steps import DONE, StepState, shown_step
 from treadle.policy.flow import Pause, Reply, answered, not_answered, tries_before
 from treadle.policy.judgement import Cause
-from treadle.queue.steps import Known, StepRecord, Wait, Waited
+from treadle.queue.steps import TURNS, Known, StepRecord, Wait, Waited
 from treadle.store.values import ClaimedStep, StepKey, StepWrite
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.worker")
 
-# How often a branch that waits looks whether others still go on, and how many turns of the loop they have to begin.
+# How often a branch that waits looks whether others still go on.
 LOOK_EVERY_S = 0.01
-TURNS = 3
 
 
 class StepServices:
@@ -178,7 +177,7 @@ class StepServices:
         outer = frozenset(StepKey(*one) for one in wait.inside)
         steps.block(step, Blocked(pause, outer, write, time.monotonic()))
         try:
-            while not await _is_stuck(steps):
+            while not await _is_stuck(steps, call):
                 await asyncio.sleep(LOOK_EVERY_S)
                 if steps.has_slept(step):
                     steps.unblock(step)
@@ -197,10 +196,12 @@ class StepServices:
             raise JobCancelled(interrupt.reason)
 
 
-async def _is_stuck(steps: JobSteps) -> bool:
+async def _is_stuck(steps: JobSteps, call: Call) -> bool:
     """Whether no branch can go on. One that has just heard how its step or wait ended has time to do something."""
     while not steps.can_go_on:
         seen = steps.moves
+        if call.when_idle:
+            await call.when_idle()
         for _ in range(TURNS):
             await asyncio.sleep(0)
         if not steps.can_go_on and steps.moves == seen:

@@ -29,5 +29,7 @@ def passwords() -> CountingPasswords:
 
 
 @pytest.fixture
-def accounts(store: Store, clock: Clock, passwords: CountingPasswords) -> Accounts:
-    return desk(store, clock, passwords)
+async def accounts(store: Store, clock: Clock, passwords: CountingPasswords) -> AsyncIterator[Accounts]:
+    accounts = desk(store, clock, passwords)
+    yield accounts
+    await accounts.close()

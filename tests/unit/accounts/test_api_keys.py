@@ -1,15 +1,18 @@
 """API keys."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.unit.accounts.desk import DAY, Clock
+from tests.waiting import until
 from treadle.accounts import Accounts, ApiKeyNotFound
 from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.store.protocol import Store
+from treadle.store.values import Record, RecordWrite
 
 
 def after(clock: Clock, seconds: float) -> datetime:
@@ -60,7 +63,7 @@ async def test_a_key_that_is_not_there_can_not_be_revoked(accounts: Accounts, id
         await accounts.api_keys.revoke(id)
 
 
-async def test_the_last_use_of_a_key_is_known_to_the_minute(accounts: Accounts, clock: Clock) -> None:
+async def test_the_last_use_of_a_key_is_known_to_the_minute(accounts: Accounts, store: Store, clock: Clock) -> None:
     key, secret = await accounts.api_keys.create("ci", ["enqueue"], created_by="root@example.com")
     assert (key.created_by, key.last_used_at) == ("root@example.com", None)
 
@@ -69,15 +72,42 @@ async def test_the_last_use_of_a_key_is_known_to_the_minute(accounts: Accounts, 
         assert (listed.name, listed.created_by, listed.created_at) == ("ci", "root@example.com", key.created_at)
         return listed.last_used_at
 
-    first = after(clock, 0)
-    await accounts.caller(secret)
-    assert await used() == first
+    async def noted() -> bool:
+        await accounts.caller(secret)
+        return await used() == after(clock, 0)
+
+    await until(noted)
     clock.now += 59
     await accounts.caller(secret)
-    assert await used() == first, "a busy key is not written with each request"
     clock.now += 1
-    await accounts.caller(secret)
-    assert await used() == after(clock, 0)
+    await until(noted)
+    [record] = await store.find_records("api_keys")
+    assert record.version == 3, "a busy key is not written with each request"
+
+
+async def test_a_request_does_not_wait_until_the_use_of_its_key_is_noted(
+    accounts: Accounts, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, secret = await accounts.api_keys.create("ci", ["enqueue"])
+    write, let_go = store.write_records, asyncio.Event()
+
+    async def slowly(writes: Sequence[RecordWrite]) -> Sequence[Record | None]:
+        await let_go.wait()
+        return await write(writes)
+
+    monkeypatch.setattr(store, "write_records", slowly)
+    caller = await accounts.caller(secret)
+    assert caller is not None
+    assert caller.account_id == key.id
+    [listed] = await accounts.api_keys.list()
+    assert listed.last_used_at is None
+    let_go.set()
+
+    async def noted() -> bool:
+        [listed] = await accounts.api_keys.list()
+        return listed.last_used_at is not None
+
+    await until(noted)
 
 
 async def test_a_key_that_was_not_let_in_was_not_used(accounts: Accounts, clock: Clock) -> None:
@@ -98,7 +128,7 @@ async def test_a_use_that_can_t_be_noted_lets_the_request_in(
 
     monkeypatch.setattr(store, "write_records", away)
     assert await accounts.caller(secret)
-    assert "could not note the use of API key ci: the disk is full" in caplog.text
+    await until(lambda: "could not note the use of API key ci: the disk is full" in caplog.text)
 
 
 async def test_many_requests_at_the_same_moment_note_one_use(accounts: Accounts, store: Store) -> None:
@@ -106,6 +136,13 @@ async def test_many_requests_at_the_same_moment_note_one_use(accounts: Accounts,
     [before] = await store.find_records("api_keys")
     callers = await asyncio.gather(*(accounts.caller(secret) for _ in range(20)))
     assert {caller.account_id for caller in callers if caller} == {key.id}
+
+    async def noted() -> bool:
+        [listed] = await accounts.api_keys.list()
+        return listed.last_used_at is not None
+
+    await until(noted)
+    await accounts.close()
     [now] = await store.find_records("api_keys")
     assert now.version == before.version + 1
 
@@ -114,14 +151,17 @@ async def test_a_key_revoked_during_a_request_stays_away(
     accounts: Accounts, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, secret = await accounts.api_keys.create("ci", ["enqueue"])
-    write = store.write_records
+    write, written = store.write_records, asyncio.Event()
 
     async def after_a_revocation(*writes: Any, **options: Any) -> Any:
         await accounts.api_keys.revoke(key.id)
-        return await write(*writes, **options)
+        answer = await write(*writes, **options)
+        written.set()
+        return answer
 
     monkeypatch.setattr(store, "write_records", after_a_revocation)
     await accounts.caller(secret)
+    await written.wait()
     assert await accounts.api_keys.list() == []
 
 

@@ -49,8 +49,6 @@ async def errors(page: Page) -> Response:
         "errors",
         section="Errors",
         title="Errors",
-        range=range_.name,
-        range_words=range_.words,
         ranges=segments(page, "/errors"),
         live_url=page.url("/live", view="errors", range=range_.name, q=page.query("q")),
         **context,
@@ -58,11 +56,12 @@ async def errors(page: Page) -> Response:
 
 
 async def errors_regions(page: Page) -> dict[str, str]:
-    context = await _context(page, range_of(page, "24h"))
-    if not context["groups"]:
-        return {}
-    table = macros("tables").errors_table(context["groups"], page.base, page.read_only, context["looked_at"])
-    return {"error-groups": str(table)}
+    context, part = await _context(page, range_of(page, "24h")), macros("lists")
+    noted = {name: context.pop(name) for name in ("in_range", "in_hour")}
+    return {
+        "errors-note": str(part.errors_note(range_words=context["range_words"], **noted)),
+        "error-groups": str(part.error_list(base=page.base, read_only=page.read_only, **context)),
+    }
 
 
 async def _context(page: Page, range_: Range) -> dict[str, Any]:
@@ -80,6 +79,8 @@ async def _context(page: Page, range_: Range) -> dict[str, Any]:
     return {
         "groups": rows,
         "q": q,
+        "range": range_.name,
+        "range_words": range_.words,
         "in_range": stats.failed,
         "in_hour": in_hour,
         "completed": stats.completed,

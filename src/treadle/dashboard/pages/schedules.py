@@ -22,11 +22,12 @@ async def schedules(page: Page) -> Response:
 
 
 async def schedules_regions(page: Page) -> dict[str, str]:
-    context = await _context(page)
-    table = macros("schedules").schedules_table(
-        context["rows"], page.base, page.read_only, context["open"], context["links"]
-    )
-    return {"schedule-list": str(table)} if context["rows"] else {}
+    context, part = await _context(page), macros("lists")
+    shown = {name: context[name] for name in ("rows", "open", "links", "any", "search")}
+    return {
+        "schedules-note": str(part.note("schedules-note", context["note"])),
+        "schedule-list": str(part.schedule_list(base=page.base, read_only=page.read_only, **shown)),
+    }
 
 
 def _view(page: Page) -> dict[str, str]:

@@ -40,8 +40,11 @@ async def topics(page: Page) -> Response:
 
 
 async def topics_regions(page: Page) -> dict[str, str]:
-    rows = await topic_rows(page.state, range_of(page, "24h"))
-    return {"topic-list": str(macros("tables").topics_table(rows, page.base, page.read_only))} if rows else {}
+    rows, part = await topic_rows(page.state, range_of(page, "24h")), macros("lists")
+    return {
+        "topics-note": str(part.note("topics-note", _note(rows))),
+        "topic-list": str(part.topic_list(rows, page.base, page.read_only)),
+    }
 
 
 def _note(rows: Sequence[TopicRow]) -> str:

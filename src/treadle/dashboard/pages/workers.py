@@ -69,11 +69,11 @@ async def workers(page: Page) -> Response:
 
 
 async def workers_regions(page: Page) -> dict[str, str]:
-    context = await _context(page)
-    if not context["workers"]:
-        return {}
-    table = macros("tables").workers_table(context["workers"], page.base, context["lease_words"])
-    return {"worker-list": str(table)}
+    context, part = await _context(page), macros("lists")
+    return {
+        "workers-note": str(part.note("workers-note", context["note"])),
+        "worker-list": str(part.worker_list(context["workers"], page.base, context["lease_words"])),
+    }
 
 
 async def _context(page: Page) -> dict[str, Any]:

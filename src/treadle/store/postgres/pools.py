@@ -52,6 +52,8 @@ READ_SETTINGS = {
     "plan_cache_mode": "force_custom_plan",
     "random_page_cost": "1.1",
     "max_parallel_workers_per_gather": "0",
+    # As above. Only a change of the schema or a VACUUM FULL makes a read wait.
+    "lock_timeout": "0",
 }
 SEARCH_SETTINGS = {**READ_SETTINGS, "statement_timeout": f"{SEARCH_SECONDS * 1000:.0f}"}
 # No statement of the engine takes nearly this long. Past this limit the connection must be dead.
@@ -197,6 +199,11 @@ class Pools:
         try:
             connection = await pool.take()
             return cast(T, await pool.finish(connection, work(connection)))
+        except asyncpg.LockNotAvailableError as error:
+            if pool is self._engine:
+                raise
+            # A read behind a pooler, which has the role's lock timeout.
+            raise StoreUnavailable(f"PostgreSQL can't be read just now: {error}") from None
         except Exception as error:
             raise self._as_told(error) from None
 

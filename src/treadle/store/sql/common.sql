@@ -667,9 +667,10 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM {leases} WHERE until <= {now})
     OR EXISTS (SELECT 1 FROM {running} WHERE cancel_at IS NOT NULL)
 
 -- name: live_workers
--- Workers with a live lease, and how many jobs they hold.
+-- Workers with a live lease, all or those of one name, and how many jobs they hold.
 SELECT l.worker, {json_text: l.serves}, l.until, (SELECT count(*) FROM {running} r WHERE r.lease = l.id), l.renewed_at
-FROM {leases} l WHERE l.until > {now} ORDER BY l.worker
+FROM {leases} l WHERE l.until > {now} AND l.worker = coalesce((SELECT t.worker FROM {rows: worker text}), l.worker)
+ORDER BY l.worker
 
 -- name: held_behind
 -- What a job waits for at its limit: how many may run and do, one of them, and how many wait ahead of it.
@@ -799,7 +800,8 @@ ORDER BY s.n, s.place, s.name, s.key
 
 -- name: lock_steps
 -- The state of steps that are to be answered.
-SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL
+SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL,
+    CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
 -- name: add_answers

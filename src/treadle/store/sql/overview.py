@@ -75,8 +75,9 @@ async def topics(ask: Ask, backlog: bool) -> list[Topic]:
     ]
 
 
-async def workers(ask: Ask) -> list[LiveWorker]:
-    return [_worker(name, from_json(serves), *times) for name, serves, *times in await ask("live_workers", None)]
+async def workers(ask: Ask, named: str | None) -> list[LiveWorker]:
+    found = await ask("live_workers", [{"worker": named}])
+    return [_worker(name, from_json(serves), *times) for name, serves, *times in found]
 
 
 def _worker(name: str, can: Mapping[str, Any], until: int, running: int, renewed_at: int) -> LiveWorker:

@@ -326,8 +326,8 @@ class SqlStore(SqlRunner):
         rows = await self._ask("step_page", [page]) if total else []
         return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
 
-    async def workers(self) -> Sequence[LiveWorker]:
-        return await overview.workers(self._ask)
+    async def workers(self, named: str | None = None) -> Sequence[LiveWorker]:
+        return await overview.workers(self._ask, named)
 
     async def drain(self, worker: str, draining: bool = True) -> bool:
         row = {"worker": worker, "draining": draining}

@@ -130,6 +130,13 @@ class LeaseContract(ContractPart):
         await bench.lease(worker="here")
         assert [worker.name for worker in await bench.store.workers()] == ["here"]
 
+    async def test_workers_are_found_by_name(self, bench: Workbench) -> None:
+        for name in ("here", "there", "here"):
+            await bench.lease(worker=name)
+        assert [worker.name for worker in await bench.store.workers()] == ["here", "here", "there"]
+        assert [worker.name for worker in await bench.store.workers("here")] == ["here", "here"]
+        assert await bench.store.workers("nowhere") == []
+
     async def test_renewing_moves_the_jobs_lock(self, bench: Workbench) -> None:
         id = await bench.enqueue_one()
         job = await bench.claim_one(lease=await bench.lease(MINUTE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treadle.model.status import Status
-from treadle.policy.lifecycle import Completed, Failed, Snoozed
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.values import Wants
 from treadle.store.views import FOREVER
@@ -90,6 +90,24 @@ class DeadlineContract(ContractPart):
         await bench.pass_time(2 * HOUR)
         assert (await bench.store.advance()).moved == []
         assert ((await bench.job(id)).last_error, [job.id for job in await bench.claim(5)]) == ("Boom: again", [id])
+
+    @pytest.mark.parametrize("outcome", [Snoozed(30 * MINUTE, "later"), Released()], ids=["snoozed", "released"])
+    async def test_a_job_that_ran_in_time_and_was_put_off_runs_again(self, bench: Workbench, outcome: Outcome) -> None:
+        """It started before its deadline, although the attempt was given back."""
+        id = await bench.enqueue_one(expires_in_ms=MINUTE)
+        assert await bench.settle(await bench.claim_one(), outcome)
+        assert await bench.database.problems() == []
+        await bench.pass_time(HOUR)
+        assert (await bench.store.advance()).moved == []
+        again = await bench.claim_one()
+        assert (again.id, again.attempt) == (id, 1)
+
+    @pytest.mark.parametrize("outcome", [Snoozed(30 * MINUTE, "later"), Released()], ids=["snoozed", "released"])
+    async def test_a_job_given_back_before_it_ran_expires(self, bench: Workbench, outcome: Outcome) -> None:
+        id = await bench.enqueue_one(expires_in_ms=MINUTE)
+        assert await bench.settle(await bench.claim_one(), outcome, ran_ms=None)
+        await bench.pass_time(HOUR)
+        assert [moved.id for moved in (await bench.store.advance()).moved] == [id]
 
     @pytest.mark.parametrize("state", ["processing", "cancelling"])
     async def test_a_job_claimed_in_time_runs_on(self, bench: Workbench, state: str) -> None:

@@ -13,7 +13,7 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy import rules
 from treadle.policy.admission import QUEUE, Limit
-from treadle.policy.lifecycle import Completed, Parked, Released, Snoozed
+from treadle.policy.lifecycle import Completed, Failed, Parked, Released, Snoozed
 from treadle.queue import steering
 from treadle.store.values import (
     Answer,
@@ -284,6 +284,24 @@ class WaitContract(ContractPart):
         claimed = await bench.claim_one()
         found = (await bench.store.claimed_steps([claimed.n]))[claimed.n]
         assert [step.error_type for step in found.steps if step.name == "approve"] == ["AnswerError"]
+
+    async def test_an_answer_after_a_timeout_is_kept_for_the_next_attempt(self, bench: Workbench) -> None:
+        id = await waiting(bench)
+        await bench.pass_time(HOUR + MINUTE)
+        assert await bench.promoted()
+        job = await bench.claim_one()
+        late = write("approve", StepState.FAILED, error="nobody answered", error_type="WaitTimeout")
+        assert not await bench.store.checkpoint(job.lease, [checkpoint(job, late)])
+        assert error_of(await answered(bench, id)) is StepEnded  # its handler may catch that
+        told = Effects(steps=(late._replace(error_type=None),))
+        assert not await bench.store.settle([settlement(job, Failed("late", "", MINUTE))._replace(effects=told)])
+        assert await answered(bench, id, result='"yes"') is None
+        assert error_of(await answered(bench, id)) is StepEnded
+        assert states(await bench.job(id))["approve"] == "failed"
+        await bench.pass_time(2 * MINUTE)
+        assert await bench.promoted()
+        n = (await bench.claim_one()).n
+        assert (await bench.store.claimed_steps([n]))[n].answers == (EarlyAnswer("approve", "", '"yes"', None),)
 
     async def test_an_answer_to_nothing(self, bench: Workbench) -> None:
         id = await waiting(bench)

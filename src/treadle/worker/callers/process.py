@@ -9,7 +9,10 @@ its caller sees the socket close, and the call gets a result.
 from __future__ import annotations
 
 import asyncio
+import base64
+import itertools
 import logging
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +21,7 @@ from typing import Any
 from treadle.model.errors import InvalidInput, JobCancelled
 from treadle.model.handler import Handler
 from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
-from treadle.queue.flows import FlowHandler
+from treadle.queue.flows import FlowHandler, FlowStep
 from treadle.queue.hooks import Middleware
 from treadle.queue.steps import StepRecord, Wait
 from treadle.telemetry import tracing
@@ -31,6 +34,7 @@ from treadle.worker.services import LoopServices
 
 # Between SIGTERM at a call's time limit and SIGKILL, so that the call ends within a second.
 KILL_AFTER_S = 0.8
+_numbers = itertools.count(1)
 
 
 def check_findable(handler: Handler, middleware: list[Middleware]) -> None:
@@ -100,11 +104,13 @@ class Conversation:
         self._child: Child | None = None
         self._over: asyncio.Task[CallResult] | None = None
         self._answering: set[asyncio.Task[None]] = set()
+        self._until_idle: dict[int, asyncio.Future[None]] = {}
         self._insisting: asyncio.Task[None] | None = None
 
     async def hold(self) -> CallResult:
         """The call's result. Cancelling the task that waits here has no effect; interrupts arrive separately."""
         self._call.on_interrupt = self._interrupted
+        self._call.when_idle = self._idle
         self._over = asyncio.create_task(self._converse())
         try:
             while True:
@@ -114,7 +120,7 @@ class Conversation:
                     if self._caller.closed:
                         raise
         finally:
-            self._call.on_interrupt = None
+            self._call.on_interrupt = self._call.when_idle = None
 
     async def _converse(self) -> CallResult:
         call = self._call
@@ -204,11 +210,23 @@ class Conversation:
             case {"is": "log", "level": level, "message": text}:
                 job = self._call.job
                 logging.getLogger(f"treadle.jobs.{job.topic}").log(level, "%s", text, extra=facts_of(job))
+            case {"is": "idle", "id": number}:
+                waiting = self._until_idle.pop(number, None)  # None: the call before asked for it
+                if waiting and not waiting.done():
+                    waiting.set_result(None)
             case {"is": "ask"}:
                 # In a task, because one answer may take long while progress, logs and other requests continue.
                 task = asyncio.create_task(self._answer(child, message))
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
+
+    async def _idle(self) -> None:
+        """A branch that heard of its step's end may ask for the next one first: requests and this answer keep order."""
+        assert self._child
+        number = next(_numbers)
+        idle = self._until_idle[number] = asyncio.get_running_loop().create_future()
+        self._child.send({"is": "when idle", "id": number})
+        await idle
 
     async def _answer(self, child: Child, request: wire.Message) -> None:
         answer: wire.Message
@@ -242,11 +260,21 @@ class Conversation:
 
 
 def _types(handler: Handler, results: Iterable[str]) -> wire.Message:
-    """By step, where the child finds the function that returned the result, or the class of the answer."""
+    """By step, where the child finds the function that returned the result, or the result's type."""
     flow = handler.flow
     steps = [flow.step(name) for name in results] if isinstance(flow, FlowHandler) else []
-    found = {step.name: step.__wrapped__ or step.answer for step in steps if step}
-    return {name: _place(one) for name, one in found.items() if "<" not in getattr(one, "__qualname__", "<")}
+    return {step.name: _type_of(step) for step in steps if step and step.result}
+
+
+def _type_of(step: FlowStep[..., Any]) -> wire.Message:
+    function = step.__wrapped__
+    if function is not None and "<" not in getattr(function, "__qualname__", "<"):
+        return _place(function)
+    assert step.result
+    try:
+        return {"pickled": base64.b64encode(pickle.dumps(step.result.annotation)).decode()}
+    except (pickle.PicklingError, AttributeError, TypeError):  # a class inside a function
+        return {}
 
 
 def _place(function: Callable[..., Any]) -> wire.Message:

@@ -8,11 +8,13 @@ process that the handler started.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import importlib
 import itertools
 import logging
 import os
+import pickle
 import queue
 import select
 import signal
@@ -22,14 +24,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from treadle.model.errors import LeaseLost, Suspend
+from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.queue.context import Context
 from treadle.queue.flows import Results
 from treadle.queue.hooks import is_async
-from treadle.queue.steps import Known, StepRecord, Wait, Waited
+from treadle.queue.steps import TURNS, Known, StepRecord, Wait, Waited
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job
@@ -122,9 +124,28 @@ class WorkerLine:
             case {"is": "interrupt", "cause": cause, "reason": reason}:
                 if self.call:
                     self.call.stop(Interrupt(Cause(cause), reason))
+            case {"is": "when idle", "id": number}:
+                self._tell_when_idle({"is": "idle", "id": number})
             case {"is": "answer", "id": number}:
                 self._answered(self._asked.pop(number), message)
         return True
+
+    def _tell_when_idle(self, idle: wire.Message) -> None:
+        """The coroutines of the handler have some turns first, to do what follows from the answers before."""
+        loop = self.call.loop if self.call else None
+        try:
+            if loop is not None:
+                loop.call_soon_threadsafe(self._turn, loop, TURNS, idle)
+                return
+        except RuntimeError:  # its loop has just ended
+            pass
+        self.send(idle)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop, left: int, idle: wire.Message) -> None:
+        if left:
+            loop.call_soon(self._turn, loop, left - 1, idle)
+        else:
+            self.send(idle)
 
     def _answered(self, asked: Future[Any], answer: wire.Message) -> None:
         if not asked.set_running_or_notify_cancel():
@@ -166,11 +187,17 @@ class ChildCall:
         return Results(self._results, self.function.handler, self._find_type)
 
     def _find_type(self, step: str) -> ResultType | None:
-        place = self._types.get(step)
-        if place is None:
-            return None
-        found = _find(**place)
-        return ResultType(found, step) if isinstance(found, type) else result_type(found)
+        match self._types.get(step):
+            case None:
+                return None
+            case {"pickled": annotation}:
+                # Safe: it comes from this process's own worker.
+                return ResultType(pickle.loads(base64.b64decode(annotation)), step)  # noqa: S301
+            case {"module": module, "qualname": qualname}:
+                return result_type(_find(module, qualname))
+        raise InvalidInput(
+            f"step {step}: a process can't find the type of its result; move the class to the top level of its module"
+        )
 
     @property
     def over(self) -> bool:

@@ -1,10 +1,12 @@
 // What asks first: the same page that a browser without JavaScript shows, in a dialog.
 import { make, on, one, typing } from "./dom.js";
-import { take } from "./page.js";
+import { show } from "./page.js";
 import { isSignIn, signIn } from "./session.js";
 import { say } from "./toasts.js";
 
 const HEADERS = { "X-Dialog": "1" };
+// A server that accepts a request and never answers must not keep a dialog open for ever.
+const PATIENCE_MS = 30000;
 
 let asked = 0;
 
@@ -60,21 +62,23 @@ async function submit(dialog, form, submitter) {
   const data = new URLSearchParams(new FormData(form, submitter));
   for (const button of form.querySelectorAll("[type=submit]")) button.disabled = true;
   dialog.setAttribute("closedby", "none");
-  let response;
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  let response, html;
   try {
-    response = await fetch(form.getAttribute("action"), { method: "POST", body: data, headers: HEADERS });
+    response = await fetch(form.getAttribute("action"), { method: "POST", body: data, headers: HEADERS, signal });
+    html = await response.text();
   } catch {
     say("The server does not answer. Check whether anything has changed before you try again.", "bad");
     dialog.close();
     return;
   }
   if (response.headers.has("X-Dialog")) {
-    fill(dialog, await response.text());
+    fill(dialog, html);
     dialog.removeAttribute("closedby");
     (dialog.querySelector("[aria-invalid]") ?? dialog.querySelector("a, button"))?.focus();
   } else {
     dialog.close();
-    await take(response);
+    show(new URL(response.url), html);
   }
 }
 

@@ -19,14 +19,10 @@ export async function refresh() {
   const html = await response.text();
   const now = document.activeElement;
   if (before !== shown || one("dialog[open]") || (now !== from && typing(now))) return;
-  put(new URL(response.url), html);
+  show(new URL(response.url), html);
 }
 
-export async function take(response) {
-  put(new URL(response.url), await response.text());
-}
-
-function put(address, html) {
+export function show(address, html) {
   const next = new DOMParser().parseFromString(html, "text/html");
   if (!next.querySelector("#main.main")) {
     location.assign(isSignIn(address) ? signIn() : address);

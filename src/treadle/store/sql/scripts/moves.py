@@ -63,20 +63,17 @@ def relocate(moves: Sequence[Move], now: int) -> Script[None]:
 def _put_back(moves: Sequence[Move], now: int) -> Script[None]:
     """Into the queue at their old place, or into `later`."""
     expiring = [move for move in moves if move.facts.flags & EXPIRES]
-    if met := [m.facts.n for m in expiring if started_in_time(m.transition.attempt, _ran_steps(m))]:
-        yield "drop_deadlines", numbers(met)
-    if begun := [move.facts.n for move in expiring if _ran_steps(move)]:
-        yield "started_in_time", numbers(begun)  # first: `ready` has a copy of the flags
+    met = [move for move in expiring if started_in_time(move.transition.attempt, has_run(move.attempt))]
+    if met:
+        yield "drop_deadlines", numbers(move.facts.n for move in met)
+    if unspent := [move.facts.n for move in met if move.transition.attempt <= 0]:
+        yield "started_in_time", numbers(unspent)  # first: `ready` has a copy of the flags
     delayed = [move for move in moves if move.transition.delay_ms]
     if delayed:
         yield "set_run_at", [{"n": m.facts.n, "run_at": now + m.transition.delay_ms} for m in delayed]
         yield "place_later", _moved_positions(delayed)
     if ready := [move for move in moves if not move.transition.delay_ms]:
         yield "place_ready", _moved_positions(ready)
-
-
-def _ran_steps(move: Move) -> bool:
-    return bool(move.facts.flags & STEPS) and has_run(move.attempt)
 
 
 def _moved_positions(moves: Iterable[Move]) -> list[dict[str, int]]:

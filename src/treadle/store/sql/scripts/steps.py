@@ -191,6 +191,8 @@ class _Found(NamedTuple):
     attempt: int
     waits: bool
     """It takes answers."""
+    timed_out: int
+    """No answer came in time, and the job has failed because of it."""
 
 
 class Answering(NamedTuple):
@@ -239,7 +241,8 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     rows = yield "lock_steps", [{"n": job.n, "name": one.step, "key": one.key}]
     found = _Found(StepState(rows[0][3]), *rows[0][4:]) if rows else None
     known = AnswerFacts(place not in (None, "ended"), unannounced=one.unannounced)
-    known = known._replace(state=found.state, waits=found.waits) if found else known
+    if found:
+        known = known._replace(state=found.state, waits=found.waits, timed_out=bool(found.timed_out))
     refused = refuse_answer(one.id, one.step, one.key, known)
     if refused is not None:
         return refused, 0
