@@ -54,6 +54,23 @@ async def user(database: RelationalDatabase) -> AsyncIterator[Any]:
 
 
 class TestOpenTransactions(ContractPart):
+    async def test_many_first_enqueues_of_a_topic_add_it_once(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They would wait for each other's locks, and the last of them for too long."""
+        store = bench.store
+        assert isinstance(store, PostgresStore)
+        added: list[object] = []
+        real = store.transact_or_busy
+
+        async def transact(make: Any, *more: Any) -> Any:
+            added.append(make)
+            return await real(make, *more)
+
+        monkeypatch.setattr(store, "transact_or_busy", transact)
+        await asyncio.gather(*(store.insert([new_job()]) for _ in range(50)))
+        assert len(added) == 1
+
     async def test_an_idempotency_key_that_is_taken_there_holds_up_its_own_enqueue_only(
         self, bench: Workbench, user: Any
     ) -> None:

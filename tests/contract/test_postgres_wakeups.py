@@ -71,11 +71,13 @@ class TestWakeUps(ContractPart):
     async def test_many_enqueues_are_one_notification(self, bench: Workbench, postgres_url: str) -> None:
         heard: list[str] = []
         listener = await asyncpg.connect(postgres_url)
-        await listener.add_listener("treadle", lambda *args: heard.append(args[-1]))
-        await asyncio.gather(*(bench.store.insert([new_job()]) for _ in range(200)))
-        await eventually(lambda: bool(heard))
-        assert len(heard) < 100
-        await listener.close()
+        try:
+            await listener.add_listener("treadle", lambda *args: heard.append(args[-1]))
+            await asyncio.gather(*(bench.store.insert([new_job()]) for _ in range(200)))
+            await eventually(lambda: bool(heard))
+            assert len(heard) < 100
+        finally:
+            await listener.close()
 
     async def test_a_dropped_listener_comes_back(
         self, bench: Workbench, elsewhere: PostgresStore, database: RelationalDatabase

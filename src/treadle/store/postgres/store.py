@@ -81,6 +81,7 @@ class PostgresStore(SqlStore):
         self._settle_completed = statement(self.queries, "settle_completed")
         self._settle_flows = statement(self.queries, "settle_flows")
         self._lanes: dict[LaneKey, int] = {}
+        self._registering = asyncio.Lock()
         self._marks = LaneMarks()
         self._stop_hearing: Callable[[], None] = lambda: None
 
@@ -296,11 +297,12 @@ class PostgresStore(SqlStore):
         job = jobs[0]
         traces = [one.trace for one in jobs]
         while True:
+            lane = self._lanes.get(lane_of(job), -1)
             rows = await self.pools.fetch(
                 self.queries["insert_alike"].sql,
                 [one.id for one in jobs],
                 [one.payload for one in jobs],
-                self._lanes.get(lane_of(job), -1),
+                lane,
                 job.topic,
                 job.delay_ms,
                 job.run_at,
@@ -316,7 +318,13 @@ class PostgresStore(SqlStore):
             if rows:
                 return [Inserted(rows[0][0])] * len(jobs)
             # The lane does not exist: this is its first enqueue, or the transaction that added it rolled back.
-            self._lanes |= await self.transact_or_busy(lambda: scripts.register_lanes(jobs[:1]))
+            await self._register_lane(job, lane)
+
+    async def _register_lane(self, job: NewJob, tried: int) -> None:
+        """One call at a time, or many first enqueues of a topic would wait for each other's locks."""
+        async with self._registering:
+            if self._lanes.get(lane_of(job), -1) == tried:
+                self._lanes |= await self.transact_or_busy(lambda: scripts.register_lanes([job]))
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         asked = time.monotonic()

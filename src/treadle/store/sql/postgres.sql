@@ -26,7 +26,8 @@ WHERE p.paused_until IS NULL OR p.paused_until <= {now} ORDER BY r.rank, r.run_a
 -- name: peek_lane
 -- The first jobs of a lane, locked, with the fields that a claim needs; rows locked by other claims are skipped.
 SELECT r.n, r.rank, r.run_at, r.attempt, r.max_attempts, r.flags, j.topic, j.limit_key, j.limit_policy, j.limit_most,
-    j.expires_at, pg_column_size(j.payload)
+    j.expires_at,
+    CASE WHEN pg_column_compression(j.payload) IS NULL THEN pg_column_size(j.payload) ELSE octet_length(j.payload::text) END
 FROM {ready} r {seek: jobs j ON j.n = r.n} WHERE r.lane = (SELECT t.lane FROM {rows: lane integer})
 ORDER BY r.rank, r.run_at, r.n LIMIT (SELECT t.top FROM {rows: top bigint}) FOR UPDATE OF r SKIP LOCKED
 
@@ -112,7 +113,9 @@ WITH me AS MATERIALIZED (
     FROM me, picked p JOIN {jobs} j ON j.n = p.n WHERE p.attempt + 1 < p.max_attempts OR p.place <= $6
 ), seen AS MATERIALIZED (
     SELECT count(*) AS count,
-        count(*) > 0 AND (bool_or(c.hard) OR (count(*) > 1 AND sum(pg_column_size(c.payload)) > $7)) AS hard FROM chosen c
+        count(*) > 0 AND (bool_or(c.hard) OR (count(*) > 1 AND sum(CASE WHEN pg_column_compression(c.payload) IS NULL
+            THEN pg_column_size(c.payload) ELSE octet_length(c.payload::text) END) > $7)) AS hard
+    FROM chosen c
 ), gone AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT c.tid FROM chosen c WHERE NOT (SELECT s.hard FROM seen s)))
 ), started AS (

@@ -258,8 +258,10 @@ class ClaimOrderContract(ContractPart):
             claim = await bench.store.claim(lease, Wants(topics, [], 50, 50))
         assert order == _in_order(jobs)
 
-    async def test_a_claim_brings_no_more_payload_than_it_may(self, bench: Workbench) -> None:
-        ids = await bench.enqueue(12, payload=_random_payload(100_000))
+    @pytest.mark.parametrize("alike", [False, True], ids=["random", "compressible"])
+    async def test_a_claim_brings_no_more_payload_than_it_may(self, bench: Workbench, alike: bool) -> None:
+        payload = json.dumps({"x": "x" * 100_000}) if alike else _random_payload(100_000)
+        ids = await bench.enqueue(12, payload=payload)
         lease = await bench.lease()
         order: list[str] = []
         while (claim := await bench.store.claim(lease, Wants([TOPIC], [], 50, 50, max_bytes=350_000))).jobs:
