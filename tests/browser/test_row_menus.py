@@ -140,3 +140,14 @@ def test_live_rows_stay_in_their_places_and_an_open_menu_is_left_alone(person: P
     found = person.page.locator("#topic-list tbody").evaluate_all("rows => rows.map((row) => row.dataset.row)")
     assert found == ["first", "second", "third", "fresh"]
     expect(person.page.locator("#topic-list tbody").first).to_have_class("is-gone")
+
+
+def test_two_live_workers_of_one_name_both_stay(person: Person, served: Site) -> None:
+    served.worker("twin")
+    served.worker("twin")
+    person.open("/workers")
+    person.live()
+    served.worker("zoe")
+    served.enqueue(delay="1h")  # something happens, so the page is drawn again soon
+    expect(person.page.locator("#worker-list tbody")).to_have_count(3)
+    expect(person.page.locator("#worker-list .is-gone")).to_have_count(0)

@@ -47,14 +47,13 @@ function children(current, next) {
 
 // Rows with a name keep their places, so that no click meets another one: the missing are dimmed, the new come last.
 function rows(current, next) {
-  const found = new Map([...next.children].filter((row) => row.dataset.row).map((row) => [row.dataset.row, row]));
+  const left = [...next.children].filter((row) => row.dataset.row);
   for (const row of [...current.children].filter((one_) => one_.dataset.row)) {
-    const same = found.get(row.dataset.row);
-    if (same) morph(row, same);
-    row.classList.toggle("is-gone", !same);
-    found.delete(row.dataset.row);
+    const at = left.findIndex((one_) => one_.dataset.row === row.dataset.row); // two workers may have one name
+    if (at >= 0) morph(row, left.splice(at, 1)[0]);
+    row.classList.toggle("is-gone", at < 0);
   }
-  current.append(...found.values());
+  current.append(...left);
 }
 
 export function parse(html) {
