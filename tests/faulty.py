@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from treadle import Queue, StoreUnavailable
-from treadle.queue.intake import Intake
+from treadle.queue.enqueueing.intake import Intake
 from treadle.store.protocol import Store
 
 Around = Callable[..., Awaitable[Any]]

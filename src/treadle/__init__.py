@@ -44,7 +44,7 @@ from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
 from treadle.policy.schedule import Schedule
 from treadle.queue import ArgumentsTask, EnqueueOptions, JobRequest, PayloadTask, Queue, SyncJob, Task
-from treadle.queue.flows import Flow
+from treadle.queue.handlers.flows import Flow
 from treadle.worker import Context, Worker
 
 __version__ = "0.1.0"

@@ -15,7 +15,7 @@ from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
 from treadle.policy.lifecycle import Completed
 from treadle.queue import steering
-from treadle.queue.intake import Intake
+from treadle.queue.enqueueing.intake import Intake
 from treadle.store import waiting_room
 from treadle.store.postgres.store import PostgresStore
 from treadle.store.protocol import Store

@@ -23,7 +23,7 @@ from treadle import Queue
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
 from treadle.policy.schedule import Schedule
-from treadle.queue.schedule_records import KIND, body_of
+from treadle.queue.schedules.records import KIND, body_of
 from treadle.store.values import RecordWrite
 
 AFTER_ALL = to_ms(datetime(2037, 1, 1, tzinfo=UTC))

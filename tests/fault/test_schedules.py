@@ -13,7 +13,7 @@ from tests.waiting import nothing_live, until
 from treadle import Job, Queue
 from treadle.model.job import to_ms
 from treadle.policy.schedule import Schedule
-from treadle.queue.schedule_records import KIND, body_of
+from treadle.queue.schedules.records import KIND, body_of
 from treadle.store.values import RecordWrite
 
 EVERY_MS = 1_000

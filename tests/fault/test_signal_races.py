@@ -11,7 +11,7 @@ from tests.fault.scale import scaled
 from tests.faulty import Around, FaultyQueue
 from tests.waiting import in_status
 from treadle import Context, Queue, Status, StepEnded, Worker, WrongState
-from treadle.queue.flows import Flow
+from treadle.queue.handlers.flows import Flow
 from treadle.store.values import Settlement
 
 RACES = scaled(60, 1000)

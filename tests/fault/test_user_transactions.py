@@ -12,8 +12,8 @@ import pytest
 from tests.fault.scale import scaled
 from tests.waiting import until
 from treadle import Queue
-from treadle.insights import feed
-from treadle.insights.feed import Listener
+from treadle.events import feed
+from treadle.events.feed import Listener
 
 # Few, so that the newest transaction is often still open when an older one ends.
 PRODUCERS = scaled(3, 6)

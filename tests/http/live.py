@@ -15,8 +15,8 @@ import uvicorn
 
 from tests.waiting import until
 from treadle import Queue
+from treadle.events.feed import Feed
 from treadle.http import create_app
-from treadle.insights.feed import Feed
 
 PATIENCE_S = 60
 

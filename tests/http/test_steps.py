@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from tests.http.api import Api, failure
 from treadle import Context
-from treadle.queue.flows import Flow
+from treadle.queue.handlers.flows import Flow
 
 
 class Approval(BaseModel):

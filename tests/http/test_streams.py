@@ -19,10 +19,10 @@ from tests.queue.hands import Hands
 from tests.waiting import until
 from treadle import Queue
 from treadle.accounts import Accounts, Passwords
-from treadle.http.front import COOKIE
+from treadle.events.feed import Ring
+from treadle.events.frames import frame
+from treadle.http.origin import COOKIE
 from treadle.http.streams import sse
-from treadle.insights.feed import Ring
-from treadle.insights.sse import frame
 from treadle.model.fields import JSON_NAMES
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from treadle import Job, Queue
 from treadle.maintenance.scheduler import Scheduler
-from treadle.queue.schedule_records import KIND, body_of, schedule_from
+from treadle.queue.schedules.records import KIND, body_of, schedule_from
 from treadle.store.values import RecordWrite
 
 HOUR_MS = 3_600_000

@@ -10,8 +10,8 @@ from tests.faulty import faulty
 from tests.queue.hands import Hands, eventually
 from tests.waiting import give_way
 from treadle import Queue, StoreUnavailable
-from treadle.insights import feed
-from treadle.insights.feed import Feed, FeedStopped, Listener, Ring
+from treadle.events import feed
+from treadle.events.feed import Feed, FeedStopped, Listener, Ring
 from treadle.model.fields import JSON_NAMES
 from treadle.store.views import Listing
 

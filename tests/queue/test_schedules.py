@@ -26,7 +26,7 @@ from treadle import (
     VersionConflict,
 )
 from treadle.model.job import to_ms
-from treadle.queue.schedules import Schedules
+from treadle.queue.schedules.api import Schedules
 from treadle.queue.sync_parts import SyncSchedules
 
 # -- making and changing -----------------------------------------------------------------------------

@@ -187,7 +187,7 @@ async def test_the_bytes_of_server_sent_events(queue: Queue) -> None:
 
 
 async def test_silence_is_filled_with_pings(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.queue.streams.PING_S", 0.01)
+    monkeypatch.setattr("treadle.events.streams.PING_S", 0.01)
     stream = queue.stream(format="sse")
     name, data, has_id = parsed(await anext(stream))
     assert (name, list(data), has_id) == ("ping", ["at"], False)

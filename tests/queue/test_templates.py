@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-import treadle.queue.known_templates
+import treadle.queue.enqueueing.known_templates
 from tests.queue.hands import Hands
 from treadle import (
     CancelPolicy,
@@ -288,7 +288,7 @@ async def test_policies_hold_for_the_very_first_enqueues_of_a_process(url: str) 
 async def test_a_template_that_is_switched_off_refuses_new_jobs_everywhere(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(treadle.queue.known_templates, "MAX_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(treadle.queue.enqueueing.known_templates, "MAX_AGE_SECONDS", 0.0)
     first = Queue(url)
     first.register("mail", lambda: None)
     async with first, Queue(url) as other:
@@ -402,7 +402,7 @@ async def test_an_operators_switch_stands_over_restarts_and_deploys(url: str) ->
 
 
 async def test_another_process_notices_the_switch(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(treadle.queue.known_templates, "MAX_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(treadle.queue.enqueueing.known_templates, "MAX_AGE_SECONDS", 0.0)
     async with release(url) as first, release(url) as second, Queue(url) as producer:
         await second.enqueue("mail")
         await first.templates.disable("mail")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from treadle.insights.feed import ProgressPace, Ring, job_after
+from treadle.events.feed import ProgressPace, Ring, job_after
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import Job
 from treadle.model.status import Status

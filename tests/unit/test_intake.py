@@ -8,7 +8,7 @@ import pytest
 
 from tests.waiting import give_way
 from treadle.model.errors import ConcurrencyRejected, Refused, StoreBusy, StoreUnavailable
-from treadle.queue.intake import MOST, Intake
+from treadle.queue.enqueueing.intake import MOST, Intake
 from treadle.store import waiting_room
 from treadle.store.protocol import Store
 from treadle.store.values import Inserted, NewJob

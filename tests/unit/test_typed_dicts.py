@@ -7,7 +7,7 @@ import pytest
 from treadle import InvalidPayload
 from treadle.model.handler import Handler
 from treadle.model.template import Template
-from treadle.queue.steps import answer_schema
+from treadle.queue.handlers.steps import answer_schema
 
 
 class Line(TypedDict):

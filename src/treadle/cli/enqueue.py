@@ -128,9 +128,9 @@ async def _enqueue(
 def _check(topic: str, payload: Any, chosen: dict[str, Any]) -> None:
     """Report invalid arguments before looking for a database."""
     from treadle.model.template import plain_template
-    from treadle.queue.new_jobs import Order
+    from treadle.queue.enqueueing.new_jobs import JobMaker
 
-    Order(plain_template(topic), None, None, **chosen).jobs([payload])
+    JobMaker(plain_template(topic), None, None, **chosen).jobs([payload])
 
 
 async def _ended(queue: Queue, job: Job, seconds: float, quiet: bool) -> Job:

@@ -181,7 +181,7 @@ class Dashboard:
         async def endpoint(request: Request) -> Response:
             state = await self._state()
             if request.method == "POST":
-                state.server.front.require_same_origin(request)
+                state.server.origin.require_same_origin(request)
             return await handler(Page(request, state, None))
 
         return endpoint
@@ -208,7 +208,7 @@ class Dashboard:
     async def _page(self, request: Request) -> Page:
         state = await self._state()
         if request.method == "POST":
-            state.server.front.require_same_origin(request)
+            state.server.origin.require_same_origin(request)
         try:
             caller = await state.server.access.caller(request)
         except ApiError as error:

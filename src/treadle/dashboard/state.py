@@ -16,7 +16,7 @@ from treadle.insights.overview import CachedAnswer, Now, OneAnswer
 from treadle.insights.search import JobSearch, count_jobs
 from treadle.insights.stats import QueueStats
 from treadle.queue.doctor import examine
-from treadle.queue.schedule_records import KIND as SCHEDULES
+from treadle.queue.schedules.records import KIND as SCHEDULES
 
 T = TypeVar("T")
 MOST_SCHEDULES_COUNTED = 99

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from treadle.accounts import Accounts, Caller
 from treadle.http.bodies import ANYBODY, SIGNED_IN, Bounds, header_of, json_object
 from treadle.http.errors import ApiError, not_found
-from treadle.http.front import READS, Front
+from treadle.http.origin import READS, Origin
 from treadle.http.query_params import check_query, flags_of
 from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, TreadleError
@@ -54,10 +54,10 @@ class Permit(NamedTuple):
 
 
 class Access:
-    def __init__(self, accounts: Accounts, site: RuntimeSettings, front: Front) -> None:
+    def __init__(self, accounts: Accounts, site: RuntimeSettings, origin: Origin) -> None:
         self._accounts = accounts
         self._site = site
-        self.front = front
+        self.origin = origin
 
     # -- who asks ----------------------------------------------------------------------------------
 
@@ -73,8 +73,8 @@ class Access:
 
     async def _check(self, request: Request) -> Caller:
         token = _bearer(request)
-        if token is None and (token := self.front.token(request)):
-            self.front.require_same_origin(request)
+        if token is None and (token := self.origin.token(request)):
+            self.origin.require_same_origin(request)
         if token is None:
             return Caller.anonymous
         caller = await self._accounts.caller(token)

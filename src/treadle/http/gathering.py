@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from treadle.queue.batcher import Batcher
+from treadle.queue.enqueueing.batcher import Batcher
 
 K = TypeVar("K")
 V = TypeVar("V")

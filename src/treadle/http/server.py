@@ -15,9 +15,9 @@ from starlette.responses import Response
 
 from treadle.accounts import Accounts
 from treadle.http.access import Access, Permit
-from treadle.http.front import Front
 from treadle.http.gathering import Gathered
-from treadle.http.turns import Turns
+from treadle.http.one_at_a_time import Turns
+from treadle.http.origin import Origin
 from treadle.model.errors import StoreUnavailable
 from treadle.policy.rules import Condition
 from treadle.queue.audit import Actor, AuditLog
@@ -39,8 +39,8 @@ class Server:
         self.queue = queue
         self.accounts = Accounts(store, records=Gathered(store.get_records))
         self.site = queue.site
-        self.front = Front.of(queue.settings)
-        self.access = Access(self.accounts, self.site, self.front)
+        self.origin = Origin.of(queue.settings)
+        self.access = Access(self.accounts, self.site, self.origin)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
         self.jobs = Gathered(store.get)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, StoreBusy, TreadleError, VersionConflict
 from treadle.policy.schedule import Firing, Schedule, ScheduleSlot, fire
-from treadle.queue.schedule_records import KIND, Stored, due_of, schedule_from
+from treadle.queue.schedules.records import KIND, Stored, due_of, schedule_from
 from treadle.store.values import Inserted, NewJob, Record, RecordWrite
 from treadle.store.wakeups import LATER
 

@@ -1,8 +1,8 @@
 """The public API: `Queue`, its tasks, and jobs."""
 
-from treadle.queue.new_jobs import EnqueueOptions, JobRequest
+from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobRequest
+from treadle.queue.handlers.tasks import ArgumentsTask, PayloadTask, Task
 from treadle.queue.queue import Queue
 from treadle.queue.sync import SyncJob
-from treadle.queue.tasks import ArgumentsTask, PayloadTask, Task
 
 __all__ = ["ArgumentsTask", "EnqueueOptions", "JobRequest", "PayloadTask", "Queue", "SyncJob", "Task"]

@@ -11,7 +11,7 @@ from treadle.model.errors import InvalidInput, JobNotFound
 from treadle.model.job import Job, checked_topic, to_ms
 from treadle.model.template import Template
 from treadle.queue import steering
-from treadle.queue.new_jobs import Order
+from treadle.queue.enqueueing.new_jobs import JobMaker
 from treadle.queue.opening import OpenedQueue
 from treadle.queue.steering import Again
 from treadle.store.values import Refusal
@@ -89,8 +89,8 @@ class JobControl(OpenedQueue):
         if mode not in (None, "all"):
             raise InvalidInput("mode: a new payload runs everything again; use mode all", field="mode")
         topic = (await self.get(job_id)).topic
-        order = Order(*self._known.chosen(await self._session(), topic))
-        return Again(force, "all", step, order.text(payload))
+        maker = JobMaker(*self._known.chosen(await self._session(), topic))
+        return Again(force, "all", step, maker.text(payload))
 
     async def release(self, job_id: str) -> Job:
         """Take a running job from its worker and requeue it without using up the attempt; the worker's later writes are

@@ -10,9 +10,9 @@ from treadle.model import settings
 from treadle.model.errors import InvalidInput, SchemaMismatch
 from treadle.model.handler import Handler
 from treadle.model.settings import Settings
-from treadle.queue.known_templates import KnownTemplates
+from treadle.queue.enqueueing.known_templates import KnownTemplates
 from treadle.queue.runtime_settings import RuntimeSettings
-from treadle.queue.schedule_options import CodeSchedule
+from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session, Sessions
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store

@@ -20,14 +20,11 @@ from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
 from treadle.queue import results, signals, templates
-from treadle.queue.code_schedules import checked_code, code_schedules
 from treadle.queue.control import JobControl
-from treadle.queue.flows import Flow, FlowHandler, FlowPayloadT
-from treadle.queue.hooks import AnyHook, Hooks
-from treadle.queue.new_jobs import EnqueueOptions, JobRequest, TopicOwner, merged, topic_of
-from treadle.queue.schedules import Schedules
-from treadle.queue.session import Session
-from treadle.queue.tasks import (
+from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobRequest, TopicOwner, merged, topic_of
+from treadle.queue.handlers.flows import Flow, FlowHandler, FlowPayloadT
+from treadle.queue.handlers.hooks import AnyHook, Hooks
+from treadle.queue.handlers.tasks import (
     OTHER_QUEUE_METHODS,
     ArgumentsTask,
     JobDecorator,
@@ -40,6 +37,9 @@ from treadle.queue.tasks import (
     make_task,
     make_template,
 )
+from treadle.queue.schedules.api import Schedules
+from treadle.queue.schedules.from_code import checked_code, code_schedules
+from treadle.queue.session import Session
 from treadle.queue.templates import Templates
 from treadle.store.values import Graces, Inserted, NewJob
 from treadle.store.views import StepPage, Topic
@@ -48,7 +48,7 @@ from treadle.telemetry import tracing
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from treadle.insights.feed import Feed
+    from treadle.events.feed import Feed
     from treadle.queue.sync import SyncQueue
 
 
@@ -89,7 +89,7 @@ class Queue(JobControl):
     @property
     def feed(self) -> Feed:
         """The event feed of this database on the running event loop."""
-        from treadle.insights.feed import Feed
+        from treadle.events.feed import Feed
 
         session = self._sessions.current()
         if session.feed is None:
@@ -118,7 +118,7 @@ class Queue(JobControl):
         return make_task(self, made, handler)
 
     def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow[FlowPayloadT]:
-        """A topic with steps: `@flow.step` declares them in their order. `options` are those of a job.
+        """A topic with steps: `@flow.step` declares them in their maker. `options` are those of a job.
 
         Each step's result is kept, and a retry runs only what has not completed.
         """
@@ -208,15 +208,15 @@ class Queue(JobControl):
         topic = topic_of(topic)
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
-        order = await self._known.order(session, topic, options, joined=connection is not None)
+        maker = await self._known.maker(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
-            (new,) = _traced(order.jobs([payload]), sending.traceparent)
+            (new,) = _traced(maker.jobs([payload]), sending.traceparent)
             if connection is None:
                 answer = await self._add(session, new)
             else:
                 (answer,) = cast(Answers, await session.store.insert([new], connection=connection))
             if answer.existing_id is None:
-                job = order.made_alone(new, answer.at, self)
+                job = maker.made_alone(new, answer.at, self)
             else:
                 (job,) = await self._existing(session, [answer.existing_id], connection)
             sending.job(job.id)
@@ -232,40 +232,40 @@ class Queue(JobControl):
         connection = options.pop("connection", None)
         session = await self._session(joined=connection is not None)
         if isinstance(topic, str | TopicOwner):
-            order = await self._known.order(session, topic_of(topic), options, joined=connection is not None)
+            maker = await self._known.maker(session, topic_of(topic), options, joined=connection is not None)
             given = list(payloads)
             try:
-                jobs = order.jobs(given)
+                jobs = maker.jobs(given)
             except InvalidInput:
                 for index, payload in enumerate(given):
                     with _named(f"payloads[{index}]"):
-                        order.text(payload)
+                        maker.text(payload)
                 raise
-            orders = [order] * len(jobs)
+            makers = [maker] * len(jobs)
         else:
-            jobs, orders = [], []
+            jobs, makers = [], []
             for index, one in enumerate(_checked_requests(topic)):
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
                 with _named(f"jobs[{index}]"):
-                    order = await self._known.order(session, topic_of(one.topic), chosen, joined=connection is not None)
-                    jobs += order.jobs([one.payload])
-                orders.append(order)
+                    maker = await self._known.maker(session, topic_of(one.topic), chosen, joined=connection is not None)
+                    jobs += maker.jobs([one.payload])
+                makers.append(maker)
         if not jobs:
             return []
         with tracing.sending(topic_of(topic) if isinstance(topic, str | TopicOwner) else None, len(jobs)) as sending:
             jobs = _traced(jobs, sending.traceparent)
             answers = cast(Answers, await session.store.insert(jobs, connection=connection))
-            fresh = [order.made(job, answer.at, self) for order, job, answer in zip(orders, jobs, answers, strict=True)]
+            fresh = [maker.made(job, answer.at, self) for maker, job, answer in zip(makers, jobs, answers, strict=True)]
             ids = [answer.existing_id for answer in answers if answer.existing_id is not None]
             existing = iter(await self._existing(session, ids, connection) if ids else ())
             return [job if one.existing_id is None else next(existing) for job, one in zip(fresh, answers, strict=True)]
 
     async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A validated job, not stored yet; `options` are those of `enqueue`."""
-        order = await self._known.order(await self._session(), topic, options)
-        return order.jobs([payload])[0]
+        maker = await self._known.maker(await self._session(), topic, options)
+        return maker.jobs([payload])[0]
 
     async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
         """A validated job for a later transaction of the worker, and the job as it will be."""
@@ -274,11 +274,11 @@ class Queue(JobControl):
                 "connection: a job is stored with the outcome or in that transaction, not both", field="connection"
             )
         session = await self._session()
-        order = await self._known.order(session, topic, options)
+        maker = await self._known.maker(session, topic, options)
         with tracing.sending(topic) as sending:
-            (new,) = _traced(order.jobs([payload]), sending.traceparent)
+            (new,) = _traced(maker.jobs([payload]), sending.traceparent)
             sending.job(new.id)
-        return new, order.made_alone(new, await session.store.now(), self)
+        return new, maker.made_alone(new, await session.store.now(), self)
 
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
@@ -359,7 +359,7 @@ class Queue(JobControl):
 
         With `format="sse"` they are the bytes of server-sent events, with a `ping` every 15 seconds of silence.
         """
-        from treadle.queue import streams
+        from treadle.events import streams
 
         if format not in (None, "sse"):
             raise InvalidInput(f"format: {format!r} is not sse", field="format")
@@ -375,7 +375,7 @@ class Queue(JobControl):
 
     async def watch(self, job_id: str) -> AsyncGenerator[Job]:
         """The job now and after each of its events, without gaps, until it has ended or is deleted."""
-        from treadle.queue import streams
+        from treadle.events import streams
 
         await self.get(job_id)
         async with contextlib.aclosing(streams.states(self.feed, job_id)) as states:
@@ -439,7 +439,7 @@ class Queue(JobControl):
         await Worker(self, **options).run(signals=signals)
 
     async def run_until_empty(self) -> Jobs:
-        """Run all due jobs in this process, and the jobs that they enqueue; returns the ended jobs in order.
+        """Run all due jobs in this process, and the jobs that they enqueue; returns the ended jobs in maker.
 
         Delayed jobs and waiting retries stay. More than 10,000 jobs are an error.
         """

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput
 from treadle.policy.saved_template import SavedTemplate
-from treadle.queue.intake import Intake
+from treadle.queue.enqueueing.intake import Intake
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.store.protocol import Store
 
 if TYPE_CHECKING:
-    from treadle.insights.feed import Feed
-    from treadle.queue.new_jobs import ReadyOrder
+    from treadle.events.feed import Feed
+    from treadle.queue.enqueueing.new_jobs import ReadyMaker
 
 Loop = asyncio.AbstractEventLoop
 
@@ -33,7 +33,7 @@ class Session:
         self.intake = Intake(store)
         self.templates: dict[str, SavedTemplate] = {}
         self.template_revisions: dict[str, int] = {}
-        self.orders: dict[str, ReadyOrder] = {}
+        self.makers: dict[str, ReadyMaker] = {}
         self.templates_at = float("-inf")
         self.reading_templates: asyncio.Task[None] | None = None
         self.saving: asyncio.Task[None] | None = None

@@ -8,7 +8,7 @@ from treadle.model.errors import InvalidInput, StepEnded, UnknownStep
 from treadle.model.job import Job, short_text
 from treadle.model.payload import dumps
 from treadle.model.steps import STEP_ENDED, StepSpec, checked_key, checked_name, find, is_sleep
-from treadle.queue.flows import FlowHandler
+from treadle.queue.handlers.flows import FlowHandler
 from treadle.store.values import Answer
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from treadle.model.status import ENDED, Status
 from treadle.model.steps import DONE
 from treadle.policy.flow import Ran, check_mode, rerun
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
-from treadle.queue.new_jobs import checked_attempts
+from treadle.queue.enqueueing.new_jobs import checked_attempts
 from treadle.store.protocol import Store
 from treadle.store.values import Refusal, SteeredJob
 

@@ -18,12 +18,12 @@ from treadle.model.durations import Duration
 from treadle.model.errors import InvalidInput, Refused, StoreUnavailable
 from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
-from treadle.queue.flows import Flow, FlowPayloadT
-from treadle.queue.known_templates import KnownTemplates
-from treadle.queue.new_jobs import EnqueueOptions, TopicOwner
+from treadle.queue.enqueueing.known_templates import KnownTemplates
+from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner
+from treadle.queue.handlers.flows import Flow, FlowPayloadT
+from treadle.queue.handlers.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
 from treadle.queue.queue import Queue
 from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
-from treadle.queue.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from treadle.queue.schedules import Schedules
+from treadle.queue.schedules.api import Schedules
 from treadle.queue.templates import Templates
 
 if TYPE_CHECKING:

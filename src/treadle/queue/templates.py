@@ -129,7 +129,7 @@ def choose(topic: str, handler: Handler | None, own_version: int | None, saved: 
 
 
 async def refresh(session: Session) -> None:
-    """Read the saved templates. One that has not changed since keeps its parsed form, and its orders."""
+    """Read the saved templates. One that has not changed since keeps its parsed form, and its job makers."""
     started = time.monotonic()
     records = await session.store.find_records(KIND, limit=MOST_TEMPLATES)
     revisions = {record.id: record.version for record in records}
@@ -140,7 +140,7 @@ async def refresh(session: Session) -> None:
             for record in records
         }
         session.template_revisions = revisions
-        session.orders.clear()
+        session.makers.clear()
     if session.reading_templates in (None, asyncio.current_task()):  # else a change was made during the read
         session.templates_at = started
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.queue.new_jobs import TopicOwner, topic_of
+from treadle.queue.enqueueing.new_jobs import TopicOwner, topic_of
 
 if TYPE_CHECKING:
     from treadle.model.job import Job

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import JobFailed
 from treadle.model.status import Status
-from treadle.queue.context import Context
-from treadle.queue.hooks import Moment
-from treadle.queue.new_jobs import JobRequest, TopicOwner, topic_of
+from treadle.queue.enqueueing.new_jobs import JobRequest, TopicOwner, topic_of
+from treadle.queue.handlers.context import Context
+from treadle.queue.handlers.hooks import Moment
 
 if TYPE_CHECKING:
     from treadle.model.job import Job

@@ -15,8 +15,8 @@ from treadle.model.handler import Handler
 from treadle.policy.judgement import Cause
 from treadle.queue.background import forever, insist
 from treadle.queue.backoff import StoreRetry, jittered
-from treadle.queue.flows import FlowHandler
-from treadle.queue.hooks import Middleware, fitting
+from treadle.queue.handlers.flows import FlowHandler
+from treadle.queue.handlers.hooks import Middleware, fitting
 from treadle.store import wakeups
 from treadle.store.values import Renewed, Settlement
 from treadle.worker.attempt import Attempt

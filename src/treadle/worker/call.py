@@ -14,9 +14,9 @@ from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import Suspend
 from treadle.model.handler import Handler
 from treadle.policy.judgement import NOTHING, CallResult, Cause, Interrupt, Returned
-from treadle.queue.context import Context, HandlerServices, RunningCall
-from treadle.queue.flows import Results
-from treadle.queue.hooks import Middleware, wrapped
+from treadle.queue.handlers.context import Context, HandlerServices, RunningCall
+from treadle.queue.handlers.flows import Results
+from treadle.queue.handlers.hooks import Middleware, wrapped
 from treadle.worker.errors import describe, refused
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Cause, Interrupt
 from treadle.policy.lifecycle import Completed, Outcome, Parked, Released
-from treadle.queue.context import Context, HandlerServices
-from treadle.queue.flows import FlowHandler, FlowStep
-from treadle.queue.steps import input_hash
+from treadle.queue.handlers.context import Context, HandlerServices
+from treadle.queue.handlers.flows import FlowHandler, FlowStep
+from treadle.queue.handlers.steps import input_hash
 from treadle.store.protocol import Store
 from treadle.store.values import StepKey, StepWrite
 from treadle.worker.attempt import Attempt

@@ -19,8 +19,8 @@ from treadle.model.errors import JobFailed, RemoteError
 from treadle.model.status import Status
 from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
 from treadle.policy.lifecycle import Transition
-from treadle.queue.context import Context, HandlerServices
-from treadle.queue.hooks import Hook, Hooks, Moment, is_async
+from treadle.queue.handlers.context import Context, HandlerServices
+from treadle.queue.handlers.hooks import Hook, Hooks, Moment, is_async
 from treadle.store.values import Settlement
 from treadle.telemetry.log_context import facts_of, running_job
 from treadle.worker.call import Call

@@ -18,7 +18,7 @@ from treadle.store.values import UserDatabase
 if TYPE_CHECKING:
     import aiohttp
 
-    from treadle.queue.context import Context
+    from treadle.queue.handlers.context import Context
 
 # How long statements that are still under way may take when the pool is closed.
 CLOSE_S = 2.0

@@ -16,8 +16,8 @@ from treadle.worker.resources import Resources, close_connection
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.queue import Queue
-    from treadle.queue.context import Context
-    from treadle.queue.steps import StepRecord, Wait
+    from treadle.queue.handlers.context import Context
+    from treadle.queue.handlers.steps import StepRecord, Wait
     from treadle.worker.attempt import Attempt
     from treadle.worker.call import Call
     from treadle.worker.checkpoints import ProgressWriter

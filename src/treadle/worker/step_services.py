@@ -16,7 +16,7 @@ from treadle.model.errors import JobCancelled, WaitTimeout
 from treadle.model.steps import DONE, StepState, shown_step
 from treadle.policy.flow import Pause, Reply, answered, not_answered, tries_before
 from treadle.policy.judgement import Cause
-from treadle.queue.steps import TURNS, Known, StepRecord, Wait, Waited
+from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited
 from treadle.store.values import ClaimedStep, StepKey, StepWrite
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call

@@ -21,11 +21,11 @@ from starlette.responses import Response
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages import bulk, errors, job, jobs, overview, schedules, topics, workers
 from treadle.dashboard.rows import job_row
+from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
+from treadle.events.frames import frame
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse
-from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.insights.search import JobSearch, count_jobs
-from treadle.insights.sse import frame
 from treadle.model.errors import JobNotFound, QueryTooSlow, StoreUnavailable, TreadleError
 from treadle.policy import rules
 from treadle.policy.rules import Condition

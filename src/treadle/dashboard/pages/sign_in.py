@@ -29,7 +29,7 @@ async def sign_in(page: Page) -> Response:
     password = ((await page.form()).get("password") or [""])[0]
     accounts = page.state.server.accounts
     try:
-        account = await accounts.sign_in(SUPERUSERS, identity, password, page.state.server.front.client(page.request))
+        account = await accounts.sign_in(SUPERUSERS, identity, password, page.state.server.origin.client(page.request))
     except SignInFailed:
         return await _login(page, next, "Email or password is wrong.", identity, 400)
     except TooManyAttempts as error:
@@ -45,13 +45,13 @@ async def _welcome(page: Page, account: Account, address: str) -> Response:
     response = page.redirect(address)
     await page.state.server.accounts.last_seen.note(account.id)
     token = await page.state.server.accounts.token(account)
-    page.state.server.front.set_cookie(page.request, response, token, COOKIE_S[SUPERUSERS])
+    page.state.server.origin.set_cookie(page.request, response, token, COOKIE_S[SUPERUSERS])
     return response
 
 
 async def sign_out(page: Page) -> Response:
     response = page.redirect(page.url("/login"))
-    page.state.server.front.drop_cookie(page.request, response)
+    page.state.server.origin.drop_cookie(page.request, response)
     return response
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from treadle.accounts import SUPERUSERS, USERS, Account, AccountNotFound
 from treadle.accounts.account import SCOPES
-from treadle.dashboard import house, words
+from treadle.dashboard import leader_rows, words
 from treadle.dashboard.asking import Field, Question
 from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.audit_rows import audit_rows
@@ -98,8 +98,8 @@ async def _show(
         checked_at=state.checkup.at,
         findings=wrong,
         passed=[one for one in findings or () if one.level == "ok"],
-        leaders=await house.leaders(state.queue, (await state.now.get()).leaders),
-        migrations=await house.migrations(state.queue),
+        leaders=await leader_rows.leaders(state.queue, (await state.now.get()).leaders),
+        migrations=await leader_rows.migrations(state.queue),
         retention=retention
         or {
             "stale_after": format_ms(settings.stale_after_ms),

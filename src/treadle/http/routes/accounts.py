@@ -53,7 +53,7 @@ async def auth_with_password(
     Any token sent with the request is ignored, because an expired one may be the reason for signing in.
     """
     try:
-        account = await here.accounts.sign_in(collection, body.identity, body.password, here.front.client(request))
+        account = await here.accounts.sign_in(collection, body.identity, body.password, here.origin.client(request))
     except SignInFailed:
         raise ApiError(400, "sign_in_failed", "Failed to authenticate.") from None
     except TooManyAttempts as error:
@@ -74,7 +74,7 @@ async def auth_refresh(request: Request, here: ServerDep, collection: Collection
     if caller.account.collection != collection:
         message = f"The request requires auth record from {caller.account.collection} collection."
         raise ApiError(403, "forbidden", message)
-    return await signed_in(request, here, caller.account, cookie=here.front.token(request) is not None)
+    return await signed_in(request, here, caller.account, cookie=here.origin.token(request) is not None)
 
 
 def _check_collection(name: str) -> None:
@@ -87,5 +87,5 @@ async def signed_in(request: Request, here: Server, account: Account, cookie: bo
     response = answer({"token": token, "record": account.as_json()})
     response.headers["Cache-Control"] = "no-store"
     if cookie:
-        here.front.set_cookie(request, response, token, COOKIE_S[account.collection])
+        here.origin.set_cookie(request, response, token, COOKIE_S[account.collection])
     return response

@@ -31,7 +31,7 @@ from treadle.model.template import Template
 from treadle.model.words import STALE, STATUS_WORDS
 from treadle.policy import rules
 from treadle.policy.rules import Condition
-from treadle.queue.new_jobs import JobRequest
+from treadle.queue.enqueueing.new_jobs import JobRequest
 
 router = APIRouter(tags=["jobs"])
 

@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
+from treadle.events.frames import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
 from treadle.http.access import of_job
 from treadle.http.errors import ApiError
 from treadle.http.openapi import spec
 from treadle.http.security_headers import HEADERS_ONLY
 from treadle.http.server import Managed, Server, ServerDep
-from treadle.insights.feed import RESYNC, FeedEvent, FeedStopped, Listener
-from treadle.insights.sse import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
 from treadle.model.errors import QueryTooSlow, StoreUnavailable
 from treadle.model.job import Job
 from treadle.policy import rules

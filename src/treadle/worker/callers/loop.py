@@ -16,7 +16,7 @@ from typing import Any
 
 from treadle.model.errors import Suspend
 from treadle.policy.judgement import CallResult
-from treadle.queue.context import Context, HandlerServices
+from treadle.queue.handlers.context import Context, HandlerServices
 from treadle.worker.call import Begun, ServedCall
 
 

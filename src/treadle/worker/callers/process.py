@@ -21,9 +21,9 @@ from typing import Any
 from treadle.model.errors import InvalidInput, JobCancelled
 from treadle.model.handler import Handler
 from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
-from treadle.queue.flows import FlowHandler, FlowStep
-from treadle.queue.hooks import Middleware
-from treadle.queue.steps import StepRecord, Wait
+from treadle.queue.handlers.flows import FlowHandler, FlowStep
+from treadle.queue.handlers.hooks import Middleware
+from treadle.queue.handlers.steps import StepRecord, Wait
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Begun, Call

@@ -14,7 +14,7 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 
 from treadle.policy.judgement import CallResult
-from treadle.queue.context import HandlerServices
+from treadle.queue.handlers.context import HandlerServices
 from treadle.worker.call import Begun, Call, perform
 
 PendingResult = asyncio.Future[CallResult]

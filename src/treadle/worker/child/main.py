@@ -28,10 +28,10 @@ from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
-from treadle.queue.context import Context
-from treadle.queue.flows import Results
-from treadle.queue.hooks import is_async
-from treadle.queue.steps import TURNS, Known, StepRecord, Wait, Waited
+from treadle.queue.handlers.context import Context
+from treadle.queue.handlers.flows import Results
+from treadle.queue.handlers.hooks import is_async
+from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from treadle.model import errors
 from treadle.model.job import EPOCH, Job
 from treadle.model.status import Status
-from treadle.queue.steps import StepRecord
+from treadle.queue.handlers.steps import StepRecord
 
 _LENGTH = struct.Struct("!I")
 Message = dict[str, Any]

@@ -36,7 +36,7 @@ from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
 
 if TYPE_CHECKING:
-    from treadle.queue.context import Context
+    from treadle.queue.handlers.context import Context
 
 _inside: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("treadle_step", default=())
 """The steps that run here, with their keys, from the outermost: steps that the last one makes are nested in it."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from typing_extensions import Unpack
 
 from treadle.model.handler import Handler
-from treadle.queue.flows import FlowPayloadT
-from treadle.queue.new_jobs import EnqueueOptions, merged
-from treadle.queue.tasks import Args, PayloadT, ResultT, SignatureT, bound, payloads_of
+from treadle.queue.enqueueing.new_jobs import EnqueueOptions, merged
+from treadle.queue.handlers.flows import FlowPayloadT
+from treadle.queue.handlers.tasks import Args, PayloadT, ResultT, SignatureT, bound, payloads_of
 
 if TYPE_CHECKING:
     from treadle.queue.sync import SyncJob, SyncQueue

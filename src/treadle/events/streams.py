@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from treadle.insights.feed import RESYNC, Feed, FeedEvent, FeedStopped, Listener
-from treadle.insights.sse import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
+from treadle.events.feed import RESYNC, Feed, FeedEvent, FeedStopped, Listener
+from treadle.events.frames import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
 from treadle.model.job import Job
 from treadle.store.views import Listing
 

@@ -21,13 +21,13 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class Origin:
     public_url: str
     """Empty if the public address is not configured."""
     proxies: tuple[Network, ...]
 
     @classmethod
-    def of(cls, settings: Settings) -> Front:
+    def of(cls, settings: Settings) -> Origin:
         networks = settings.trusted_proxies.replace(",", " ").split()
         return cls(settings.public_url.rstrip("/"), tuple(ipaddress.ip_network(one) for one in networks))
 

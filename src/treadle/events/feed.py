@@ -28,7 +28,7 @@ from treadle.policy.lifecycle import retries
 from treadle.store.protocol import Store
 from treadle.store.views import Change, Listing
 
-log = logging.getLogger("treadle.insights.feed")
+log = logging.getLogger("treadle.events.feed")
 
 RESYNC = "resync"
 RING_EVENTS = 10_000

@@ -23,16 +23,16 @@ from treadle.model.job import Job
 from treadle.model.keys import WHOLE_PAYLOAD
 from treadle.model.retry import Retry
 from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
-from treadle.queue.new_jobs import ELSEWHERE, EnqueueOptions, TopicOwner, UnknownOption, merged, option_named
+from treadle.queue.enqueueing.new_jobs import ELSEWHERE, EnqueueOptions, TopicOwner, UnknownOption, merged, option_named
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from treadle.queue.context import Context
-    from treadle.queue.hooks import Hook
+    from treadle.queue.handlers.context import Context
+    from treadle.queue.handlers.hooks import Hook
+    from treadle.queue.handlers.sync_tasks import SyncArgumentsTask, SyncPayloadTask
     from treadle.queue.queue import Queue
-    from treadle.queue.schedule_options import CodeSchedule
-    from treadle.queue.sync_tasks import SyncArgumentsTask, SyncPayloadTask
+    from treadle.queue.schedules.options import CodeSchedule
 
 Call = ParamSpec("Call")
 """The parameters of the function."""
@@ -188,7 +188,7 @@ class PayloadTask(Task[Call, ReturnT, ResultT], Generic[Call, PayloadT, ReturnT,
     @property
     def sync(self) -> SyncPayloadTask[PayloadT, ResultT]:
         """The same methods, blocking."""
-        from treadle.queue.sync_tasks import SyncPayloadTask
+        from treadle.queue.handlers.sync_tasks import SyncPayloadTask
 
         return SyncPayloadTask(self.queue.sync, self.topic, self._options)
 
@@ -217,7 +217,7 @@ class ArgumentsTask(Task[Call, ReturnT, ResultT], Generic[Call, Args, ReturnT, R
     @property
     def sync(self) -> SyncArgumentsTask[Args, ResultT, SignatureT]:
         """The same methods, blocking."""
-        from treadle.queue.sync_tasks import SyncArgumentsTask
+        from treadle.queue.handlers.sync_tasks import SyncArgumentsTask
 
         return SyncArgumentsTask(self.queue.sync, self.handler, self._options)
 

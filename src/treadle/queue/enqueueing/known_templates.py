@@ -11,9 +11,9 @@ from treadle.model.handler import Handler
 from treadle.model.job import checked_topic
 from treadle.model.template import Template
 from treadle.queue import templates
-from treadle.queue.code_schedules import save_code
-from treadle.queue.new_jobs import EnqueueOptions, Order, ReadyOrder, checked_options
-from treadle.queue.schedule_options import CodeSchedule
+from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobMaker, ReadyMaker, checked_options
+from treadle.queue.schedules.from_code import save_code
+from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session
 
 # How often to read the saved templates, at most: an operator's switch holds in every process after this time.
@@ -35,8 +35,8 @@ class KnownTemplates:
             await save_code(session.store, self.handlers, self._code_schedules)
         session.saved = True
 
-    async def order(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> Order:
-        """The order of this topic, cached for enqueues without options, which are the most common."""
+    async def maker(self, session: Session, topic: str, options: EnqueueOptions, *, joined: bool = False) -> JobMaker:
+        """The job maker of this topic, cached for enqueues without options, which are the most common."""
         if time.monotonic() - session.templates_at > MAX_AGE_SECONDS:
             await self.read(session)
         checked_topic(topic)
@@ -45,12 +45,12 @@ class KnownTemplates:
             await self._save_secrets(session, topic, joined)
             own_version = self.versions.get(topic)
         if options:
-            return Order(*self.chosen(session, topic), **checked_options(options))
-        known = session.orders.get(topic)
+            return JobMaker(*self.chosen(session, topic), **checked_options(options))
+        known = session.makers.get(topic)
         if known is None or known.handler is not handler or known.own_version != own_version:
-            order = Order(*self.chosen(session, topic))
-            known = session.orders[topic] = ReadyOrder(order, handler, own_version)
-        return known.order
+            maker = JobMaker(*self.chosen(session, topic))
+            known = session.makers[topic] = ReadyMaker(maker, handler, own_version)
+        return known.maker
 
     def chosen(self, session: Session, topic: str) -> templates.ChosenTemplate:
         return templates.choose(topic, self.handlers.get(topic), self.versions.get(topic), session.templates.get(topic))

@@ -1,7 +1,7 @@
 """Converts between what callers ask for and what the store keeps: all about a new job that needs no store.
 
-What the jobs of a batch share (the topic's template, the options) is checked once, in an `Order`. Only the payload and
-the id differ from job to job.
+What the jobs of a batch share (the topic's template, the options) is checked once, in a `JobMaker`. Only the payload
+and the id differ from job to job.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class JobRequest:
     options: Mapping[str, Any] | None = None
 
 
-class Order:
+class JobMaker:
     """One set of options for any number of payloads of one topic."""
 
     def __init__(
@@ -186,10 +186,10 @@ class Order:
         return twin
 
 
-class ReadyOrder(NamedTuple):
-    """The order of a topic without options, valid while the handler and its saved version stay the same."""
+class ReadyMaker(NamedTuple):
+    """The job maker of a topic without options, valid while the handler and its saved version stay the same."""
 
-    order: Order
+    maker: JobMaker
     handler: Handler | None
     own_version: int | None
 

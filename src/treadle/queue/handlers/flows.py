@@ -19,8 +19,8 @@ from treadle.model.steps import DONE, MAX_NAMES, STEP_TIMEOUT_MS, StepSpec, chec
 from treadle.model.template import Template
 from treadle.policy.flow import PlannedStep
 from treadle.policy.rules import parse_rule
-from treadle.queue.new_jobs import EnqueueOptions, TopicOwner, merged
-from treadle.queue.steps import from_answer
+from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, merged
+from treadle.queue.handlers.steps import from_answer
 from treadle.store.values import ClaimedStep
 
 Call = ParamSpec("Call")
@@ -29,9 +29,9 @@ FlowPayloadT = TypeVar("FlowPayloadT", default=Any)
 When = Callable[[Any, Any], Any]
 
 if TYPE_CHECKING:
-    from treadle.queue.context import Context
+    from treadle.queue.handlers.context import Context
+    from treadle.queue.handlers.sync_tasks import SyncFlow
     from treadle.queue.queue import Queue
-    from treadle.queue.sync_tasks import SyncFlow
 
     ArgumentT = TypeVar("ArgumentT")
     StepFunction: TypeAlias = (
@@ -288,7 +288,7 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
     @property
     def sync(self) -> SyncFlow[FlowPayloadT]:
         """The same methods, blocking."""
-        from treadle.queue.sync_tasks import SyncFlow
+        from treadle.queue.handlers.sync_tasks import SyncFlow
 
         return SyncFlow(self.queue.sync, self.topic, self._options)
 

@@ -18,15 +18,15 @@ from treadle.model.durations import Duration
 from treadle.model.errors import Suspend
 from treadle.model.handler import HandlerContext
 from treadle.model.retry import Retry
-from treadle.queue.new_jobs import EnqueueOptions, TopicOwner, topic_of
-from treadle.queue.steps import Run, StepRecord, Wait, Waiting
-from treadle.queue.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
+from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, topic_of
+from treadle.queue.handlers.steps import Run, StepRecord, Wait, Waiting
+from treadle.queue.handlers.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
 from treadle.telemetry.log_context import facts_of
 
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.policy.judgement import Raised
-    from treadle.queue.flows import Flow, FlowPayloadT
+    from treadle.queue.handlers.flows import Flow, FlowPayloadT
     from treadle.store.values import Claimed
 
     class AwaitableJob(Job[ResultT], Awaitable[Job[ResultT]]):

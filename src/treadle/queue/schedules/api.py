@@ -26,8 +26,8 @@ from treadle.policy.schedule import (
     slot,
     slot_key,
 )
-from treadle.queue.schedule_options import NewSchedule, ScheduleChanges, edit, planned, schedule_fields, stopped
-from treadle.queue.schedule_records import (
+from treadle.queue.schedules.options import NewSchedule, ScheduleChanges, edit, planned, schedule_fields, stopped
+from treadle.queue.schedules.records import (
     KIND,
     TRIES,
     body_of,
@@ -39,7 +39,7 @@ from treadle.queue.schedule_records import (
     schedule_from,
     write_of,
 )
-from treadle.queue.schedule_secrets import Secrets, hidden, secrets_of, with_old_secrets
+from treadle.queue.schedules.secrets import Secrets, hidden, secrets_of, with_old_secrets
 from treadle.store.protocol import Store
 from treadle.store.values import NewJob, Record
 from treadle.store.views import FOREVER

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from treadle.model.errors import Refused, StoreBusy, StoreUnavailable
-from treadle.queue.batcher import Batcher
+from treadle.queue.enqueueing.batcher import Batcher
 from treadle.store.protocol import Store
 from treadle.store.values import Inserted, NewJob
 from treadle.store.waiting_room import WaitingRoom

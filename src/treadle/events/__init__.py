@@ -1,0 +1,1 @@
+"""What happened to jobs, told to listeners: the feed, streams and their frames."""

@@ -1,0 +1,1 @@
+"""Making jobs: options, validation, and inserts that share a transaction."""

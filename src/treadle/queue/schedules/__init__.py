@@ -1,0 +1,1 @@
+"""Schedules: from code and over the API."""
