@@ -116,6 +116,12 @@ def others(found: Consequences, *known: str) -> Consequences:
     return found._replace(**{name: getattr(NOTHING, name) for name in known})
 
 
+def test_nothing_is_nothing() -> None:
+    assert [name for name, value in NOTHING._asdict().items() if value] == ["frees"]
+    assert not any(NOTHING.frees)
+    assert not any(Reopens())
+
+
 # -- a job without extras -----------------------------------------------------------------------------
 
 
@@ -249,6 +255,8 @@ def test_a_job_that_leaves_the_queue_without_having_run_makes_room_behind_it() -
     assert what(idle(CancelRequested(), was_ready=True), LIMITED).wakes is BEHIND
     assert what(idle(CancelRequested()), LIMITED).wakes is None, "nothing waits behind a delayed one"
     assert what(idle(CancelRequested(), was_ready=True)).wakes is None
+    unknown = Move(Status.PENDING, idle(CancelRequested()).transition)
+    assert what(unknown, LIMITED).wakes is None
 
 
 # -- steps --------------------------------------------------------------------------------------------
@@ -289,6 +297,12 @@ def test_a_running_job_is_only_asked_to_stop() -> None:
     assert what(move, ALL) == Consequences(told=(told,), asks_to_stop="old")
 
 
+def test_every_other_move_takes_a_job_out_of_its_place() -> None:
+    assert all(leaves_place(ran(outcome).transition) for outcome in (Completed(), BOOM, Released(), Parked("approve")))
+    assert leaves_place(idle(CancelRequested()).transition)
+    assert leaves_place(idle(Requeued(), Status.FAILED).transition)
+
+
 def test_a_second_cancel_changes_nothing() -> None:
     move = idle(CancelRequested("old"), Status.CANCELLING)
     assert changes_nothing(move.source, move.transition)
@@ -316,6 +330,7 @@ def test_a_requeue_takes_the_ending_back() -> None:
     assert found.reopens == Reopens()
     (told,) = found.told
     assert (told.type, told.source, told.to) == ("job:requeued", Status.FAILED, Status.PENDING)
+    assert list(told.metadata) == ["outcome"]
     assert told.metadata["outcome"]["error"] == "boom"
     assert others(found, "tally", "waits", "reopens", "told") == NOTHING
 
@@ -392,6 +407,11 @@ def test_a_transition_to_the_same_may_change_nothing(source: Status, transition:
 def test_only_a_completion_is_plain(outcome: Outcome, traits: Traits, expected: Extent) -> None:
     transition = ran(outcome).transition
     assert extent(transition.to, transition.event, traits) is expected
+
+
+def test_what_ends_nothing_is_not_plain() -> None:
+    assert extent(Status.CANCELLING, None, PLAIN_JOB) is MORE
+    assert extent(Status.PENDING, None, PLAIN_JOB) is MORE
 
 
 times = st.none() | st.integers(0, NOW)

@@ -285,9 +285,9 @@ def _put_back(move: Move, traits: Traits, now: int) -> Consequences:
         False,
         Waits(LATER, left, now + delay_ms) if delay_ms else Waits(READY, left),
         note(transition, attempt, traits.steps),
-        _steps(move, traits) if traits.steps else (),
+        _steps(move, traits),
         traits.steps and restarts_clock(transition),
-        _wakes(move, traits) if traits.limited else None,
+        _wakes(move, traits),
         now + delay_ms if transition.pauses_topic else None,
     )
 
@@ -310,7 +310,7 @@ def _reopened(move: Move, traits: Traits, now: int) -> Consequences:
         tally=uncounted(move.ended.ended_at, move.ended.status, move.ended.started_at),
         told=_told(move),
         waits=Waits(READY, move.transition.attempt, now),
-        restarts_clock=traits.steps and restarts_clock(move.transition),
+        restarts_clock=traits.steps,
         reopens=Reopens(not traits.repeatable, traits.expires, traits.limited),
     )
 
