@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -11,6 +12,7 @@ from pydantic_core import from_json
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import LIVE, Status
 from treadle.model.steps import DONE, StepState
+from treadle.policy.consequences import Extent, Traits, extent
 from treadle.policy.lifecycle import is_stale, retries
 from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
@@ -238,3 +240,23 @@ def step_from_row(row: Any) -> dict[str, Any]:
         "answerSchema": None if schema is None else from_json(schema),
         "waitsUntil": rfc3339(from_ms(until)) if state == StepState.WAITING else None,
     }
+
+
+# -- traits ----------------------------------------------------------------------------------------
+
+
+@cache
+def traits_in(flags: int) -> Traits:
+    return Traits(
+        deduped=bool(flags & DEDUPE),
+        repeatable=not flags & ONCE,
+        limited=bool(flags & LIMITED),
+        expires=bool(flags & EXPIRES),
+        steps=bool(flags & STEPS),
+    )
+
+
+@cache
+def extent_of(to: Status, event: str | None, flags: int) -> Extent:
+    """Asked for every settlement, and there are few different ones."""
+    return extent(to, event, traits_in(flags))

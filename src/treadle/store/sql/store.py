@@ -141,16 +141,16 @@ class SqlStore(SqlRunner):
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = batches.only_newest(settlements)
-        plain = [one for one in settlements if batches.is_plain(one)]
+        plain = [one for one in settlements if settling.is_plain(one)]
         for lease, mine in batches.by_lease(plain):
             lost += await self.settle_completed(lease, mine)
         if len(plain) < len(settlements):
-            others = [one for one in settlements if not batches.is_plain(one)]
-            flows = [one for one in others if batches.is_done_flow(one)]
+            others = [one for one in settlements if not settling.is_plain(one)]
+            flows = [one for one in others if settling.is_done_flow(one)]
             for lease, mine in batches.by_lease(flows):
                 lost += await self.settle_flows(lease, mine)
             if len(flows) < len(others):
-                others = [one for one in others if not batches.is_done_flow(one)]
+                others = [one for one in others if not settling.is_done_flow(one)]
                 lost += await settling.settle(self, others, [] if refused is None else refused)
         return lost
 
