@@ -156,7 +156,7 @@ def _fill_given(found: re.Match[str]) -> str:
     names, each = _SHAPES[found[1]], found[2] or "*"
     if each.startswith("$"):
         return ", ".join(f"${number}" for number in range(int(each[1:]), int(each[1:]) + len(names)))
-    return ", ".join(each.replace("*", name).replace("TYPE", _TYPES[name]) for name in names)
+    return ", ".join(each.replace("*", name).replace("TYPE", _TYPES.get(name, "")) for name in names)
 
 
 def _fill(sql: str, dialect: str) -> str:
