@@ -24,12 +24,22 @@ class Given(NamedTuple):
     scope: str | None = None
     scope_id: str | None = None
     created_by: str | None = None
+    release: str | None = None
+    """Of the code that enqueued it."""
 
     idempotency_key: str | None = None
     """From here on: a job that has one of these is not plain."""
     schedule_id: str | None = None
     scheduled_at: int | None = None
     """Times are milliseconds since the epoch."""
+    parent_id: str | None = None
+    """The job that it is a child of, for a step with a key, in a generation: how often that job began anew."""
+    parent_step: str | None = None
+    parent_key: str | None = None
+    parent_generation: int | None = None
+    webhook_url: str | None = None
+    track_hash: str | None = None
+    """The hash of a token that may follow this job. No API shows it."""
 
 
 NOTHING_GIVEN = Given()
@@ -60,6 +70,8 @@ class Field(NamedTuple):
     """The value in a job that is about to be created; None if the request, its template or the clock determines it."""
     attribute: str = ""
     """The attribute of `Job`, if it differs from the name."""
+    later: bool = False
+    """A column that a new job leaves empty."""
 
     @property
     def json(self) -> str:
@@ -121,7 +133,7 @@ JOB_FIELDS: Sequence[Field] = (
     Field("schedule_id", _TEXT),
     Field("parent_id", _TEXT),
     Field("webhook_url", _TEXT),
-    Field("webhook_sent", _NUMBER, bool),
+    Field("webhook_sent", _NUMBER, bool, later=True),
 )
 
 JSON_NAMES = frozenset(field.json for field in JOB_FIELDS)
@@ -134,5 +146,5 @@ NEW_JOB: Mapping[str, Any] = {field.json: field.new for field in JOB_FIELDS}
 """A job that is about to be created, with the values that all new jobs share."""
 GIVEN_FIELDS: Sequence[Field] = tuple(field for field in JOB_FIELDS if field.name in Given._fields)
 """What people see of a job that it was given."""
-KEPT_FIELDS: Sequence[Field] = GIVEN_FIELDS
+KEPT_FIELDS: Sequence[Field] = tuple(field for field in JOB_FIELDS if field in GIVEN_FIELDS or field.later)
 """What is a column of the job's row and read as it is kept."""
