@@ -17,7 +17,7 @@ from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
-from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row, storable
+from treadle.store.sql.rows import claimed_steps, job_from_row, step_from_row, storable, view_row
 from treadle.store.sql.runner import SqlRunner
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.values import (
@@ -281,7 +281,7 @@ class SqlStore(SqlRunner):
         await secrets.check(wanted.condition, lambda kind: self.find_records(kind, limit=MOST_RECORDS))
 
     def _job(self, row: Any) -> Job:
-        return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
+        return job_from_row(view_row(row), self.stale_after_ms, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
