@@ -190,6 +190,7 @@ class Assembly:
             begin,
             self.store,
             self.step_writer,
+            self.step_services,
             self.services,
             hooks,
             lambda: self.queue.saved_version(handler.topic),

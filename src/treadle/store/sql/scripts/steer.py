@@ -14,7 +14,6 @@ from treadle.model.errors import TreadleError
 from treadle.model.status import Status
 from treadle.policy.admission import DEDUPE, Admit, Refuse, Request, UniqueKey
 from treadle.policy.consequences import Move, changes_nothing, leaves_place, rescheduled
-from treadle.policy.flow import repeated
 from treadle.policy.lifecycle import (
     CancelRequested,
     Outcome,
@@ -23,6 +22,7 @@ from treadle.policy.lifecycle import (
     decide,
     is_stale,
 )
+from treadle.policy.rerun import repeated
 from treadle.store import wakeups
 from treadle.store.sql.rows import ONCE, STEPS, traits_in
 from treadle.store.sql.scripts.admitting import Admission, ask, replace
@@ -254,13 +254,16 @@ def _old_payloads(verdicts: Sequence[JudgedJob]) -> Script[dict[int, Any]]:
 def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
     """The steps that run again, and new payloads."""
     again: dict[int, list[ClaimedStep]] = {}
+    requeued: dict[int, Requeued] = {}
     payloads = []
     for one in verdicts:
         if isinstance(one.outcome, Requeued):
-            again[one.facts.n] = repeated(one.steps, one.outcome)
+            if one.facts.flags & STEPS:
+                again[one.facts.n] = repeated(one.steps, one.outcome)
+                requeued[one.facts.n] = one.outcome
             if one.outcome.payload is not None:
                 payloads.append({"n": one.facts.n, "payload": one.outcome.payload})
-    yield from run_again(again)
+    yield from run_again(again, requeued)
     if payloads:
         yield "set_payloads", payloads
 
