@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import collections
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -12,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.accounts import Caller
+from treadle.http import candidates
 from treadle.http import documents as doc
 from treadle.http import request_models as req
 from treadle.http.access import Permit, of_job
-from treadle.http.bodies import body_of, read_body
+from treadle.http.bodies import body_of, is_large, read_body
 from treadle.http.errors import ApiError, bad_field, not_found
 from treadle.http.fast_routes import direct
 from treadle.http.instants import optional_instant, since_instant
@@ -24,14 +26,12 @@ from treadle.http.server import Enqueuing, Managed, Server, ServerDep, answer, t
 from treadle.insights import lists, timeline
 from treadle.insights.lists import COUNT_CAP
 from treadle.insights.stats import stats_of
-from treadle.model.durations import duration_ms, priority_value
-from treadle.model.fields import NEW_JOB
-from treadle.model.job import Job, checked_topic, rfc3339
-from treadle.model.template import Template
+from treadle.model.job import Job, checked_topic
 from treadle.model.words import STALE, STATUS_WORDS
 from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.queue.enqueueing.new_jobs import JobRequest
+from treadle.queue.slices import in_slices
 
 router = APIRouter(tags=["jobs"])
 
@@ -89,9 +89,7 @@ async def _enqueued(
     made_by = _made_by(permit.caller)
     options = [_options(body) for body in bodies]
     if permit.restricted:
-        for place, (body, chosen) in enumerate(zip(bodies, options, strict=True)):
-            candidate = _candidate(body, permit, chosen, await here.queue.template(body.topic))
-            permit.admit(place, candidate)
+        await _admit(request, here, permit, bodies, options)
     if len(bodies) == 1:
         jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, **made_by, **options[0])]
     else:
@@ -100,6 +98,27 @@ async def _enqueued(
             [JobRequest(body.topic, body.payload, {**chosen, **made_by}) for body, chosen in wanted]
         )
     return [{**job.as_json(), "deduplicated": job.deduplicated, **await _hidden(request, here, job)} for job in jobs]
+
+
+async def _admit(
+    request: Request,
+    here: Server,
+    permit: Permit,
+    bodies: Sequence[req.EnqueueBody],
+    options: Sequence[Mapping[str, Any]],
+) -> None:
+    templates = {topic: await here.queue.template(topic) for topic in {body.topic for body in bodies}}
+    by = permit.caller.account_id
+
+    def admit(place: int) -> None:
+        body = bodies[place]
+        permit.admit(place, candidates.new(body, options[place], templates[body.topic], permit.asked_at, by))
+
+    if is_large(request):
+        await asyncio.to_thread(lambda: collections.deque(map(admit, range(len(bodies))), maxlen=0))
+    else:
+        async for place in in_slices(range(len(bodies))):
+            admit(place)
 
 
 def _made_by(caller: Caller) -> dict[str, Any]:
@@ -147,36 +166,6 @@ _OPTIONS = {
     "scope": "scope",
     "scopeId": "scope_id",
 }
-
-
-def _candidate(body: req.EnqueueBody, permit: Permit, options: Mapping[str, Any], template: Template) -> dict[str, Any]:
-    """The job as it would be stored, for the rule to check."""
-    made = permit.asked_at
-    now = rfc3339(made)
-    run_at, expires_at = options.get("run_at"), options.get("expires_at")
-    if options.get("delay") is not None:
-        run_at = made + timedelta(milliseconds=duration_ms(options["delay"], "delay"))
-    if expires_at is None and template.expires is not None:
-        expires_at = made + timedelta(milliseconds=duration_ms(template.expires))
-    priority = options.get("priority")
-    attempts = body.maxAttempts or body.maxRetries or template.retry.max_attempts
-    return {
-        **NEW_JOB,
-        "topic": body.topic,
-        "priority": priority_value(template.priority if priority is None else priority),
-        "payload": body.payload,
-        "runAt": rfc3339(run_at) or now,
-        "expiresAt": rfc3339(expires_at),
-        "createdAt": now,
-        "updatedAt": now,
-        "maxAttempts": attempts,
-        "maxRetries": attempts,
-        "scope": body.scope,
-        "scopeId": body.scopeId,
-        "createdBy": permit.caller.account_id,
-        "idempotencyKey": body.idempotencyKey,
-        "capability": body.capability or template.capability,
-    }
 
 
 _PRIVATE: dict[str, Any] = {
