@@ -12,11 +12,14 @@ T = TypeVar("T")
 SLICE_S = 0.010
 
 
-async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items one by one, with a pause for the loop whenever a slice is used up."""
+async def in_slices(items: Iterable[T], *, pauses: bool = True) -> AsyncIterator[T]:
+    """The items one by one, with a pause for the loop whenever a slice is used up.
+
+    `pauses=False` is for callers that may have no loop: blocking ones with a connection.
+    """
     until = time.perf_counter() + SLICE_S
     for item in items:
         yield item
-        if time.perf_counter() > until:
+        if pauses and time.perf_counter() > until:
             await asyncio.sleep(0)
             until = time.perf_counter() + SLICE_S

@@ -87,17 +87,20 @@ async def _enqueued(
     request: Request, here: Server, permit: Permit, bodies: Sequence[req.EnqueueBody]
 ) -> list[dict[str, Any]]:
     made_by = _made_by(permit.caller)
-    options = [_options(body) for body in bodies]
+    options = [_options(body) async for body in in_slices(bodies)]
     if permit.restricted:
         await _admit(request, here, permit, bodies, options)
     if len(bodies) == 1:
         jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, **made_by, **options[0])]
     else:
-        wanted = zip(bodies, options, strict=True)
+        wanted = in_slices(zip(bodies, options, strict=True))
         jobs = await here.queue.enqueue_many(
-            [JobRequest(body.topic, body.payload, {**chosen, **made_by}) for body, chosen in wanted]
+            [JobRequest(body.topic, body.payload, {**chosen, **made_by}) async for body, chosen in wanted]
         )
-    return [{**job.as_json(), "deduplicated": job.deduplicated, **await _hidden(request, here, job)} for job in jobs]
+    return [
+        {**job.as_json(), "deduplicated": job.deduplicated, **await _hidden(request, here, job)}
+        async for job in in_slices(jobs)
+    ]
 
 
 async def _admit(
