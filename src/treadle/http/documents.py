@@ -89,8 +89,16 @@ else:
     ClaimedDocument = create_model("ClaimedDocument", __base__=JobDocument, token=(str, ...))
 
 
+class ListedJob(JobDocument):
+    """A job of a list. Once the payloads and results of a page have 8 MiB, the others come without theirs."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+    payload: dict[str, Any] | None
+    truncated: bool = Field(False, description="there and true if payload and result were left out")
+
+
 class JobPage(Document):
-    items: list[JobDocument]
+    items: list[ListedJob]
     totalItems: int
     totalCapped: bool = Field(description="there are more matches than totalItems")
     searched: int | None = Field(
@@ -138,6 +146,9 @@ class EventDocument(Document):
 
 class EventList(Document):
     items: list[EventDocument]
+    totalItems: int
+    limit: int
+    offset: int
 
 
 class StreamEvent(Document):

@@ -276,10 +276,18 @@ async def get_job(request: Request, id: JobId) -> Response:
 
 
 @router.get("/api/jobs/{id}/events", **spec(doc.EventList, errors=(404,)))
-async def events(here: ServerDep, allowed: Managed, id: JobId) -> Response:
-    """The job's timeline, oldest first."""
+async def events(
+    here: ServerDep,
+    allowed: Managed,
+    id: JobId,
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> Response:
+    """The job's timeline, oldest first. A payload or result that a requeue replaced comes along up to 16 KiB."""
     await visible(here, allowed, id)
-    return answer({"items": [timeline.event_as_json(event) for event in await here.queue.events(id)]})
+    told = await here.queue.events(id)
+    items = [timeline.event_as_json(event) for event in told[offset : offset + limit]]
+    return answer({"items": items, "totalItems": len(told), "limit": limit, "offset": offset})
 
 
 @router.get("/api/jobs/{id}/steps/{step}", **spec(doc.StepPageDocument, errors=(404,)))
