@@ -218,6 +218,6 @@ def _unzipped(body: bytes, most: int) -> bytes:
 
 
 def too_large(most: int) -> ApiError:
-    # The rest of the body may be unread, so the connection can't be reused.
-    message = f"The body is larger than {most:,} bytes."
-    return ApiError(413, "body_too_large", message, headers={"Connection": "close"})
+    # The server reads the rest of the body and drops it. If it closed the connection instead, a client that is still
+    # sending would report a broken pipe and not this answer.
+    return ApiError(413, "body_too_large", f"The body is larger than {most:,} bytes.")
