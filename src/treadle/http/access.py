@@ -219,6 +219,13 @@ class Access:
             raise refusal(caller)
         return condition
 
+    async def manageable(self, request: Request) -> Condition:
+        """The condition for the jobs that the caller may see and change; never, instead of a refusal."""
+        try:
+            return await self._managed(request)
+        except ApiError:
+            return rules.never
+
     async def may_answer(self, request: Request, job: Job, rule_text: str) -> bool:
         """Whether the caller may answer a step of this job under the step's own rule."""
         caller = await self.caller(request)

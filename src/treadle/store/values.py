@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.model.errors import StoreBusy
 from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
+
+if TYPE_CHECKING:
+    from treadle.policy.rules import Condition
 
 HAS_STEPS = 32
 """In the flags of a claimed job: something is known of its steps, or was answered."""
@@ -54,6 +57,8 @@ class NewJob(NamedTuple):
     """Unique for a schedule and a time: any number of schedulers make one job."""
     steps: tuple[NewStep, ...] = ()
     """Its declared steps, in their order."""
+    may_replace: Condition = True
+    """Which live jobs it may cancel if its limit says that it replaces some."""
     trace: str | None = None
     """W3C traceparent of the enqueue, if tracing is on."""
 

@@ -21,7 +21,7 @@ from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
 from treadle.http.query_params import flag
-from treadle.http.routes.jobs import JobId, visible
+from treadle.http.routes.jobs import JobId, no_foreign_ids, replaceable, visible
 from treadle.http.server import Managed, Server, ServerDep, answer
 from treadle.insights.search import JobSearch
 from treadle.model.errors import TreadleError
@@ -31,6 +31,7 @@ from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.queue import bulk
 from treadle.queue.audit import Actor
+from treadle.queue.on_behalf import on_behalf_of
 from treadle.queue.operations import dry_run as dry_run_of
 from treadle.queue.signals import step_spec
 
@@ -74,7 +75,8 @@ async def change_many(
         return await _in_background(here, caller, change, body, as_of)
     async with here.searching(request, "bulk"):
         condition = rules.both(allowed, wanted)
-        done = await bulk.apply(here.queue, change, condition, as_of=as_of, dry_run=dry_run, may=may)
+        with on_behalf_of(allowed):
+            done = await bulk.apply(here.queue, change, condition, as_of=as_of, dry_run=dry_run, may=may)
     if not dry_run:
         await here.note(
             request,
@@ -150,9 +152,13 @@ async def requeue(
     how: dict[str, Any] = {"force": flag("force", force, body.force), "mode": body.mode, "step": body.step}
     how["payload"] = body.payload
     if flag("dryRun", dryRun, body.dryRun):
-        plan = await here.queue.requeue_plan(id, **how)
+        with on_behalf_of(await replaceable(request, here, [job.topic])):
+            async with no_foreign_ids(request, here):
+                plan = await here.queue.requeue_plan(id, **how)
         return answer({**plan.job.as_json(), "wouldRun": plan.steps})
-    done = await here.queue.requeue(id, **how)
+    with on_behalf_of(await replaceable(request, here, [job.topic])):
+        async with no_foreign_ids(request, here):
+            done = await here.queue.requeue(id, **how)
     await here.note(request, "requeue", id)
     return answer({**done.as_json(), "wouldRun": None})
 

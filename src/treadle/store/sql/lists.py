@@ -119,7 +119,7 @@ def too_slow(seconds: float) -> QueryTooSlow:
 
 
 def by_id(queries: dict[str, Query]) -> str:
-    return f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
+    return queries["jobs_by_id"].sql
 
 
 # -- what the condition says that a listing can say itself -----------------------------------------

@@ -205,4 +205,6 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 @cache
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
-    return _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)
+    queries = _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)
+    by_id = f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
+    return queries | {"jobs_by_id": Query("jobs_by_id", by_id)}

@@ -250,7 +250,9 @@ def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Scr
         for v in verdicts
         if v.ended
     ]
-    asked = yield from ask([_returning(move.facts) for move in moves], [move.facts.n for move in moves])
+    outcomes = {v.facts.n: v.outcome for v in verdicts}
+    requests = [_returning(move.facts, outcomes[move.facts.n]) for move in moves]
+    asked = yield from ask(requests, [move.facts.n for move in moves])
     moves = yield from _admitted(moves, asked, steering)
     if not moves:
         return
@@ -304,9 +306,12 @@ def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Sc
     return admitted
 
 
-def _returning(job: JobFacts) -> Request:
+def _returning(job: JobFacts, outcome: Outcome | None) -> Request:
     unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
-    return Request(job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True)
+    replaces = outcome.may_replace if isinstance(outcome, Requeued) else True
+    return Request(
+        job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True, may_replace=replaces
+    )
 
 
 def _reschedule(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
