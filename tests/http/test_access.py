@@ -344,7 +344,8 @@ async def test_a_rule_sees_one_body_whichever_way_it_comes(
 
 async def test_a_rule_sees_a_change_whichever_way_it_is_said(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
-    await sqlite_api.rules(manage_rule="@request.body.maxRetries:isset = false && @request.body.force:isset = false")
+    manage_rule = "@request.body.maxRetries:isset = false && @request.body.force:isset = false"
+    await sqlite_api.rules(enqueue_rule=SIGNED_IN, manage_rule=manage_rule)
     path = f"/api/jobs/{job['id']}"
     for name in ("maxRetries", "maxAttempts"):
         assert await status(sqlite_api, "PATCH", path, "ann", {name: 9}) == 403
@@ -357,7 +358,7 @@ async def test_a_rule_sees_a_change_whichever_way_it_is_said(sqlite_api: Api) ->
 
 async def test_a_null_does_not_hide_a_change_from_a_rule(sqlite_api: Api) -> None:
     path = f"/api/jobs/{(await sqlite_api.enqueue())['id']}"
-    await sqlite_api.rules(manage_rule=FEW_RETRIES)
+    await sqlite_api.rules(enqueue_rule=SIGNED_IN, manage_rule=FEW_RETRIES)
     hidden = {"maxRetries": None, "maxAttempts": 4}
     assert await status(sqlite_api, "PATCH", path, "ann", hidden) == 403
     bulk = {"action": "patch", "filter": "topic = 'mail'", **hidden}

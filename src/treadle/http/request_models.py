@@ -51,24 +51,11 @@ PriorityText = Annotated[
 Attempts = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-def _number(token: Any) -> Any:
-    return int(token) if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 20 else token
-
-
-# Strings in responses, because JavaScript numbers would lose digits.
 Token = Annotated[
-    int,
-    Field(ge=1, lt=2**63),
-    BeforeValidator(_number),
-    WithJsonSchema(
-        {
-            "description": "the job's token from the claim",
-            "anyOf": [
-                {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"},
-                {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
-            ],
-        }
-    ),
+    str,
+    Field(min_length=1, max_length=255),
+    BeforeValidator(lambda token: str(token) if type(token) is int else token),  # a wrong token, not a wrong type
+    WithJsonSchema({"description": "the job's token from the claim", "type": "string", "maxLength": 255}),
 ]
 Object = dict[str, JsonValue]
 

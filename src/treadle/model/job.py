@@ -151,6 +151,8 @@ class Job(Generic[ResultT]):
     """When a waiting job gives up; None: it waits as long as it takes. Not in JSON."""
     token: int | None = field(default=None, repr=False)
     """The token of its last claim; not in JSON."""
+    truncated: bool = False
+    """True in a list whose payloads and results were too large together: this job comes without its own."""
     deduplicated: bool = False
     """True if an enqueue returned this existing job instead of creating one."""
     queue: JobActions | None = field(default=None, repr=False, compare=False)
@@ -217,6 +219,8 @@ class Job(Generic[ResultT]):
         for name in _JSON_TIMES:
             if found[name] is not None:
                 found[name] = rfc3339(found[name])
+        if self.truncated:
+            found |= {"payload": None, "result": None, "truncated": True}
         return found
 
     @classmethod

@@ -111,7 +111,7 @@ def requeue_metadata(ended: EndedJob, old_payload: Any = None) -> dict[str, Any]
         "errorType": ended.error_type,
         "worker": ended.worker,
     }
-    return {"outcome": outcome} if old_payload is None else {"outcome": outcome, "payload": old_payload}
+    return {"outcome": outcome} if old_payload is None else {"outcome": outcome, events.OLD_PAYLOAD: old_payload}
 
 
 def step_metadata(

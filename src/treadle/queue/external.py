@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic_core import from_json
 
@@ -37,6 +37,10 @@ MAX_WAIT_S = 60.0
 MIN_LEASE_MS = 5_000
 MAX_LEASE_MS = 3_600_000
 MOST_LOST = 3
+
+
+Proof: TypeAlias = Callable[[int], bool]
+"""Whether what a worker sent proves the claim with this token. The number itself never leaves the server."""
 
 
 class ExternalError(Exception):
@@ -150,55 +154,55 @@ class ExternalWorkers:
 
     # -- while it runs -----------------------------------------------------------------------------
 
-    async def heartbeat(self, job_id: str, token: int, lease: Duration | None = None) -> tuple[Holding, int]:
+    async def heartbeat(self, job_id: str, proves: Proof, lease: Duration | None = None) -> tuple[Holding, int]:
         """Renew the job's lease, by default for as long as the last time; returns its state and its new end."""
         lease_ms = None if lease is None else _checked_lease(lease)
-        store, held = await self._held(job_id, token)
+        store, held = await self._held(job_id, proves)
         renewed = await store.renew(held.job.lease, lease_ms)
         if renewed is None:
             raise _lost(job_id)
         return held, renewed.until
 
-    async def progress(self, job_id: str, token: int, percent: float, message: str | None) -> tuple[Holding, int]:
+    async def progress(self, job_id: str, proves: Proof, percent: float, message: str | None) -> tuple[Holding, int]:
         """Report progress; also renews the lease."""
-        store, held = await self._held(job_id, token)
+        store, held = await self._held(job_id, proves)
         if message is not None:
             dumps(message, "message")
-        touch = Touch(held.job.n, token, held.ran_ms, int(percent), message)
+        touch = Touch(held.job.n, held.job.token, held.ran_ms, int(percent), message)
         if await store.touch(held.job.lease, [touch]):
             raise _lost(job_id)
-        return await self.heartbeat(job_id, token)
+        return await self.heartbeat(job_id, proves)
 
     # -- its end -----------------------------------------------------------------------------------
 
-    async def complete(self, job_id: str, token: int, result: Any) -> Job:
+    async def complete(self, job_id: str, proves: Proof, result: Any) -> Job:
         """Complete the job. A repeated call, after a lost answer, succeeds as well."""
         text = None if result is None else dumps(result, "result")
         try:
-            return await self._settle(job_id, token, Completed(text))
+            return await self._settle(job_id, proves, Completed(text))
         except LeaseLost:
             job = await self._queue.get(job_id)
-            if job.status is Status.COMPLETED and job.token == token:
+            if job.status is Status.COMPLETED and job.token is not None and proves(job.token):
                 return job
             raise
 
-    async def fail(self, job_id: str, token: int, error: str, fatal: bool = False) -> Job:
+    async def fail(self, job_id: str, proves: Proof, error: str, fatal: bool = False) -> Job:
         """Report a failure. The job is retried if its template allows it, unless the error is fatal."""
         dumps(error, "error")
-        _, held = await self._held(job_id, token)
+        _, held = await self._held(job_id, proves)
         retry = (await self._queue.template(held.job.topic)).retry
         wait = None if fatal else retry.decide(families_of(ExternalError(error)), failures=held.job.attempt)
-        return await self._settle(job_id, token, Failed(error, "ExternalError", wait))
+        return await self._settle(job_id, proves, Failed(error, "ExternalError", wait))
 
-    async def release(self, job_id: str, token: int, reason: str = "") -> Job:
+    async def release(self, job_id: str, proves: Proof, reason: str = "") -> Job:
         dumps(reason, "reason")
-        return await self._settle(job_id, token, Released(reason or "released by its worker"))
+        return await self._settle(job_id, proves, Released(reason or "released by its worker"))
 
-    async def acknowledge_cancel(self, job_id: str, token: int) -> Job:
-        return await self._settle(job_id, token, CancelAcknowledged())
+    async def acknowledge_cancel(self, job_id: str, proves: Proof) -> Job:
+        return await self._settle(job_id, proves, CancelAcknowledged())
 
-    async def _settle(self, job_id: str, token: int, outcome: Outcome) -> Job:
-        store, held = await self._held(job_id, token)
+    async def _settle(self, job_id: str, proves: Proof, outcome: Outcome) -> Job:
+        store, held = await self._held(job_id, proves)
         status = Status.CANCELLING if held.cancel_requested else Status.PROCESSING
         transition = decide(RowState(status, held.job.attempt, held.job.max_attempts), outcome)
         if await store.settle([Settlement(held.job, transition, held.ran_ms)]):
@@ -209,12 +213,12 @@ class ExternalWorkers:
             self._on_ended(job.topic, job.status.value)
         return job
 
-    async def _held(self, job_id: str, token: int) -> tuple[Store, Holding]:
+    async def _held(self, job_id: str, proves: Proof) -> tuple[Store, Holding]:
         store = (await self._queue.open()).store
         held = (await store.held_by([job_id]))[0]
         if held is None and (await store.get([job_id]))[0] is None:
             raise JobNotFound(f"no job has the id {job_id[:60]!r}", id=job_id[:60])
-        if held is None or held.job.token != token:
+        if held is None or not proves(held.job.token):
             raise _lost(job_id)
         return store, held
 

@@ -40,6 +40,7 @@ from treadle.queue.handlers.tasks import (
 from treadle.queue.schedules.api import Schedules
 from treadle.queue.schedules.from_code import checked_code, code_schedules
 from treadle.queue.session import Session
+from treadle.queue.slices import in_slices
 from treadle.queue.templates import Templates
 from treadle.store.values import Graces, Inserted, NewJob
 from treadle.store.views import StepPage, Topic
@@ -244,7 +245,7 @@ class Queue(JobControl):
             makers = [maker] * len(jobs)
         else:
             jobs, makers = [], []
-            for index, one in enumerate(_checked_requests(topic)):
+            async for index, one in in_slices(enumerate(_checked_requests(topic)), pauses=connection is None):
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
@@ -257,7 +258,8 @@ class Queue(JobControl):
         with tracing.sending(topic_of(topic) if isinstance(topic, str | TopicOwner) else None, len(jobs)) as sending:
             jobs = _traced(jobs, sending.traceparent)
             answers = cast(Answers, await session.store.insert(jobs, connection=connection))
-            fresh = [maker.made(job, answer.at, self) for maker, job, answer in zip(makers, jobs, answers, strict=True)]
+            made = in_slices(zip(makers, jobs, answers, strict=True), pauses=connection is None)
+            fresh = [maker.made(job, answer.at, self) async for maker, job, answer in made]
             ids = [answer.existing_id for answer in answers if answer.existing_id is not None]
             if not ids:
                 return fresh

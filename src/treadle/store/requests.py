@@ -16,7 +16,7 @@ LONGEST_KEY = 2_600
 
 def request_of(job: NewJob) -> Request:
     hashed = None if job.given.idempotency_key is None else _payload_hash(job)
-    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit)
+    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit, may_replace=job.may_replace)
 
 
 def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:

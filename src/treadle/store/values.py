@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.model.errors import StoreBusy
 from treadle.model.fields import NOTHING_GIVEN, PLAIN, Given
@@ -13,6 +13,9 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
+
+if TYPE_CHECKING:
+    from treadle.policy.rules import Condition
 
 HAS_STEPS = 32
 """In the flags of a claimed job: something is known of its steps, or was answered."""
@@ -52,6 +55,8 @@ class NewJob(NamedTuple):
     steps: tuple[NewStep, ...] = ()
     """Its declared steps, in their order."""
     given: Given = NOTHING_GIVEN
+    may_replace: Condition = True
+    """Which live jobs it may cancel if its limit says that it replaces some."""
     trace: str | None = None
     """W3C traceparent of the enqueue, if tracing is on."""
 

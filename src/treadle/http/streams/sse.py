@@ -177,7 +177,8 @@ class Stream:
         async with self._here.searching(self._request, "snapshot"):
             last, found = await self._listener.snapshot(wanted)
         self._over = self._job_id is not None and _have_ended(found)
-        jobs = (document for document in (job.as_json() for job in found) if self._sees(document))
+        # A truncated job is one that the listing's condition let through.
+        jobs = (document for job in found if self._sees(document := job.as_json()) or job.truncated)
         return frame(SNAPSHOT, to_json(snapshot_of(jobs)), last)
 
     async def _may_go_on(self) -> bool:

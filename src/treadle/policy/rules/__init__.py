@@ -28,6 +28,7 @@ from treadle.policy.rules.conditions import (
     never,
 )
 from treadle.policy.rules.errors import InvalidRule
+from treadle.policy.rules.prepared import PreparedRule
 from treadle.policy.rules.rule import Rule, parse_filter, parse_rule
 from treadle.policy.rules.search_text import SortKey, parse_search, parse_sort, search_terms
 from treadle.policy.rules.words import status_is
@@ -45,6 +46,7 @@ __all__ = [
     "InvalidRule",
     "JobField",
     "JobPath",
+    "PreparedRule",
     "RequestFacts",
     "Rule",
     "SortKey",

@@ -30,6 +30,7 @@ from treadle.model.status import Status
 from treadle.model.steps import pending_step
 from treadle.model.template import Template, checked_capability
 from treadle.policy.admission import Limit
+from treadle.queue.on_behalf import may_replace
 from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
@@ -341,6 +342,7 @@ def _with_keys(job: NewJob, template: Template) -> NewJob:
         repeatable=template.repeatable,
         limit=limit,
         cancelable=template.cancel.supported,
+        may_replace=may_replace() if limit else True,
     )
 
 

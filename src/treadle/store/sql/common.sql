@@ -322,8 +322,10 @@ WHERE true
 DELETE FROM {events} WHERE n {among: n bigint}
 
 -- name: job_events
--- The history of one job.
-SELECT e.id, e.type, e.from_status, e.to_status, e.message, {json_text: e.metadata}, e.created_at
+-- The history of one job. What a requeue replaced comes along up to 16 KiB.
+SELECT e.id, e.type, e.from_status, e.to_status, e.message,
+    CASE WHEN e.type = 'job:requeued' AND {size: e.metadata} > 16384 THEN {without_replaced: e.metadata}
+        ELSE {json_text: e.metadata} END, e.created_at
 FROM {events} e JOIN {jobs} j ON j.n = e.n WHERE j.id = (SELECT t.id FROM {rows: id uuid}) ORDER BY e.id
 
 -- name: add_tally
@@ -602,8 +604,10 @@ FROM {jobs} j WHERE
     + (SELECT count(*) FROM {outcomes} p WHERE p.n = j.n) <> 1 LIMIT 100
 
 -- name: view
--- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins.
-SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_text: j.payload}, j.run_at, j.created_at,
+-- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins. Where the jobs before it
+-- on the page have 8 MiB of payloads and results, it comes without its own.
+SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability,
+    CASE WHEN coalesce(page.before, 0) < 8388608 THEN {json_text: j.payload} END, j.run_at, j.created_at,
     j.expires_at, j.max_attempts, j.flags,
     CASE WHEN o.n IS NOT NULL THEN 'ended' WHEN r.n IS NOT NULL THEN 'running' WHEN q.n IS NOT NULL THEN 'ready'
         WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' WHEN k.n IS NOT NULL THEN 'parked' ELSE 'lost' END,
@@ -612,7 +616,7 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
     coalesce(o.progress, r.progress, CASE WHEN (j.flags & 32) <> 0 THEN coalesce({step_progress}, x.progress) END),
     coalesce(o.message, r.message, x.message),
-    {json_text: o.result},
+    CASE WHEN coalesce(page.before, 0) < 8388608 THEN {json_text: o.result} END,
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
     ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
@@ -650,9 +654,15 @@ SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'n
             'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
     FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
 
+-- name: sized_page
+-- The `chosen` jobs of a page, each with the bytes of the payloads and results before it.
+SELECT c.n, c.place, sum({size: j.payload} + coalesce({size: o.result}, 0))
+    OVER (ORDER BY c.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+FROM chosen c {seek: jobs j ON j.n = c.n} {seek_any: outcomes o ON o.n = j.n}
+
 -- name: page_by_id
 -- The jobs with these ids.
-SELECT k.n FROM {rows: id uuid} {seek: jobs k ON k.id = t.id}
+SELECT k.n, 0 AS before FROM {rows: id uuid} {seek: jobs k ON k.id = t.id}
 
 -- name: held_by
 -- The running jobs with these ids, as their owner claimed them.
@@ -904,7 +914,7 @@ SELECT r.n FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.started_at IS NU
 
 -- name: page_by_number
 -- The jobs with these numbers.
-SELECT t.n FROM {rows: n bigint}
+SELECT t.n, 0 AS before FROM {rows: n bigint}
 
 -- name: departing
 -- The fields of a deleted job that its last event reports.

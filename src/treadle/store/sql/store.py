@@ -317,13 +317,14 @@ class SqlStore(SqlRunner):
         return await self.search(counted)
 
     async def events(self, id: str) -> Sequence[Event] | None:
-        if not is_job_id(id) or (await self.get([id]))[0] is None:
+        if not is_job_id(id) or (job := (await self.get([id]))[0]) is None:
             return None
         rows = await self._ask("job_events", [{"id": id}])
-        return [
+        events = [
             Event(number, id, type_, source, to, message, from_json(metadata), at)
             for number, type_, source, to, message, metadata, at in rows
         ]
+        return await self._secrets.hide_in_events(events, job, lambda names: self._records_by(None, names))
 
     async def steps(
         self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE

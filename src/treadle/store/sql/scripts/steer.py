@@ -232,7 +232,8 @@ def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> 
 
 def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     payloads = yield from _old_payloads(verdicts)
-    asked = yield from ask([_returning(v.facts) for v in verdicts], [v.facts.n for v in verdicts])
+    requests = [_returning(v.facts, v.outcome) for v in verdicts]
+    asked = yield from ask(requests, [v.facts.n for v in verdicts])
     admitted = yield from _admitted(verdicts, asked, steering)
     if not admitted:
         return
@@ -280,9 +281,12 @@ def _admitted(verdicts: Sequence[JudgedJob], asked: Admission, steering: Steerin
     return admitted
 
 
-def _returning(job: JobFacts) -> Request:
+def _returning(job: JobFacts, outcome: Outcome | None) -> Request:
     unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
-    return Request(job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True)
+    replaces = outcome.may_replace if isinstance(outcome, Requeued) else True
+    return Request(
+        job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True, may_replace=replaces
+    )
 
 
 def _reschedule(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
