@@ -123,10 +123,10 @@ class JobsOfWire implements Jobs {
   }
 
   async enqueue<T extends Topic>(topic: T, payload: PayloadOf<T>, options?: EnqueueOptions): Promise<Job<T>> {
-    return toJob<T>(await this.#enqueue(topic, payload as object, options));
+    return toJob<T>(await this.#enqueue(topic, payload, options));
   }
 
-  #enqueue(topic: Topic, payload: object, options: EnqueueOptions = {}): Promise<Document> {
+  #enqueue(topic: Topic, payload: unknown, options: EnqueueOptions = {}): Promise<Document> {
     const [how, rest] = apart(options);
     const body = { topic, payload: payload ?? {}, ...named(rest) };
     return call<Document>(this.wire, "/api/jobs/enqueue", { method: POST, body, repeatable: true }, how);

@@ -33,7 +33,7 @@ export interface Tracking {
   shared: SharedStream;
   /** A job as the server sent it. */
   document(id: string): Promise<Document>;
-  enqueue(topic: Topic, payload: object, options?: EnqueueOptions): Promise<Document>;
+  enqueue(topic: Topic, payload: unknown, options?: EnqueueOptions): Promise<Document>;
 }
 
 type Listener = () => void;
@@ -293,7 +293,7 @@ export function trackerOf<T extends Topic>(follow: Follow<T>, jobs: () => Jobs):
       }
       const job = follow.current;
       if (follow.state !== "ended" || !job) throw ended();
-      if (job.status !== "completed") throw new JobEndedError(job);
+      if (job.status !== "completed") throw new JobEndedError(job as Job);
       return job.result as ResultOf<T>;
     },
     async cancel(reason) {

@@ -4,7 +4,7 @@ export interface Topics {}
 
 export type Topic = keyof Topics | (string & {});
 
-type Known<T, Name extends string, Else> = T extends keyof Topics
+type Known<T, Name extends string, Else> = [T] extends [keyof Topics]
   ? Topics[T] extends { [name in Name]: infer Found }
     ? Found
     : Else

@@ -1,5 +1,5 @@
 import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
-import { Treadle, type TreadleOptions } from "treadle";
+import { type AuthResult, type Collection, Treadle, type TreadleOptions } from "treadle";
 
 /** Of the server that the tests run against. */
 export const URL_OF_SERVER = needed("TREADLE_TEST_URL");
@@ -13,23 +13,29 @@ function needed(name: string): string {
   return found;
 }
 
-export async function signedIn(options: TreadleOptions = {}, url = URL_OF_SERVER): Promise<Treadle> {
-  const client = new Treadle(url, options);
-  await client.authWithPassword(USER, PASSWORD);
+const sessions = new Map<string, Promise<AuthResult>>();
+
+/** Signing in is slow on purpose, so each account does it once. */
+async function session(client: Treadle, identity: string, collection: Collection): Promise<Treadle> {
+  const found =
+    sessions.get(identity) ?? new Treadle(URL_OF_SERVER).authWithPassword(identity, PASSWORD, { collection });
+  sessions.set(identity, found);
+  const { token, record } = await found;
+  client.auth.save(token, record);
   return client;
 }
 
-export async function asSuperuser(options: TreadleOptions = {}, url = URL_OF_SERVER): Promise<Treadle> {
-  const client = new Treadle(url, options);
-  await client.authWithPassword(SUPERUSER, PASSWORD, { collection: "_superusers" });
-  return client;
-}
+export const signedIn = (options: TreadleOptions = {}, url = URL_OF_SERVER): Promise<Treadle> =>
+  session(new Treadle(url, options), USER, "users");
+
+export const asSuperuser = (options: TreadleOptions = {}, url = URL_OF_SERVER): Promise<Treadle> =>
+  session(new Treadle(url, options), SUPERUSER, "_superusers");
 
 /** Waits until it is so; the test runner's timeout is the limit. */
-export async function until<R>(look: () => R | Promise<R>): Promise<R> {
+export async function until<R>(look: () => R | Promise<R>): Promise<Exclude<NonNullable<R>, false>> {
   for (;;) {
     const found = await look();
-    if (found) return found;
+    if (found) return found as Exclude<NonNullable<R>, false>;
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
 }
