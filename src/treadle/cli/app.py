@@ -12,6 +12,7 @@ import typer
 from treadle.cli import (
     api_key,
     bench,
+    codegen,
     completion,
     demo,
     doctor,
@@ -64,6 +65,7 @@ app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")
 app.add_typer(user.app, name="user")
 app.add_typer(api_key.app, name="api-key")
+app.add_typer(codegen.app, name="codegen")
 app.command("doctor")(doctor.doctor)
 app.command("migrate")(migrate.migrate)
 app.command("bench")(bench.bench)

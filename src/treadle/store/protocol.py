@@ -210,11 +210,13 @@ class Store(Protocol):
         out.
         """
 
-    async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
+    async def changes(
+        self, cursor: Any = None, limit: int = 1000, wanted: Listing | Sequence[str] | None = None
+    ) -> Changes:
         """The changes since `cursor` (None: no changes, only a cursor to start with), about `limit` at a time: by any
         process, each change once, in order for each job. Progress is only sampled.
 
-        `wanted`: a listing or a job's id; returns those jobs as they are between this look and the next.
+        `wanted`: a listing or ids of jobs; returns those jobs as they are between this look and the next.
         """
 
     async def stats(

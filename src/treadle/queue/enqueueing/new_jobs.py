@@ -319,6 +319,9 @@ def checked_attempts(given: int, field: str = "max_attempts") -> int:
 
 # -- keys ----------------------------------------------------------------------------------------
 
+# Clients make keys like this only to repeat a request safely; the template's own key says more about the job.
+ONCE = "once:"
+
 
 def _with_keys(job: NewJob, template: Template) -> NewJob:
     """Evaluate the template's key expressions on the payload."""
@@ -330,7 +333,7 @@ def _with_keys(job: NewJob, template: Template) -> NewJob:
         return to_json([job.topic, *found]).decode()
 
     key = given.idempotency_key
-    if key is None and template.idempotency_key:
+    if template.idempotency_key and (key is None or key.startswith(ONCE)):
         key = _idempotency_key(template.idempotency_key, payload, job)
     limit = None
     if template.concurrency and template.concurrency.policy != "allow":

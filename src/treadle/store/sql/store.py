@@ -347,14 +347,15 @@ class SqlStore(SqlRunner):
         return await overview.obstacles(self._ask, id) if is_job_id(id) else []
 
     async def changes(
-        self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
+        self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | Sequence[str] | None = None
     ) -> Changes:
         reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
         if isinstance(wanted, Listing):
             await self._check_secrets(wanted)
             found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
         else:
-            found = await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+            ids = None if wanted is None else [id for id in wanted if is_job_id(id)]
+            found = await self.read_snapshot(lambda: reader.read(cursor, limit, ids))
         told = {id(job): job for job in (*(change.job for change in found.events if change.job), *(found.jobs or ()))}
         await self._shown([*told.values()])
         return found
