@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from treadle.dashboard import words
 from treadle.dashboard.columns import Column
+from treadle.insights.delays import why_late
 from treadle.insights.error_text import read_error
 from treadle.insights.overview import Now
 from treadle.model.job import Job
@@ -128,4 +129,4 @@ def _late(job: Job, queue: Now, now: datetime, error: str) -> SecondLine | None:
     if late < LATE:
         return None
     waits = f"Due for {words.duration(late / timedelta(milliseconds=1))}. "
-    return SecondLine(waits + (queue.why_waiting(job) or "Others are ahead of it, or its key is busy."))
+    return SecondLine(waits + why_late(queue, job))
