@@ -12,7 +12,6 @@ from treadle.dashboard import words
 from treadle.dashboard.charts import Spark, spark
 from treadle.dashboard.ranges import Range
 from treadle.dashboard.state import State
-from treadle.insights import overview
 from treadle.insights.delays import Cause, Delay, delay
 from treadle.insights.failing import FailingTopic
 from treadle.insights.overview import HOUR_MS, Now
@@ -60,7 +59,7 @@ async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
         state.now.get(),
         state.day.get(),
         state.failing_topics(),
-        overview.history(state.queue.store, at - range_.length, range_.step_minutes),
+        state.insights.history(at - range_.length, range_.step_minutes),
     )
     minutes = _covered(ended, now, range_)
     rows = [

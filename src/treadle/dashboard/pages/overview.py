@@ -18,7 +18,6 @@ from treadle.dashboard.problems import Problem, Trouble, problems
 from treadle.dashboard.ranges import RANGES, Range, range_of, segments
 from treadle.dashboard.state import HOUR, first_span
 from treadle.dashboard.topic_rows import TopicRow, topic_rows
-from treadle.insights import overview as insight
 from treadle.insights.failures import FailureGroup
 from treadle.insights.overview import Now
 from treadle.insights.stats import QueueStats
@@ -101,13 +100,12 @@ async def overview_regions(page: Page) -> dict[str, str]:
 
 async def _view(page: Page, range_: Range) -> OverviewView:
     state, at = page.state, page.now
-    store = state.queue.store
     start = first_span(at, range_.length, range_.step_minutes)
     now, groups, rows = await asyncio.gather(state.now.get(), state.failures.get(), topic_rows(state, RANGES["24h"]))
     (ended, spans), stats, before, asked = await asyncio.gather(
-        state.hour.get() if range_.length == HOUR else insight.history(store, start, range_.step_minutes),
-        insight.ended(store, at - range_.length),
-        insight.ended(store, at - range_.length * 2),
+        state.hour.get() if range_.length == HOUR else state.insights.history(start, range_.step_minutes),
+        state.insights.ended(at - range_.length),
+        state.insights.ended(at - range_.length * 2),
         state.waits.get(),
     )
     runs, waits = distribution(spans, "run"), distribution(spans, "wait")
