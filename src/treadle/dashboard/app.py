@@ -28,6 +28,7 @@ from treadle.dashboard.pages import (
     live,
     overview,
     run_again,
+    scan,
     schedule_edit,
     schedules,
     sign_in,
@@ -100,6 +101,9 @@ class Dashboard:
             Route("/shortcuts", self._shown(find.shortcuts)),
             Route("/live", self._shown(live.live)),
             Route("/jobs", self._shown(jobs.jobs)),
+            Route("/scan", self._shown(scan.scan)),
+            Route("/scan", self._shown(scan.start), methods=["POST"]),
+            Route("/scan/stop", self._shown(scan.stop), methods=["POST"]),
             Route("/jobs/new", self._shown(enqueue.form)),
             Route("/jobs/new", self._changing(enqueue.enqueue), methods=["POST"]),
             Route("/jobs/{id}", self._shown(job.job)),
@@ -168,7 +172,7 @@ class Dashboard:
     def begin(self, server: Server) -> None:
         """Called when the server is created: set up what its pages share."""
         state = self._states[server] = State(server)
-        server.on_close.append(state.checkup.close)
+        server.on_close += [state.checkup.close, state.scans.close]
 
     # -- around every page -------------------------------------------------------------------------
 

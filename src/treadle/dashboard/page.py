@@ -123,6 +123,12 @@ class Page:
         assert self.caller.account is not None
         return Actor(self.caller.account.email, self.caller.kind)
 
+    @property
+    def who(self) -> str:
+        """The person's id."""
+        assert self.caller is not None
+        return self.caller.account_id or ""
+
     async def note(self, action: str, target: str = "", *, filter: str = "", reason: str = "") -> None:
         """A change was made: keep it in the audit log, and show it."""
         await self.state.audit.add(self.actor, action, target, filter=filter, reason=reason)

@@ -16,6 +16,7 @@ from treadle.insights.failing import FailingTopic
 from treadle.insights.failures import FailureGroup
 from treadle.insights.insights import Insights
 from treadle.insights.overview import CachedAnswer, Now, OneAnswer
+from treadle.insights.scan import Scans
 from treadle.insights.search import JobSearch
 from treadle.insights.stats import QueueStats
 from treadle.model.job import to_ms
@@ -51,6 +52,7 @@ class State:
             5.0, lambda: failing_schedules(queue)
         )
         self.schedule_count: CachedAnswer[str] | OneAnswer[str] = CachedAnswer(5.0, self._count_schedules)
+        self.scans = Scans(queue.store)
         self.checkup = Checkup(lambda: examine(queue.store, queue.settings))
         self.database = _database_words(queue.url)
 

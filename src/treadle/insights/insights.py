@@ -52,11 +52,15 @@ class Insights:
 
     async def find_ids(self, wanted: JobSearch, limit: int) -> Sequence[str]:
         """The first ids only; a list of jobs costs more."""
-        return [id_ for _, id_ in await self._store.select(wanted.narrowed.listing(limit, 0))]
+        return await search.find_ids(self._store, wanted, limit)
 
     async def count(self, wanted: JobSearch) -> dict[str, int | None]:
         """Matches by status, and all of them under ""; None if counting took too long."""
         return await search.count_jobs(self._store, wanted)
+
+    async def total(self, topic: str | None = None) -> int:
+        """How many jobs there are, from the roll-ups."""
+        return sum((await self._store.stats(topic)).counts.values())
 
     async def step(self, job_id: str, name: str, offset: int, limit: int, most_bytes: int) -> StepPage | None:
         """Runs of a step, with results up to this size."""
