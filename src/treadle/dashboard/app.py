@@ -37,6 +37,7 @@ from treadle.dashboard.pages import (
     template,
     templates,
     topics,
+    whole,
     workers,
 )
 from treadle.dashboard.state import State
@@ -111,6 +112,11 @@ class Dashboard:
             Route("/jobs/{id}/run-again", self._shown(run_again.form)),
             Route("/jobs/{id}/run-again", self._changing(run_again.run), methods=["POST"]),
             Route("/jobs/{id}/answer", self._changing(steps.answer), methods=["POST"]),
+            Route("/jobs/{id}/payload", self._shown(whole.payload)),
+            Route("/jobs/{id}/payload.json", self._shown(whole.payload_file)),
+            Route("/jobs/{id}/result", self._shown(whole.result)),
+            Route("/jobs/{id}/result.json", self._shown(whole.result_file)),
+            Route("/jobs/{id}/code", self._shown(whole.code)),
             Route("/jobs/{id}/{action}", self._shown(job_actions.ask)),
             Route("/jobs/{id}/{action}", self._changing(job_actions.act), methods=["POST"]),
             Route("/bulk", self._shown(bulk.ask)),

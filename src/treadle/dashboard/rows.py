@@ -22,6 +22,8 @@ LATE = timedelta(seconds=30)
 @dataclass(frozen=True, slots=True)
 class SecondLine:
     text: str
+    since: datetime | None = None
+    """From when on it has been due; the text goes on after that."""
     bad: bool = False
     progress: int | None = None
     step: str = ""
@@ -128,5 +130,4 @@ def _late(job: Job, queue: Now, now: datetime, error: str) -> SecondLine | None:
     late = now - max(job.run_at, job.created_at)
     if late < LATE:
         return None
-    waits = f"Due for {words.duration(late / timedelta(milliseconds=1))}. "
-    return SecondLine(waits + why_late(queue, job))
+    return SecondLine(why_late(queue, job), since=max(job.run_at, job.created_at))

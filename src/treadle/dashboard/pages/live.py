@@ -57,7 +57,7 @@ async def job_regions(page: Page) -> dict[str, str]:
         "progress": str(part.progress(view)),
         "error": str(part.error(view, page.base)),
         "attempts": str(part.attempts(view)),
-        "result": str(part.result(view)),
+        "result": str(part.result(view, page.base)),
         "timeline": str(part.timeline(view)),
         "facts": str(part.facts(view, page.base)),
     }
