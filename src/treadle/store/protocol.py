@@ -57,6 +57,7 @@ from treadle.store.views import (
     Stats,
     StepPage,
     Topic,
+    Wait,
 )
 from treadle.telemetry.outages import OutageLog
 
@@ -239,6 +240,10 @@ class Store(Protocol):
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         """The newest failed jobs, by error group."""
 
+    async def waits(self, most: int) -> Sequence[Wait]:
+        """Steps that wait for an answer, by topic and step, the longest wait first; of `most` waiting jobs, the oldest.
+        Sleeping jobs wait for nobody."""
+
     async def obstacles(self, id: str) -> Sequence[Obstacle]:
         """The limits that keep this pending job from starting."""
 
@@ -254,7 +259,7 @@ class Store(Protocol):
         """Start no jobs of this topic until then; 0 resumes it."""
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
-        """All topics with their live jobs; with `backlog`, pending jobs by capability too."""
+        """All topics with their live jobs; with `backlog`, pending jobs by capability too, and what they wait for."""
 
     async def elect(self, name: str, holder: str, ttl_ms: int, duties: Sequence[DutyReport] = ()) -> bool:
         """Become or stay the leader for `ttl_ms`; 0 resigns. False: `holder` does not lead. `duties`: a report on what

@@ -81,6 +81,10 @@ class Topic:
     processing: int = 0
     backlog: Sequence[Backlog] = ()
     """Its pending jobs by capability, if that was asked for."""
+    busy_keys: Sequence[BusyKey] = ()
+    """Concurrency keys under which its jobs wait, some of them if there are many; if that was asked for."""
+    rate: RateUsed | None = None
+    """Its rate limit; if that was asked for."""
 
 
 FOREVER = 2**62
@@ -120,6 +124,14 @@ class RateReached(NamedTuple):
 
     most: int
     window_ms: int
+
+
+class RateUsed(NamedTuple):
+    """A topic's rate limit, and how many jobs it has started within the window."""
+
+    most: int
+    window_ms: int
+    used: int
 
 
 Obstacle = LimitReached | RateReached
@@ -206,6 +218,30 @@ class Backlog(NamedTuple):
     jobs: int
     first: int
     """The earliest `run_at` among them."""
+    held: int = 0
+    """How many of them wait for their concurrency key."""
+
+
+class BusyKey(NamedTuple):
+    """A concurrency key under which jobs wait."""
+
+    key: str
+    """JSON: the topic and the values of the key; or a hash, if they are long."""
+    running: int
+    most: int
+
+
+class Wait(NamedTuple):
+    """Jobs of one topic that wait for an answer to one step."""
+
+    topic: str
+    step: str
+    jobs: int
+    since: int
+    """When the first of them began to wait."""
+    until: int | None
+    """When the first of them gives up; None: never."""
+    oldest_id: str
 
 
 class Leadership(NamedTuple):

@@ -538,12 +538,46 @@ SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.to
 FROM {tally} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3 ORDER BY 1
 
 -- name: backlog
--- Pending jobs by topic and capability, due or not, with their number and earliest time.
-SELECT l.topic, l.capability, x.due, sum(x.count), min(x.first) FROM (
-    SELECT lane, 1 AS due, count(*) AS count, min(run_at) AS first FROM {ready} GROUP BY lane
-    UNION ALL SELECT h.lane, 1, count(*), min(j.run_at) FROM {held} h JOIN {jobs} j ON j.n = h.n GROUP BY h.lane
-    UNION ALL SELECT lane, 0, count(*), min(run_at) FROM {later} GROUP BY lane) x
+-- Pending jobs by topic and capability, due or not, with their number and earliest time, and how many of them are held.
+SELECT l.topic, l.capability, x.due, sum(x.count), min(x.first), sum(x.held) FROM (
+    SELECT lane, 1 AS due, count(*) AS count, min(run_at) AS first, 0 AS held FROM {ready} GROUP BY lane
+    UNION ALL SELECT lane, 1, count(*), min(run_at), count(*) FROM {held} GROUP BY lane
+    UNION ALL SELECT lane, 0, count(*), min(run_at), 0 FROM {later} GROUP BY lane) x
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
+
+-- name: busy_keys
+-- Keys under which jobs are held, with how many run and may run, and the topic of the first job held; from key to key
+-- by the index.
+WITH RECURSIVE held_key (key) AS (
+    SELECT min(h.key) FROM {held} h
+    UNION ALL SELECT (SELECT min(h.key) FROM {held} h WHERE h.key > k.key) FROM held_key k WHERE k.key IS NOT NULL),
+first (key) AS (
+    SELECT k.key FROM held_key k WHERE k.key IS NOT NULL LIMIT (SELECT t.top FROM {rows: top bigint}))
+SELECT (SELECT l.topic FROM {lanes} l WHERE l.lane = (SELECT min(x.lane) FROM {held} x WHERE x.key = f.key)), f.key,
+    coalesce((SELECT c.running FROM {limits} c WHERE c.key = f.key), 0),
+    (SELECT x.most FROM {held} x WHERE x.key = f.key ORDER BY x.lane, x.rank, x.run_at, x.n LIMIT 1)
+FROM first f ORDER BY 2
+
+-- name: rates_used
+-- Topics with a rate limit, and the starts within its window.
+SELECT p.topic, p.rate_limit, p.rate_ms, (SELECT coalesce(sum(s.count), 0) FROM {starts} s
+    WHERE s.topic = p.topic AND s.at > {now} - p.rate_ms - 200)
+FROM {topics} p WHERE p.rate_limit IS NOT NULL
+
+-- name: waits
+-- Steps that wait for an answer by topic and step, of the first of the jobs that wait: how many jobs, since when the
+-- first, when the next one gives up, and the job that waits longest. A step that `ctx.sleep` made waits for nobody.
+SELECT x.topic, x.name, x.jobs, x.since, x.until, CAST(x.id AS text) FROM (
+    SELECT j.topic, s.name, j.id, s.started_at AS since,
+        row_number() OVER (PARTITION BY j.topic, s.name ORDER BY s.started_at, s.n, s.key) AS place,
+        min(s.until) OVER (PARTITION BY j.topic, s.name) AS until,
+        count(CASE WHEN s.first = 1 THEN 1 END) OVER (PARTITION BY j.topic, s.name) AS jobs
+    FROM (SELECT w.n, w.name, w.key, w.started_at, w.until,
+            row_number() OVER (PARTITION BY w.n, w.name ORDER BY w.started_at, w.key) AS first
+        FROM (SELECT k.n FROM {parked} k ORDER BY k.n LIMIT (SELECT t.top FROM {rows: top bigint})) p
+        {seek: steps w ON w.n = p.n AND w.state = 'waiting' AND w.name <> 'sleep' AND w.name NOT LIKE '%/sleep'}) s
+    {seek: jobs j ON j.n = s.n}) x
+WHERE x.place = 1 ORDER BY x.since
 
 -- name: leaders
 -- The current leaders.

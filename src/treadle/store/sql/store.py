@@ -57,6 +57,7 @@ from treadle.store.views import (
     Stats,
     StepPage,
     Topic,
+    Wait,
 )
 from treadle.telemetry.outages import OutageLog
 
@@ -392,6 +393,9 @@ class SqlStore(SqlRunner):
     async def failed_groups(self, newest: int) -> Sequence[FailedGroup]:
         rows = await self._ask("failed_groups", [{"top": newest}])
         return [FailedGroup(group, id, from_json(ended)) for group, id, ended in rows]
+
+    async def waits(self, most: int) -> Sequence[Wait]:
+        return await overview.waits(self._ask, most)
 
     # -- topics, leadership, retention ----------------------------------------------
 
