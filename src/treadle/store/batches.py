@@ -26,7 +26,7 @@ def is_done_flow(one: Settlement) -> bool:
     if one.transition.to is not Status.COMPLETED or one.transition.event is not None or one.job.flags & ~HAS_STEPS:
         return False
     effects = one.effects
-    if effects is None or effects.jobs or effects.events or effects.consumed:
+    if effects is None or effects.jobs or effects.events or effects.consumed or effects.output:
         return False
     return all(map(_is_small, effects.steps))
 

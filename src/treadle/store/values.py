@@ -10,6 +10,7 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
+from treadle.policy.output import Chunk
 
 HAS_STEPS = 32
 """In the flags of a claimed job: something is known of its steps, or was answered."""
@@ -300,6 +301,17 @@ class Effects(NamedTuple):
     steps: tuple[StepWrite, ...] = ()
     consumed: tuple[StepKey, ...] = ()
     """Early answers that were used."""
+    output: tuple[Chunk, ...] = ()
+    """The last values that it emitted; they stay even if a cancel ends the attempt in another way."""
+
+
+class OutputWrite(NamedTuple):
+    """What a running job has emitted."""
+
+    n: int
+    token: int
+    ran_ms: int
+    chunks: tuple[Chunk, ...]
 
 
 class UserDatabase(NamedTuple):

@@ -19,7 +19,8 @@ from importlib.resources import files
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers tally tally_hist workers leaders token records migrations"
+    "starts notes events steps step_results answers output channels tally tally_hist workers leaders token "
+    "records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
@@ -186,4 +187,4 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 @cache
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
-    return _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)
+    return _read("common.sql", dialect) | _read("output.sql", dialect) | _read(f"{dialect}.sql", dialect)

@@ -259,6 +259,7 @@ def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Scr
     yield "drop_notes", numbers(ns)  # the failures before this ending are history like the ending itself
     yield "add_tally", [v.ended.undone() for v in verdicts if v.ended and v.facts.n in ns]
     yield "set_run_at", [{"n": n, "run_at": now} for n in sorted(ns)]
+    yield "reset_channels", numbers(ns)
     yield from _start_again([v for v in verdicts if v.facts.n in ns])
     if expiring := [move.facts.n for move in moves if move.facts.flags & EXPIRES]:
         yield "clear_deadline", numbers(expiring)
