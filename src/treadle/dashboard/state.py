@@ -10,13 +10,12 @@ from typing import TypeVar
 from treadle.dashboard.checkup import Checkup
 from treadle.dashboard.failing_schedules import FailingSchedule, failing_schedules
 from treadle.http.server import Server
-from treadle.insights import failures, overview
 from treadle.insights.failures import FailureGroup
+from treadle.insights.insights import Insights
 from treadle.insights.overview import CachedAnswer, Now, OneAnswer
-from treadle.insights.search import JobSearch, count_jobs
+from treadle.insights.search import JobSearch
 from treadle.insights.stats import QueueStats
 from treadle.queue.doctor import examine
-from treadle.queue.schedules.records import KIND as SCHEDULES
 
 T = TypeVar("T")
 MOST_SCHEDULES_COUNTED = 99
@@ -27,21 +26,21 @@ class State:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.queue = queue = server.queue
-        store = queue.store
+        self.insights = insights = Insights(queue.store)
         self.audit, self.operations = server.audit, server.operations
-        self.now: CachedAnswer[Now] | OneAnswer[Now] = CachedAnswer(2.0, lambda: overview.now(store))
+        self.now: CachedAnswer[Now] | OneAnswer[Now] = CachedAnswer(2.0, insights.now)
         self.counts: CachedAnswer[dict[str, int | None]] | OneAnswer[dict[str, int | None]] = CachedAnswer(
-            2.0, lambda: count_jobs(store, JobSearch())
+            2.0, lambda: insights.count(JobSearch())
         )
-        self.stats: CachedAnswer[QueueStats] | OneAnswer[QueueStats] = CachedAnswer(2.0, lambda: overview.ended(store))
+        self.stats: CachedAnswer[QueueStats] | OneAnswer[QueueStats] = CachedAnswer(2.0, insights.ended)
         self.failures: CachedAnswer[list[FailureGroup]] | OneAnswer[list[FailureGroup]] = CachedAnswer(
-            5.0, lambda: failures.failure_groups(store)
+            5.0, insights.failure_groups
         )
         self.schedules: CachedAnswer[Sequence[FailingSchedule]] | OneAnswer[Sequence[FailingSchedule]] = CachedAnswer(
             5.0, lambda: failing_schedules(queue)
         )
         self.schedule_count: CachedAnswer[str] | OneAnswer[str] = CachedAnswer(5.0, self._count_schedules)
-        self.checkup = Checkup(lambda: examine(store, queue.settings))
+        self.checkup = Checkup(lambda: examine(queue.store, queue.settings))
         self.database = _database_words(queue.url)
 
     def for_one_page(self) -> State:
@@ -58,7 +57,7 @@ class State:
 
     async def _count_schedules(self) -> str:
         """Empty if there are none."""
-        found = len(await self.queue.store.find_records(SCHEDULES, limit=MOST_SCHEDULES_COUNTED + 1))
+        found = await self.insights.count_schedules(MOST_SCHEDULES_COUNTED + 1)
         return f"{MOST_SCHEDULES_COUNTED}+" if found > MOST_SCHEDULES_COUNTED else str(found or "")
 
     async def failing_groups(self, within: timedelta = timedelta(hours=1)) -> Sequence[FailureGroup]:

@@ -12,7 +12,6 @@ from treadle.dashboard import words
 from treadle.dashboard.charts import Spark, spark
 from treadle.dashboard.ranges import Range
 from treadle.dashboard.state import State
-from treadle.insights import overview
 from treadle.insights.overview import HOUR_MS, Now
 from treadle.insights.times import Distribution, distribution
 from treadle.model.job import from_ms
@@ -52,12 +51,11 @@ class TopicRow:
 
 async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
     """Sorted by the longest waiting job."""
-    store = state.queue.store
     at = datetime.now(UTC)
     now, hours, (ended, ran) = await asyncio.gather(
         state.now.get(),
-        overview.history(store, at - timedelta(hours=HOURS - 1, minutes=at.minute), 60),
-        overview.history(store, at - range_.length, range_.step_minutes),
+        state.insights.history(at - timedelta(hours=HOURS - 1, minutes=at.minute), 60),
+        state.insights.history(at - range_.length, range_.step_minutes),
     )
     minutes = _covered(ended, now, range_)
     rows = [

@@ -26,7 +26,6 @@ from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
 from treadle.worker.checkpoints import ProgressWriter
 from treadle.worker.claim_loop import ClaimLoop
-from treadle.worker.flow_runner import FlowRunner
 from treadle.worker.hook_runner import HookRunner, TopicHooks
 from treadle.worker.interrupts import Interrupts
 from treadle.worker.job_log import JobLog
@@ -39,8 +38,9 @@ from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
-from treadle.worker.step_services import StepServices
-from treadle.worker.step_writer import WRITES_AT_A_TIME, StepWriter
+from treadle.worker.steps.declared import FlowRunner
+from treadle.worker.steps.made import StepServices
+from treadle.worker.steps.writer import WRITES_AT_A_TIME, StepWriter
 
 if TYPE_CHECKING:
     from treadle.queue import Queue

@@ -11,8 +11,8 @@ from treadle.worker.call import Call
 from treadle.worker.lease_keeper import Lease
 
 if TYPE_CHECKING:
-    from treadle.worker.job_steps import JobSteps
     from treadle.worker.output import JobOutput
+    from treadle.worker.steps.journal import StepJournal
 
 # A job that ends sooner gets its start time from its settlement, so most jobs cost no extra write.
 WORTH_A_TOUCH_S = 0.1
@@ -35,7 +35,7 @@ class Attempt:
     percent: int | None = None
     message: str | None = None
     beaten_at = 0.0
-    steps: JobSteps | None = None
+    steps: StepJournal | None = None
     """What its steps have done; None: it has none, or they were not read."""
     follow_ups: tuple[NewJob, ...] = ()
     """Jobs to store together with its completion."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
     from treadle.worker.output import OutputWriter
-    from treadle.worker.step_services import StepServices
+    from treadle.worker.steps.made import StepServices
 
 # A heartbeat in a tight loop must not cause a write in a tight loop.
 BEAT_AT_MOST_EVERY_S = 1.0

@@ -133,7 +133,7 @@ async def _runs(page: Page, found: Job) -> dict[str, Sequence[dict[str, Any]]]:
     for step in wanted[:MOST_STEPS_WITH_RUNS]:
         skipped = max(step["items"]["total"] - RUNS_SHOWN, 0) if step["items"] else 0
         at_most = LARGE_RESULT_BYTES // RUNS_SHOWN
-        rows = await page.state.queue.store.steps(found.id, step["id"], skipped, RUNS_SHOWN, at_most)
+        rows = await page.state.insights.step(found.id, step["id"], skipped, RUNS_SHOWN, at_most)
         runs[step["id"]] = rows.items if rows else []
     return runs
 

@@ -16,7 +16,7 @@ from treadle.dashboard.forms import page_number
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import job_row
 from treadle.insights.overview import Now
-from treadle.insights.search import STALE, FoundJobs, JobSearch, find_jobs
+from treadle.insights.search import STALE, FoundJobs, JobSearch
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import Status
 from treadle.policy import rules
@@ -63,7 +63,7 @@ def search_query(search: JobSearch, **more: Any) -> dict[str, Any]:
 async def _found(page: Page, search: JobSearch, number: int) -> tuple[FoundJobs, str]:
     """One page of the list, or what is wrong with the search."""
     try:
-        return await find_jobs(page.state.queue.store, search, PER_PAGE, (number - 1) * PER_PAGE), ""
+        return await page.state.insights.find(search, PER_PAGE, (number - 1) * PER_PAGE), ""
     except (InvalidInput, InvalidRule, QueryTooSlow) as error:
         return FoundJobs((), {}), error.message
 

@@ -25,7 +25,7 @@ from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.events.frames import frame
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse
-from treadle.insights.search import JobSearch, count_jobs
+from treadle.insights.search import JobSearch
 from treadle.model.errors import JobNotFound, QueryTooSlow, StoreUnavailable, TreadleError
 from treadle.policy import rules
 from treadle.policy.rules import Condition
@@ -252,7 +252,7 @@ class JobList:
     async def _is_as_drawn(self) -> bool:
         if self._drawn is None:
             return False
-        found = await self.page.state.queue.store.get(self._ids) if self._ids else []
+        found = await self.page.state.insights.jobs(self._ids)
         return [one.status.value if one else "" for one in found] == self._drawn
 
     async def _find_missed(self) -> None:
@@ -260,12 +260,12 @@ class JobList:
         if not self._first_page:
             return
         try:
-            found = await self.page.state.queue.store.select(self._search.narrowed.listing(jobs.PER_PAGE, 0))
+            found = await self.page.state.insights.find_ids(self._search, jobs.PER_PAGE)
         except QueryTooSlow:
             return
         # Below the last row of a full page come older jobs, which are not new.
         last = min(self._ids) if len(self._ids) >= jobs.PER_PAGE else ""
-        self._newcomers |= {id for _, id in found if id > last} - set(self._ids)
+        self._newcomers |= {id for id in found if id > last} - set(self._ids)
 
     async def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
         if await self._is_as_drawn():
@@ -316,7 +316,7 @@ class JobList:
         return news
 
     async def _changed_rows(self, ids: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
-        found = {one.id: one for one in await self.page.state.queue.store.get(ids) if one is not None}
+        found = {one.id: one for one in await self.page.state.insights.jobs(ids) if one is not None}
         fits = {id for id in ids if id in found and self._matches(found[id].as_json())}
         gone, back = set(ids) - fits - self._gone, fits & self._gone
         self._gone = (self._gone | gone) - back
@@ -324,7 +324,7 @@ class JobList:
 
     async def _rows(self, ids: list[str]) -> dict[str, str]:
         """All rows in one query."""
-        found = [one for one in await self.page.state.queue.store.get(ids) if one is not None] if ids else []
+        found = [one for one in await self.page.state.insights.jobs(ids) if one is not None]
         self._moving -= {one.id for one in found if one.ended}
         self._moving |= {one.id for one in found if not one.ended}
         page, part = fresh(self.page), macros("jobs")
@@ -340,7 +340,7 @@ class JobList:
     async def _counts(self) -> dict[str, str]:
         page, part = fresh(self.page), macros("jobs")
         try:
-            counts = await count_jobs(page.state.queue.store, replace(self._search.narrowed, sort=""))
+            counts = await page.state.insights.count(replace(self._search.narrowed, sort=""))
         except TreadleError:
             return {}
         line = await jobs.counts_line(page, None if self._search.words else counts)

@@ -17,7 +17,6 @@ from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages.errors import error_rows
 from treadle.dashboard.ranges import RANGES, Range, range_of, segments
 from treadle.dashboard.topic_rows import TopicRow, topic_rows
-from treadle.insights import overview as insight
 from treadle.insights.overview import Now
 from treadle.insights.stats import QueueStats
 from treadle.insights.times import Distribution, by_span, distribution
@@ -115,13 +114,12 @@ async def overview_regions(page: Page) -> dict[str, str]:
 
 async def _view(page: Page, range_: Range) -> OverviewView:
     state, at = page.state, page.now
-    store = state.queue.store
     start = _start(at, range_)
     now, groups, rows = await asyncio.gather(state.now.get(), state.failures.get(), topic_rows(state, RANGES["24h"]))
     (ended, spans), stats, before = await asyncio.gather(
-        insight.history(store, start, range_.step_minutes),
-        insight.ended(store, at - range_.length),
-        insight.ended(store, at - range_.length * 2),
+        state.insights.history(start, range_.step_minutes),
+        state.insights.ended(at - range_.length),
+        state.insights.ended(at - range_.length * 2),
     )
     runs, waits = distribution(spans, "run"), distribution(spans, "wait")
     await state.checkup.look()

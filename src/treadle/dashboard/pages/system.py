@@ -99,7 +99,7 @@ async def _show(
         findings=wrong,
         passed=[one for one in findings or () if one.level == "ok"],
         leaders=await leader_rows.leaders(state.queue, (await state.now.get()).leaders),
-        migrations=await leader_rows.migrations(state.queue),
+        migrations=await leader_rows.migrations(state.insights),
         retention=retention
         or {
             "stale_after": format_ms(settings.stale_after_ms),
@@ -213,7 +213,7 @@ async def _retention_effect(page: Page, stale_ms: int | None, delete_ms: int | N
 
 async def _ended_before(page: Page, age_ms: int) -> int:
     """How many jobs ended longer ago than that, up to the cap."""
-    return await page.state.queue.store.prune(age_ms, COUNT_CAP + 1, dry_run=True)
+    return await page.state.insights.count_ended_before(age_ms)
 
 
 # -- access ----------------------------------------------------------------------------------------

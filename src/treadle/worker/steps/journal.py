@@ -54,7 +54,7 @@ class Blocked(NamedTuple):
         return wait and wait._replace(started_ago_ms=passed, until_ms=left_ms(wait.until_ms, passed))
 
 
-class JobSteps:
+class StepJournal:
     """Used on the worker's loop only, except for `report`."""
 
     def __init__(self, attempt: Attempt, declared: Mapping[str, int] = NONE_DECLARED) -> None:

@@ -26,9 +26,9 @@ from treadle.worker.attempt import Attempt
 from treadle.worker.call import Begun, Call, Function
 from treadle.worker.errors import describe
 from treadle.worker.hook_runner import TopicHooks
-from treadle.worker.job_steps import JobSteps
 from treadle.worker.recipe import AttemptEnd
-from treadle.worker.step_writer import StepWriter
+from treadle.worker.steps.journal import StepJournal
+from treadle.worker.steps.writer import StepWriter
 
 # How often a step that waits for its next try looks whether it should stop.
 PAUSE_LOOK_S = 0.05
@@ -100,7 +100,7 @@ class FlowAttempt:
     def __init__(self, runner: FlowRunner, attempt: Attempt) -> None:
         self._runner = runner
         self._attempt = attempt
-        attempt.steps = self._steps = JobSteps(attempt, runner.places)
+        attempt.steps = self._steps = StepJournal(attempt, runner.places)
         loaded = attempt.job.steps
         newer = loaded is not None and (loaded.version or 0) > (runner.version() or 0)
         self._planned = runner.handler.planned(loaded.steps) if loaded and newer else runner.planned

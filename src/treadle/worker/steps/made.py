@@ -20,12 +20,12 @@ from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited
 from treadle.store.values import ClaimedStep, StepKey, StepWrite
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call
-from treadle.worker.job_steps import Blocked, JobSteps
+from treadle.worker.steps.journal import Blocked, StepJournal
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Store
     from treadle.worker.attempt import Attempt
-    from treadle.worker.step_writer import StepWriter
+    from treadle.worker.steps.writer import StepWriter
 
 log = logging.getLogger("treadle.worker")
 
@@ -71,7 +71,7 @@ class StepServices:
             call.attempt.close(inner)
             raise
 
-    async def _result(self, attempt: Attempt, steps: JobSteps, step: StepKey, found: ClaimedStep) -> str | None:
+    async def _result(self, attempt: Attempt, steps: StepJournal, step: StepKey, found: ClaimedStep) -> str | None:
         if found.result is None and found.result_size:
             steps.read(await self._store.step_results(attempt.job.n, [step]))
             return (steps.get(step) or found).result
@@ -196,7 +196,7 @@ class StepServices:
             raise JobCancelled(interrupt.reason)
 
 
-async def _is_stuck(steps: JobSteps, call: Call) -> bool:
+async def _is_stuck(steps: StepJournal, call: Call) -> bool:
     """Whether no branch can go on. One that has just heard how its step or wait ended has time to do something."""
     while not steps.can_go_on:
         seen = steps.moves
@@ -209,7 +209,7 @@ async def _is_stuck(steps: JobSteps, call: Call) -> bool:
     return False
 
 
-def _write_of(record: StepRecord, steps: JobSteps, step: StepKey) -> StepWrite:
+def _write_of(record: StepRecord, steps: StepJournal, step: StepKey) -> StepWrite:
     return StepWrite(
         *step,
         StepState(record.state),
@@ -224,12 +224,12 @@ def _write_of(record: StepRecord, steps: JobSteps, step: StepKey) -> StepWrite:
     )
 
 
-def _failed(steps: JobSteps, wait: ClaimedStep) -> Waited:
+def _failed(steps: StepJournal, wait: ClaimedStep) -> Waited:
     steps.wait_failed(wait)
     return Waited("failed", None, wait.error, wait.error_type)
 
 
-def steps_of(attempt: Attempt) -> JobSteps:
+def steps_of(attempt: Attempt) -> StepJournal:
     if attempt.steps is None:
-        attempt.steps = JobSteps(attempt)
+        attempt.steps = StepJournal(attempt)
     return attempt.steps
