@@ -57,9 +57,9 @@ async def test_a_thread_emits(queue: Queue, start: Start) -> None:
 
 @pytest.mark.parametrize("function", [output_handlers.talk, output_handlers.talk_in_a_coroutine])
 async def test_a_process_emits(queue: Queue, start: Start, function: Any) -> None:
-    task = queue.register("talk", function, process=True)
+    queue.register("talk", function, process=True)
     await start(queue)
-    job = await task.enqueue({"words": WORDS})
+    job = await queue.enqueue("talk", {"words": WORDS})
     assert await values(queue, job.id) == WORDS
     assert await job.result("60s") == len(WORDS)
 
@@ -203,9 +203,9 @@ async def test_what_is_no_json_is_an_error_in_the_handler_and_the_job_goes_on(qu
 
 
 async def test_a_process_hears_why_a_value_is_refused(queue: Queue, start: Start) -> None:
-    task = queue.register("too_much", output_handlers.too_much, process=True)
+    queue.register("too_much", output_handlers.too_much, process=True)
     await start(queue)
-    assert "which JSON can't express" in await (await task.enqueue({})).result("60s")
+    assert "which JSON can't express" in await (await queue.enqueue("too_much", {})).result("60s")
 
 
 async def test_a_channel_has_a_name(queue: Queue, start: Start) -> None:

@@ -50,8 +50,8 @@ async def stream_jobs(
     request: Request, here: ServerDep, allowed: Managed, snapshot: WithSnapshot = False, last_event_id: After = None
 ) -> Response:
     """Every event of every job that you may see, until you disconnect."""
-    if _headers_only(request):
-        return _nothing(200)
+    if headers_only(request):
+        return nothing(200)
     stream = Stream(request, here, allowed)
     await stream.open(_resume_from(request, last_event_id), snapshot)
     return StreamResponse(stream)
@@ -68,20 +68,20 @@ async def stream_job(
 ) -> Response:
     """Every event of one job until it has ended. 204 means that you have received all of them: don't reconnect."""
     of_job(allowed, await here.queue.get(id))
-    if _headers_only(request):
-        return _nothing(200)
+    if headers_only(request):
+        return nothing(200)
     stream = Stream(request, here, allowed, id)
     if await stream.open(_resume_from(request, last_event_id), snapshot):
         return StreamResponse(stream)
     await stream.close()
-    return _nothing(204)
+    return nothing(204)
 
 
-def _nothing(status: int) -> Response:
+def nothing(status: int) -> Response:
     return Response(status_code=status, headers=HEADERS, media_type="text/event-stream")
 
 
-def _headers_only(request: Request) -> bool:
+def headers_only(request: Request) -> bool:
     """Whether this is a HEAD request. A stream without a body would never end."""
     return HEADERS_ONLY in request.scope
 
