@@ -163,6 +163,30 @@ class EventList(Document):
     offset: int
 
 
+class ChannelDocument(Document):
+    channel: str
+    values: int = Field(description="how many it has; the number of the last one")
+    bytes: int = Field(description="of their JSON")
+
+
+class ChannelList(Document):
+    items: list[ChannelDocument]
+
+
+class OutputValueDocument(Document):
+    id: int = Field(description="its number in the channel, from 1")
+    attempt: int = Field(description="the attempt that emitted it")
+    reset: bool = Field(description="a new attempt began to write: the values before are out of date")
+    value: Any
+
+
+class OutputPageDocument(Document):
+    items: list[OutputValueDocument]
+    next: int = Field(description="send it as `after` for the next page")
+    more: bool = Field(description="there are more values already")
+    ended: bool = Field(description="the job has ended, so no further values come after these")
+
+
 class StreamEvent(Document):
     """One server-sent event: `job:…` {event, at, job}, `snapshot` {jobs}, `resync` {event, at} or `ping` {at}."""
 
@@ -346,6 +370,7 @@ class JobsSettingsDocument(Document):
 class RetentionDocument(Document):
     stale_after: str
     delete_after: str
+    output_after: str
 
 
 class SettingsDocument(Document):

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from treadle.model.durations import Duration
 from treadle.model.errors import InvalidInput
 from treadle.model.fields import JOB_FIELDS, Field, FieldKind
+from treadle.model.output import DEFAULT_CHANNEL
 from treadle.model.status import ENDED, Status
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         async def events(self, job_id: str) -> Sequence[Event]: ...
         async def why(self, job_id: str) -> Sequence[str]: ...
         def watch(self, job_id: str) -> AsyncGenerator[Job]: ...
+        def output(self, job_id: str, channel: str, *, after: int, latest: bool) -> AsyncGenerator[Any]: ...
 
 
 ResultT = TypeVar("ResultT", default=Any)
@@ -201,6 +203,10 @@ class Job(Generic[ResultT]):
     def watch(self) -> AsyncGenerator[Job[ResultT]]:
         """See `Queue.watch`."""
         return self._bound().watch(self.id)
+
+    def output(self, channel: str = DEFAULT_CHANNEL, *, after: int = 0, latest: bool = False) -> AsyncGenerator[Any]:
+        """See `Queue.output`."""
+        return self._bound().output(self.id, channel, after=after, latest=latest)
 
     def _updated(self, now: JobT) -> JobT:
         for name in _READ:

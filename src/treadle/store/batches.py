@@ -19,7 +19,9 @@ Report = TypeVar("Report", Touch, Checkpoint)
 
 def has_only_steps(effects: Effects) -> bool:
     """Whether its effects need no table but that of the steps."""
-    return not (effects.jobs or effects.events or effects.consumed) and all(map(_is_small, effects.steps))
+    return not (effects.jobs or effects.events or effects.consumed or effects.output) and all(
+        map(_is_small, effects.steps)
+    )
 
 
 def may_be_refused(one: Settlement) -> bool:

@@ -30,6 +30,7 @@ from treadle.store.values import (
     Inserted,
     Judge,
     NewJob,
+    OutputWrite,
     Reaped,
     Record,
     RecordWrite,
@@ -54,6 +55,8 @@ from treadle.store.views import (
     Listing,
     LiveWorker,
     Obstacle,
+    OutputPage,
+    OutputState,
     Stats,
     StepPage,
     Topic,
@@ -152,6 +155,10 @@ class Store(Protocol):
         again.
         """
 
+    async def write_output(self, lease: int, writes: Sequence[OutputWrite]) -> list[tuple[int, int]]:
+        """Append what running jobs have emitted; returns (n, token) of lost jobs, for which nothing was written. A
+        chunk that has its number is stored once, even if it is written again."""
+
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         """What the steps of claimed jobs have done before, in one read."""
 
@@ -210,6 +217,12 @@ class Store(Protocol):
         """The runs of one step in the order in which they began; None: no such step. Results that are larger are left
         out.
         """
+
+    async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
+        """The values of a channel after number `after`, up to about this size; None: no such job."""
+
+    async def output_states(self, ids: Sequence[str]) -> dict[str, OutputState]:
+        """How far the channels of these jobs are, without the jobs that don't exist."""
 
     async def changes(
         self, cursor: Any = None, limit: int = 1000, wanted: Listing | Sequence[str] | None = None
@@ -271,6 +284,9 @@ class Store(Protocol):
     async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
         """Delete jobs that ended longer ago than this, with all their rows. A `dry_run` only counts them, up to the
         limit."""
+
+    async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
+        """Delete the output of jobs that ended longer ago than this; returns how many channels it had."""
 
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""

@@ -13,6 +13,7 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
 from treadle.policy.lifecycle import Outcome, Transition
+from treadle.policy.output import Chunk
 
 if TYPE_CHECKING:
     from treadle.policy.rules import Condition
@@ -308,6 +309,17 @@ class Effects(NamedTuple):
     steps: tuple[StepWrite, ...] = ()
     consumed: tuple[StepKey, ...] = ()
     """Early answers that were used."""
+    output: tuple[Chunk, ...] = ()
+    """The last values that it emitted; they stay even if a cancel ends the attempt in another way."""
+
+
+class OutputWrite(NamedTuple):
+    """What a running job has emitted."""
+
+    n: int
+    token: int
+    ran_ms: int
+    chunks: tuple[Chunk, ...]
 
 
 class UserDatabase(NamedTuple):

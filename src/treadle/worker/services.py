@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from treadle.worker.call import Call
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
+    from treadle.worker.output import OutputWriter
     from treadle.worker.steps.made import StepServices
 
 # A heartbeat in a tight loop must not cause a write in a tight loop.
@@ -43,8 +44,15 @@ class LoopServices:
     time_limit = staticmethod(no_time_limit)
 
     def __init__(
-        self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, steps: StepServices, connections: int
+        self,
+        queue: Queue,
+        keeper: LeaseKeeper,
+        progress: ProgressWriter,
+        steps: StepServices,
+        output: OutputWriter,
+        connections: int,
     ) -> None:
+        self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
         self._queue = queue
@@ -65,6 +73,9 @@ class LoopServices:
             await self._progress.write_now(attempt)
         except StoreUnavailable:
             pass  # the lease may still be alive: the keeper retries until it expires
+
+    def emit(self, call: Call, channel: str, text: str) -> Awaitable[None]:
+        return self.output.emit(call.attempt, channel, text)
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
@@ -110,6 +121,11 @@ class ThreadServices:
 
     def heartbeat(self, call: Call) -> None:
         self._ask(self._services.heartbeat, call)
+
+    def emit(self, call: Call, channel: str, text: str) -> None:
+        room = self._services.output.emit_from_thread(call.attempt, channel, text)
+        if room is not None:
+            self._ask_loop(lambda: room)
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         connection = options.get("connection")

@@ -22,7 +22,8 @@ from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers tally tally_hist workers leaders token records migrations"
+    "starts notes events steps step_results answers output channels tally tally_hist workers leaders token "
+    "records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
@@ -223,6 +224,6 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 @cache
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
-    queries = _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)
+    queries = _read("common.sql", dialect) | _read("output.sql", dialect) | _read(f"{dialect}.sql", dialect)
     by_id = f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
     return queries | {"jobs_by_id": Query("jobs_by_id", by_id)}

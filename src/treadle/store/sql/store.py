@@ -14,7 +14,7 @@ from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.store import batches, secrets, wakeups
-from treadle.store.sql import lists, overview, scripts, settling
+from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.rows import claimed_steps, job_from_row, step_from_row, storable, view_row
@@ -33,6 +33,7 @@ from treadle.store.values import (
     Inserted,
     Judge,
     NewJob,
+    OutputWrite,
     Reaped,
     Record,
     RecordWrite,
@@ -54,6 +55,8 @@ from treadle.store.views import (
     Listing,
     LiveWorker,
     Obstacle,
+    OutputPage,
+    OutputState,
     Stats,
     StepPage,
     Topic,
@@ -184,6 +187,9 @@ class SqlStore(SqlRunner):
         one = checkpoints[0]
         hints = wakeups.of_new(one.jobs)
         return await self.transact_or_busy(lambda: scripts.checkpoint_and_follow_up(lease, one), hints)
+
+    async def write_output(self, lease: int, writes: Sequence[OutputWrite]) -> list[tuple[int, int]]:
+        return await self.transact(lambda: scripts.write_output(lease, writes), [wakeups.OUTPUT]) if writes else []
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         rows = [{"n": n} for n in sorted(set(ns))]
@@ -337,6 +343,12 @@ class SqlStore(SqlRunner):
         rows = await self._ask("step_page", [page]) if total else []
         return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
 
+    async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
+        return await output.page(self._ask, id, channel, after, max_bytes)
+
+    async def output_states(self, ids: Sequence[str]) -> dict[str, OutputState]:
+        return await output.states(self._ask, ids)
+
     async def workers(self, named: str | None = None) -> Sequence[LiveWorker]:
         return await overview.workers(self._ask, named)
 
@@ -422,6 +434,9 @@ class SqlStore(SqlRunner):
         if dry_run:
             return len(await self._ask("old_outcomes", [{"age": ended_before_ms, "top": limit}]))
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
+
+    async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
+        return await self.transact(lambda: scripts.prune_output(ended_before_ms, limit))
 
     async def tidy(self) -> None:
         await self.transact(scripts.tidy)

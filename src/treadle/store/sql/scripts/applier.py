@@ -62,6 +62,7 @@ def _take_back(moves: Moves) -> Script[None]:
         return
     # The failures before the ending are history, like the ending itself.
     yield "drop_notes", numbers(job.facts.n for job, _ in again)
+    yield "reset_channels", numbers(job.facts.n for job, _ in again)
     if once := [job for job, takes in again if takes.once_key]:
         yield "drop_keys", [{"n": job.facts.n, "kind": "once"} for job in once]
     if expired := [job.facts.n for job, takes in again if takes.deadline]:

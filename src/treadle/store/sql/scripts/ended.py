@@ -41,6 +41,8 @@ _HANGING_ON_A_JOB = (
     "drop_steps",
     "drop_step_results",
     "drop_all_answers",
+    "drop_output",
+    "drop_channels",
     "drop_jobs",
 )
 

@@ -21,6 +21,7 @@ from treadle.store.sql.scripts.common import (
 )
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.moves import attempts, end_attempts
+from treadle.store.sql.scripts.output import keep_output
 from treadle.store.sql.scripts.steps import use_answers, write_steps
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claimed, Settlement
@@ -82,6 +83,7 @@ def _keep_steps(ended: Sequence[tuple[Settlement, MovingJob]], now: int) -> Scri
     starts = {job.facts.n: job.move.attempt.started_at for _, job in ended if job.move.attempt}
     yield from write_steps([(job.n, step) for job, some in effects for step in some.steps], now, starts)
     yield from use_answers([(job.n, answer) for job, some in effects for answer in some.consumed])
+    yield from keep_output({job.n: some.output for job, some in effects if some.output}, now)
 
 
 def _tell(settlements: Sequence[Settlement], now: int) -> Script[None]:
