@@ -259,7 +259,9 @@ class Queue(JobControl):
             answers = cast(Answers, await session.store.insert(jobs, connection=connection))
             fresh = [maker.made(job, answer.at, self) for maker, job, answer in zip(makers, jobs, answers, strict=True)]
             ids = [answer.existing_id for answer in answers if answer.existing_id is not None]
-            existing = iter(await self._existing(session, ids, connection) if ids else ())
+            if not ids:
+                return fresh
+            existing = iter(await self._existing(session, ids, connection))
             return [job if one.existing_id is None else next(existing) for job, one in zip(fresh, answers, strict=True)]
 
     async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:

@@ -5,6 +5,9 @@
 --   {among: n bigint}  one of the parameter's values, found in an index
 --   {any_of} SELECT … {end_any}  one of the rows of a query, without a join
 --   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
+--   {given: t.*}       what a job is given (`model/fields.py`), as many names as there are; {plain: …} for plain jobs,
+--                      {kept: …} what is read as it is kept
+--   {due: ?4, ?5}      when a new job is to run: at a named time, or after a delay
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
 -- name: clock
@@ -106,16 +109,13 @@ DELETE FROM {members} WHERE (key, n) IN (SELECT t.key, t.n FROM {rows: key text,
 
 -- name: insert_jobs
 -- The wide rows, with numbers and times already chosen.
-INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, expires_at, template_version,
-    scope, scope_id, created_by, idempotency_key, dedupe_key, limit_key, limit_policy, limit_most, priority, payload, trace,
-    schedule_id, scheduled_at)
-SELECT t.n, t.id, t.lane, t.topic, t.run_at, t.created_at, t.max_attempts, t.flags, t.expires_at, t.template_version,
-    t.scope, t.scope_id, t.created_by, t.idempotency_key, t.dedupe_key, t.limit_key, t.limit_policy, t.limit_most,
-    t.priority, {json: t.payload}, t.trace, t.schedule_id, t.scheduled_at
+INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, expires_at, dedupe_key, limit_key,
+    limit_policy, limit_most, priority, payload, trace, {given})
+SELECT t.n, t.id, t.lane, t.topic, t.run_at, t.created_at, t.max_attempts, t.flags, t.expires_at, t.dedupe_key, t.limit_key,
+    t.limit_policy, t.limit_most, t.priority, {json: t.payload}, t.trace, {given: t.*}
 FROM {rows: n bigint, id uuid, lane integer, topic text, run_at bigint, created_at bigint, max_attempts integer,
-    flags integer, expires_at bigint, template_version integer, scope text, scope_id text, created_by text,
-    idempotency_key text, dedupe_key text, limit_key text, limit_policy text, limit_most integer, priority integer,
-    payload text, trace text, schedule_id text, scheduled_at bigint}
+    flags integer, expires_at bigint, dedupe_key text, limit_key text, limit_policy text, limit_most integer,
+    priority integer, payload text, trace text, {given: * TYPE}}
 
 -- name: add_deadlines
 -- When these jobs expire if they have not started.
@@ -604,8 +604,7 @@ FROM {jobs} j WHERE
 -- name: view
 -- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins.
 SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_text: j.payload}, j.run_at, j.created_at,
-    j.expires_at, j.max_attempts, j.flags, j.scope, j.scope_id, j.created_by, j.idempotency_key, j.template_version,
-    j.schedule_id, j.scheduled_at,
+    j.expires_at, j.max_attempts, j.flags,
     CASE WHEN o.n IS NOT NULL THEN 'ended' WHEN r.n IS NOT NULL THEN 'running' WHEN q.n IS NOT NULL THEN 'ready'
         WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' WHEN k.n IS NOT NULL THEN 'parked' ELSE 'lost' END,
     coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, k.attempt, 0), coalesce(o.token, r.token), o.status,
@@ -618,7 +617,7 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     s.worker, s.until, s.renewed_at,
     ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
     CASE WHEN (j.flags & 32) <> 0 THEN {current_step} END, CASE WHEN (j.flags & 32) <> 0 THEN CAST({step_document} AS text) END,
-    k.until
+    k.until, {kept: j.*}
 FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 {seek_any: outcomes o ON o.n = j.n} {seek_any: running r ON r.n = j.n} {seek_any: ready q ON q.n = j.n}
 {seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: parked k ON k.n = j.n} {seek_any: leases s ON s.id = r.lease}

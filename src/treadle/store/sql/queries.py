@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import get_args, get_type_hints
+
+from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
@@ -142,8 +145,23 @@ _POSTGRES_DATE = (
 )
 
 
+_GIVEN = re.compile(r"\{(given|plain|kept)(?:: ([^}]*))?\}")
+_SHAPES = {"given": Given._fields, "plain": Given._fields[:PLAIN], "kept": [field.name for field in KEPT_FIELDS]}
+_TYPES = {name: "text" if str in get_args(hint) else "bigint" for name, hint in get_type_hints(Given).items()}
+_DUE = re.compile(r"\{due: (\S+), (\S+)\}")
+
+
+def _fill_given(found: re.Match[str]) -> str:
+    """The names of what a job is given, as a list: `*` stands for each of them, `$11` for parameters from there on."""
+    names, each = _SHAPES[found[1]], found[2] or "*"
+    if each.startswith("$"):
+        return ", ".join(f"${number}" for number in range(int(each[1:]), int(each[1:]) + len(names)))
+    return ", ".join(each.replace("*", name).replace("TYPE", _TYPES.get(name, "")) for name in names)
+
+
 def _fill(sql: str, dialect: str) -> str:
     postgres = dialect == "postgres"
+    sql = _DUE.sub(r"coalesce(\1, {now} + \2)", _GIVEN.sub(_fill_given, sql))
     sql = _fill_steps(sql.replace("{told_events}", _TOLD), postgres)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)

@@ -17,7 +17,7 @@ from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
-from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row, storable
+from treadle.store.sql.rows import claimed_steps, job_from_row, step_from_row, storable, view_row
 from treadle.store.sql.runner import SqlRunner
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.values import (
@@ -141,16 +141,16 @@ class SqlStore(SqlRunner):
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = batches.only_newest(settlements)
-        plain = [one for one in settlements if batches.is_plain(one)]
+        plain = [one for one in settlements if settling.is_plain(one)]
         for lease, mine in batches.by_lease(plain):
             lost += await self.settle_completed(lease, mine)
         if len(plain) < len(settlements):
-            others = [one for one in settlements if not batches.is_plain(one)]
-            flows = [one for one in others if batches.is_done_flow(one)]
+            others = [one for one in settlements if not settling.is_plain(one)]
+            flows = [one for one in others if settling.is_done_flow(one)]
             for lease, mine in batches.by_lease(flows):
                 lost += await self.settle_flows(lease, mine)
             if len(flows) < len(others):
-                others = [one for one in others if not batches.is_done_flow(one)]
+                others = [one for one in others if not settling.is_done_flow(one)]
                 lost += await settling.settle(self, others, [] if refused is None else refused)
         return lost
 
@@ -281,7 +281,7 @@ class SqlStore(SqlRunner):
         await secrets.check(wanted.condition, lambda kind: self.find_records(kind, limit=MOST_RECORDS))
 
     def _job(self, row: Any) -> Job:
-        return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
+        return job_from_row(view_row(row), self.stale_after_ms, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
