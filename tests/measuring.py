@@ -1,11 +1,14 @@
 """Coverage rests while a test runs that is marked `uncounted` (tests/selection.py)."""
 
+import importlib
 import os
 
 import pytest
 from coverage import Coverage
 
 FOR_CHILDREN = "COVERAGE_PROCESS_CONFIG"
+# Imported when a queue is opened, which could be while coverage rests.
+STORES = ("treadle.store.postgres.store", "treadle.store.sqlite.store")
 
 _resting: list[Coverage] = []
 _for_children: list[str] = []
@@ -20,6 +23,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 
 def rest() -> None:
+    if Coverage.current():
+        for name in STORES:
+            importlib.import_module(name)
     # A process of pytest-xdist has two: below pytest-cov's is the one of any process that is started.
     while measuring := Coverage.current():
         measuring.stop()
