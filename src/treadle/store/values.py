@@ -58,7 +58,7 @@ class NewJob(NamedTuple):
     @property
     def plain(self) -> bool:
         """No key, limit, deadline or step, and nothing else out of the ordinary: it may take the short way."""
-        return self[_EXTRAS] == _NO_EXTRAS and self.given[PLAIN:] == NOTHING_GIVEN[PLAIN:]
+        return self[_EXTRAS] == _NO_EXTRAS and self.given[PLAIN:] == _NOTHING_MORE
 
     def due(self, now: int) -> int:
         """When it is to run, if it is made now. Statements that read the clock themselves have it as `{due: …}`."""
@@ -80,6 +80,7 @@ class NewJob(NamedTuple):
 
 _EXTRAS = slice(NewJob._fields.index("expires_at"), NewJob._fields.index("given"))
 _NO_EXTRAS = NewJob("", "", "")[_EXTRAS]
+_NOTHING_MORE = NOTHING_GIVEN[PLAIN:]
 # All but id, payload and trace.
 _shape = itemgetter(NewJob._fields.index("topic"), slice(NewJob._fields.index("payload") + 1, -1))
 
