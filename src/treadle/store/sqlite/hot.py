@@ -17,8 +17,8 @@ from pydantic_core import from_json, to_json
 from treadle.model.errors import LeaseLost
 from treadle.model.fields import PLAIN, Given
 from treadle.model.status import Status
+from treadle.store.lanes import MERGED, LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.queries import Query
-from treadle.store.sql.scripts.lanes import MERGED, LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.scripts.moves import completed_row
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants

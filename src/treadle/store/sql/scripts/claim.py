@@ -26,9 +26,9 @@ from treadle.policy.admission import (
     within,
 )
 from treadle.policy.lifecycle import DeadlinePassed
+from treadle.store.lanes import lane_keys, quota, turns
 from treadle.store.sql.rows import EXPIRES, LIMITED
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
-from treadle.store.sql.scripts.lanes import lane_keys, quota, turns
 from treadle.store.sql.scripts.limits import key_rows
 from treadle.store.sql.scripts.moves import pending_move, relocate
 from treadle.store.values import Claim, Claimed, Wants
