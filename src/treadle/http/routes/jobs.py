@@ -27,8 +27,8 @@ from treadle.insights.stats import stats_of
 from treadle.model.durations import duration_ms, priority_value
 from treadle.model.fields import NEW_JOB
 from treadle.model.job import Job, checked_topic, rfc3339
+from treadle.model.other_names import STALE, STATUS_WORDS
 from treadle.model.template import Template
-from treadle.model.words import STALE, STATUS_WORDS
 from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.queue.enqueueing.new_jobs import JobRequest

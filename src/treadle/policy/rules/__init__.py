@@ -30,7 +30,7 @@ from treadle.policy.rules.conditions import (
 from treadle.policy.rules.errors import InvalidRule
 from treadle.policy.rules.rule import Rule, parse_filter, parse_rule
 from treadle.policy.rules.search_text import SortKey, parse_search, parse_sort, search_terms
-from treadle.policy.rules.words import status_is
+from treadle.policy.rules.status_names import status_is
 
 __all__ = [
     "DOCUMENTS",
