@@ -31,7 +31,14 @@ def routes() -> list[tuple[str, str]]:
 
 
 def filled(path: str, job_id: str) -> str:
-    for name, value in {"collection": "users", "topic": "mail", "id": job_id, "name": "w", "step": "prepare", "channel": "tokens"}.items():
+    for name, value in {
+        "collection": "users",
+        "topic": "mail",
+        "id": job_id,
+        "name": "w",
+        "step": "prepare",
+        "channel": "tokens",
+    }.items():
         path = path.replace(f"{{{name}}}", value)
     assert "{" not in path
     return path

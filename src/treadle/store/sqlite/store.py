@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from treadle.model.errors import Refused
 from treadle.store import batches, wakeups
+from treadle.store.lanes import lane_of
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
@@ -22,7 +23,6 @@ from treadle.store.sql.migrate import Migration, missing
 from treadle.store.sql.queries import Query
 from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.sqlite import hot, step_statements
 from treadle.store.sqlite.health import examine
