@@ -249,13 +249,16 @@ async def _failed_once(queue: Queue, job: Job) -> bool:
 
 async def test_no_step_begins_after_its_handler_has_ended(queue: Queue, start: Start) -> None:
     late: list[asyncio.Task[Any]] = []
-    go, ran = asyncio.Event(), []
+    go, ran = asyncio.Event(), list[int]()
+
+    async def run() -> None:
+        ran.append(1)
 
     @queue.job(max_attempts=1)
     async def leaves(ctx: Context) -> None:
         async def afterwards() -> None:
             await go.wait()
-            await ctx.step("late", ran.append, 1)
+            await ctx.step("late", run)
 
         await ctx.step("first", give_way)
         late.append(asyncio.create_task(afterwards()))
