@@ -77,9 +77,9 @@ def forgets_answers(requeued: Requeued) -> bool:
     They were given to what the job was. With `unfinished` the job goes on as it is, so they stay: who has answered is
     not asked again. With `from` only those go whose steps run again.
     """
-    return requeued.payload is not None or requeued.mode == "all"
+    return requeued.payload is not None or requeued.steps is None
 
 
 def asks_again(steps: Iterable[StepRunT], requeued: Requeued) -> list[StepRunT]:
     """Of the runs that a requeue makes undone, the ones whose early answers are dropped."""
-    return [] if requeued.mode in ("", "unfinished") else list(steps)
+    return list(steps) if requeued.mode == "from" else []
