@@ -107,6 +107,10 @@ class Access:
             raise ApiError(401, "invalid_token", "The token is invalid or has expired; sign in again.")
         return caller
 
+    def token(self, request: Request) -> str | None:
+        """The token that the request came with, in its header or its cookie."""
+        return _bearer(request) or self.origin.token(request)
+
     async def who(self, request: Request) -> str:
         """A name for the caller: the id of an account or API key, or the address of an anonymous client."""
         caller = await self.caller(request)

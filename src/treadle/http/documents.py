@@ -120,6 +120,17 @@ class JobPage(Document):
     totalPages: int
 
 
+class AnsweredStep(Document):
+    """For callers who may answer a step but not see its job."""
+
+    id: str
+    status: Status
+    step: str
+
+
+class SignalAnswer(RootModel[JobDocument | AnsweredStep]): ...
+
+
 class EnqueuedAnswer(RootModel[EnqueuedDocument | ForeignJob]): ...
 
 
@@ -277,6 +288,7 @@ class TemplateRateDocument(Document):
 
 
 class TemplateDocument(Document):
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
     topic: str
     version: int
     name: str = Field(description="the title")
@@ -299,6 +311,7 @@ class TemplateDocument(Document):
     payloadSchema: dict[str, Any] | None
     resultSchema: dict[str, Any] | None
     schedulable: bool
+    secret: list[str] = Field(default_factory=list, description="payload fields that only handlers see")
     createdAt: Time
     updatedAt: Time
 

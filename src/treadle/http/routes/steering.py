@@ -163,9 +163,12 @@ async def requeue(
     return answer({**done.as_json(), "wouldRun": None})
 
 
-@router.post("/api/jobs/{id}/signal", **spec(doc.JobDocument, body=req.SignalBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/signal", **spec(doc.SignalAnswer, body=req.SignalBody, errors=(404, 409)))
 async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
-    """Answer a step that waits, or will, with a result or an error. The first answer counts."""
+    """Answer a step that waits, or will, with a result or an error. The first answer counts.
+
+    Callers who may answer the step but not see the job get its id, its status and the step.
+    """
     body = await _may_answer(request, here, id)
     if "result" not in body.model_fields_set and body.error is None:
         raise bad_field("result", "give a result (null is a valid one) or an error")
@@ -174,7 +177,9 @@ async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
         id, body.step, body.result, error=body.error, key=body.key, answered_by=caller.account_id
     )
     await here.note(request, "signal", id)
-    return answer(done.as_json())
+    if rules.matches(await here.access.manageable(request), done.as_json()):
+        return answer(done.as_json())
+    return answer({"id": done.id, "status": done.status, "step": body.step})
 
 
 async def _may_answer(request: Request, here: Server, id: str) -> req.SignalBody:
