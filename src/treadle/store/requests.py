@@ -7,6 +7,7 @@ import json
 
 from pydantic_core import from_json, to_json
 
+from treadle.model.secrets import hide
 from treadle.policy.admission import DEDUPE, IDEMPOTENCY, SLOT, Request, UniqueKey
 from treadle.store.values import NewJob
 
@@ -38,6 +39,8 @@ def _joined(*parts: str | None) -> str:
 
 
 def _payload_hash(job: NewJob) -> str:
-    """The same for equal JSON, regardless of key order."""
-    text = json.dumps(from_json(job.payload), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    """The same for equal JSON, regardless of key order. Secrets are left out: by comparing, anyone would learn them."""
+    text = json.dumps(
+        hide(from_json(job.payload), job.secret), sort_keys=True, ensure_ascii=False, separators=(",", ":")
+    )
     return hashlib.sha256(text.encode()).hexdigest()

@@ -57,6 +57,8 @@ class NewJob(NamedTuple):
     """Unique for a schedule and a time: any number of schedulers make one job."""
     steps: tuple[NewStep, ...] = ()
     """Its declared steps, in their order."""
+    secret: tuple[tuple[str, ...], ...] = ()
+    """Where its payload has secrets; two that differ only there are the same for an idempotency key."""
     may_replace: Condition = True
     """Which live jobs it may cancel if its limit says that it replaces some."""
     trace: str | None = None

@@ -155,6 +155,7 @@ class JobMaker:
             idempotency_key=short_text(idempotency_key, "idempotency_key"),
             key_owner=key_owner,
             template_version=version,
+            secret=self._secret,
             steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
         self._other_fields = self._shared.shape[1:]
