@@ -46,6 +46,7 @@ from treadle.store.values import Record, RecordWrite
 
 INSTALL = "install"
 SIGNING = "signing"
+SIGNED_OUT = "signed_out"
 # How often to retry when other writers keep changing the same record.
 TRIES = 10
 
@@ -208,9 +209,25 @@ class Accounts:
                 raise SignInFailed
         return account
 
-    async def token(self, account: Account) -> str:
-        """A token for an account that has just signed in. It is invalid if the password has changed since."""
-        return tokens.sign(account, await self.install_key(), self._clock())
+    async def token(self, account: Account, instead_of: str | None = None) -> str:
+        """A token for an account that has just signed in. It is invalid if the password has changed since.
+
+        `instead_of`: a valid token of the account. The new one belongs to the same session.
+        """
+        old = tokens.claimed(instead_of) if instead_of else None
+        session = old.session if old else secrets.token_hex(16)
+        return tokens.sign(account, await self.install_key(), self._clock(), session)
+
+    async def sign_out(self, token: str) -> None:
+        """End the session of this token: all its tokens are invalid from now on, on every server."""
+        claims = tokens.claimed(token)
+        if claims is None or await self.caller(token) is None:
+            return
+        now = await self._store.now()
+        old = await self._store.find_records(SIGNED_OUT, due_before=now)
+        await self._store.delete_records([(SIGNED_OUT, one.id) for one in old])
+        due = now + 1000 * tokens.LIFETIME_SECONDS[claims.collection]  # then its newest token has expired
+        await self._write(RecordWrite(SIGNED_OUT, claims.session, claims.session, "{}", due))
 
     async def caller(self, token: str) -> Caller | None:
         """The caller behind this token or API key; None if it is invalid or no longer valid."""
@@ -220,8 +237,9 @@ class Accounts:
         claims = tokens.claimed(token)
         if claims is None or claims.expires <= self._clock():
             return None
-        install, record = await self._records([(INSTALL, SIGNING), (claims.collection, claims.id)])
-        return None if install is None or record is None else _bearer(token, install, record)
+        names = [(INSTALL, SIGNING), (claims.collection, claims.id), (SIGNED_OUT, claims.session)]
+        install, record, ended = await self._records(names)
+        return None if install is None or record is None or ended else _bearer(token, install, record)
 
     async def install_key(self) -> str:
         """The random signing key of this installation, created at its first use."""
@@ -252,9 +270,10 @@ class Accounts:
         await links.use_up(self._store, link)
         return account_from(record)
 
-    async def invite(self) -> str:
-        """The token of a link that creates another superuser. Valid for a day, once, and stored hashed."""
-        return await links.issue(self._store, links.INVITATION, self._now_ms())
+    async def invite(self, by: Account) -> str:
+        """The token of a link that creates another superuser. Valid for a day, once, and while `by` exists; stored
+        hashed."""
+        return await links.issue(self._store, links.INVITATION, self._now_ms(), by.id)
 
     async def redeem_invitation(self, token: str, email: str, password: str) -> Account:
         """Create a superuser; SetupRefused if the token is invalid, AccountExists if the address is taken."""
