@@ -40,13 +40,15 @@ from treadle.accounts.last_seen import KIND as LAST_SEEN
 from treadle.accounts.last_seen import LastSeen
 from treadle.accounts.passwords import Passwords
 from treadle.accounts.throttle import SignInThrottle
-from treadle.model.errors import StoreUnavailable
+from treadle.model.errors import StoreUnavailable, VersionConflict
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite
 
 INSTALL = "install"
 SIGNING = "signing"
 SIGNED_OUT = "signed_out"
+# Begins the key of a superuser that is being deleted; no e-mail address has a blank.
+RETIRED = "deleted "
 # How often to retry when other writers keep changing the same record.
 TRIES = 10
 
@@ -147,12 +149,38 @@ class Accounts:
     async def delete(self, collection: str, account: str) -> Account:
         """Delete the account with this id or address, and with it its tokens; returns the deleted account."""
         found = await self.get(collection, account)
-        if found.collection == SUPERUSERS and len(await self._store.find_records(SUPERUSERS, limit=2)) == 1:
-            raise LastSuperuser(f"{found.email} is the only superuser; create another one first")
+        if found.collection == SUPERUSERS:
+            await self._retire(found)
         if not await self._store.delete_records([(found.collection, found.id)]):
             raise _unknown(account)
         await self._store.delete_records([(LAST_SEEN, found.id)])
         return found
+
+    async def _retire(self, account: Account) -> None:
+        """Mark a superuser as deleted, unless it is the last one.
+
+        The mark and a guard that all deletions change are written together. So of two superusers that are deleted at
+        the same time, the second is seen to be the last.
+        """
+        for _ in range(TRIES):
+            (guard,) = await self._store.get_records([(INSTALL, SUPERUSERS)])
+            records = await self._store.find_records(SUPERUSERS)
+            if not any(one.id != account.id and not _is_retired(one) for one in records):
+                raise LastSuperuser(f"{account.email} is the only superuser; create another one first")
+            record = next((one for one in records if one.id == account.id), None)
+            if record is None or _is_retired(record):
+                return
+            body = account_body(account.email, account.password_hash, new_token_key(), account.verified, account.data)
+            writes = [
+                RecordWrite(INSTALL, SUPERUSERS, SUPERUSERS, "{}", version=guard and guard.version),
+                RecordWrite(SUPERUSERS, record.id, RETIRED + record.id, body, version=record.version),
+            ]
+            try:
+                await self._store.write_records(writes, atomic=True)
+            except VersionConflict:
+                continue
+            return
+        raise _busy(account.email)
 
     async def get(self, collection: str, account: str) -> Account:
         """The account with this id or address; AccountNotFound if there is none."""
@@ -296,6 +324,10 @@ class Accounts:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+def _is_retired(record: Record) -> bool:
+    return record.key.startswith(RETIRED)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

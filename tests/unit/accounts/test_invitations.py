@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.accounts.desk import CLIENT, DAY, EMAIL, PASSWORD, Clock
+from tests.unit.accounts.desk import CLIENT, DAY, EMAIL, PASSWORD, Clock, desk
 from treadle.accounts import Account, AccountExists, Accounts, SetupRefused
 from treadle.model.errors import InvalidInput
 from treadle.store.protocol import Store
@@ -86,3 +86,14 @@ async def test_a_set_up_link_is_no_invitation_and_the_other_way_round(accounts: 
     root = await accounts.redeem_setup(setup, EMAIL, PASSWORD)
     with pytest.raises(SetupRefused):
         await accounts.redeem_setup(await accounts.invite(root), "other@example.com", PASSWORD)
+
+
+async def test_two_superusers_deleted_at_the_same_instant_leave_one(store: Store, root: Account, clock: Clock) -> None:
+    for turn in range(10):
+        others = [desk(store, clock) for _ in range(2)]
+        second = await others[0].upsert_superuser(f"second{turn}@example.com", PASSWORD)
+        [first] = [one for one in await others[0].list("_superusers") if one.id != second.id]
+        deletions = (one.delete("_superusers", id) for one, id in zip(others, (first.id, second.id), strict=True))
+        answers = await asyncio.gather(*deletions, return_exceptions=True)
+        assert sorted(type(one).__name__ for one in answers) == ["Account", "LastSuperuser"], answers
+        assert len(await others[0].list("_superusers")) == 1
