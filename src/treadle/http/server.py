@@ -19,6 +19,7 @@ from treadle.http.claim_tokens import ClaimTokens
 from treadle.http.gathering import Gathered
 from treadle.http.one_at_a_time import Turns
 from treadle.http.origin import Origin
+from treadle.http.streams.places import StreamPlaces
 from treadle.model.errors import StoreUnavailable
 from treadle.policy.rules import Condition
 from treadle.queue.audit import Actor, AuditLog
@@ -41,10 +42,11 @@ class Server:
         self.accounts = Accounts(store, records=Gathered(store.get_records))
         self.site = queue.site
         self.origin = Origin.of(queue.settings)
-        self.access = Access(self.accounts, self.site, self.origin)
+        self.access = Access(self.accounts, self.site, self.origin, read_only=queue.settings.read_only)
         self.claim_tokens = ClaimTokens(self.accounts)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
+        self.streams = StreamPlaces(queue.settings.streams, queue.settings.streams_per_caller)
         self.jobs = Gathered(store.get)
         self._turns = Turns()
         self.audit = AuditLog(queue)

@@ -45,7 +45,7 @@ After = Annotated[
 ]
 
 
-@router.get("/api/jobs/stream", **spec(kind="text/event-stream"))
+@router.get("/api/jobs/stream", **spec(kind="text/event-stream", errors=(429,)))
 async def stream_jobs(
     request: Request, here: ServerDep, allowed: Managed, snapshot: WithSnapshot = False, last_event_id: After = None
 ) -> Response:
@@ -57,7 +57,7 @@ async def stream_jobs(
     return StreamResponse(stream)
 
 
-@router.get("/api/jobs/{id}/stream", **spec(kind="text/event-stream", errors=(404,), or_nothing=True))
+@router.get("/api/jobs/{id}/stream", **spec(kind="text/event-stream", errors=(404, 429), or_nothing=True))
 async def stream_job(
     request: Request,
     here: ServerDep,
@@ -103,6 +103,8 @@ class Stream:
         self._allowed = allowed
         self._job_id = job_id
         self._listener: Listener | None = None
+        self._caller: str | None = None
+        """Who has the place of this stream; None: it has none."""
         self._ready: list[bytes] = []
         self._over = False
         self._first_id = 0
@@ -113,9 +115,12 @@ class Stream:
 
         False if the stream is for one job that has ended and the reader has received all its events.
         """
-        self._listener = listener = await self._here.feed.listener(after, self._sees)
-        self._first_id = listener.behind
+        caller = await self._here.access.who(self._request)
+        self._here.streams.take(caller)
+        self._caller = caller
         try:
+            self._listener = listener = await self._here.feed.listener(after, self._sees)
+            self._first_id = listener.behind
             if listener.missed:
                 await self._resync()
             elif after is None and (snapshot or self._job_id):
@@ -130,6 +135,9 @@ class Stream:
         return True
 
     async def close(self) -> None:
+        if self._caller is not None:
+            self._here.streams.give_back(self._caller)
+            self._caller = None
         if self._listener:
             await self._listener.close()
 
