@@ -109,6 +109,7 @@ async def test_topics_are_counted_for_ones_own_jobs(api: Api) -> None:
     assert list((await api.get("/api/jobs/stats?topic=video", as_="ann")).json()["topics"]) == ["video"]
 
 
+@pytest.mark.every_store
 async def test_figures_and_bulk_are_of_ones_own_jobs(api: Api) -> None:
     await api.rules(enqueue_rule=SIGNED_IN, manage_rule=OWN)
     await api.enqueue("mail", as_="ann")
@@ -172,6 +173,7 @@ async def test_a_changed_user_is_asked_anew(api: Api) -> None:
     assert (await api.get(f"/api/jobs/{job['id']}", as_="ann")).status_code == 200
 
 
+@pytest.mark.every_store
 async def test_scopes_of_api_keys(api: Api) -> None:
     enqueue, manage, workers = await api.key("enqueue"), await api.key("manage"), await api.key("workers", "topics")
     assert await status(api, "POST", "/api/jobs/enqueue", enqueue, BODY) == 200
@@ -185,6 +187,7 @@ async def test_scopes_of_api_keys(api: Api) -> None:
     assert await status(api, "GET", "/api/workers", workers) == 200
 
 
+@pytest.mark.every_store
 async def test_the_api_can_be_switched_off(api: Api) -> None:
     job = await api.enqueue()
     await api.rules(http_enabled=False)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.http.api import Api, failure
 
 TOKEN = "s3cr3t-t0k3n"
@@ -9,6 +11,7 @@ GIVEN = {"user": "ann", "token": TOKEN}
 SHOWN = {"user": "ann", "token": "***"}
 
 
+@pytest.mark.every_store
 async def test_only_a_worker_gets_a_secret(api: Api) -> None:
     api.queue.register("pay", lambda payload: None, secret=["token"])
     await api.queue.save_templates()
@@ -49,6 +52,7 @@ async def test_asterisks_are_refused_as_a_value(api: Api) -> None:
     assert "stands for a secret" in json.loads(refused.text)["message"]
 
 
+@pytest.mark.every_store
 async def test_a_schedule_shows_no_secret_and_its_jobs_get_it(api: Api) -> None:
     api.queue.register("pay", lambda payload: None, secret=["token"])
     await api.queue.save_templates()

@@ -123,6 +123,7 @@ async def test_fail_tries_again_and_fatal_does_not(api: Api) -> None:
     assert (fatal["status"], fatal["errorType"]) == ("failed", "ExternalError")
 
 
+@pytest.mark.every_store
 async def test_their_endings_are_in_the_metrics(api: Api) -> None:
     for _ in range(3):
         await api.enqueue()
@@ -137,6 +138,7 @@ async def test_their_endings_are_in_the_metrics(api: Api) -> None:
     ]
 
 
+@pytest.mark.every_store
 async def test_progress_and_heartbeat(api: Api) -> None:
     await api.enqueue()
     (job,) = await claim(api)
@@ -148,6 +150,7 @@ async def test_progress_and_heartbeat(api: Api) -> None:
     assert datetime.fromisoformat(beat["lockedUntil"]) >= datetime.fromisoformat(job["lockedUntil"])
 
 
+@pytest.mark.every_store
 async def test_cancel_is_told_and_acknowledged(api: Api) -> None:
     await api.enqueue()
     (job,) = await claim(api)
@@ -358,6 +361,7 @@ async def test_a_claim_that_breaks_off_gives_its_jobs_back(api: Api, verb: str) 
     assert not await live(api)
 
 
+@pytest.mark.every_store
 async def test_a_worker_is_asked_to_drain(api: Api) -> None:
     serves = {"topics": ["mail"], "capabilities": [], "slots": 3}
     await api.queue.store.open_lease("host:1/a", 60_000, serves)

@@ -22,12 +22,13 @@ from treadle.store.views import Listing
 from treadle.testing.workbench import DAY
 
 SIZE = 20_000
-OWNERS = "UPDATE {jobs} SET created_by = 'o' || (n % 500) WHERE n % 2 = 0"
+OWNERS = "UPDATE {jobs} SET created_by = 'o' || (n % 500), parent_id = 'p' || (n % 500) WHERE n % 2 = 0"
 
 # Conditions, and the index (without its prefix) from which each is found; None: the newest are looked through.
 WANTED = {
     "createdBy = 'o8'": "jobs_created_by",
     "createdBy = 'o8' && payload.x = 1": "jobs_created_by",
+    "parentId = 'p8'": "jobs_parent",
     "scopeId = 'u7'": "jobs_scope_id",
     "scope = 'user' && scopeId = 'u7' && priority > 5": "jobs_scope",
     "topic = 'rare' && payload.x != 1": "jobs_topic",

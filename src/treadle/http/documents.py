@@ -174,6 +174,30 @@ class EventList(Document):
     offset: int
 
 
+class ChannelDocument(Document):
+    channel: str
+    values: int = Field(description="how many it has; the number of the last one")
+    bytes: int = Field(description="of their JSON")
+
+
+class ChannelList(Document):
+    items: list[ChannelDocument]
+
+
+class OutputValueDocument(Document):
+    id: int = Field(description="its number in the channel, from 1")
+    attempt: int = Field(description="the attempt that emitted it")
+    reset: bool = Field(description="a new attempt began to write: the values before are out of date")
+    value: Any
+
+
+class OutputPageDocument(Document):
+    items: list[OutputValueDocument]
+    next: int = Field(description="send it as `after` for the next page")
+    more: bool = Field(description="there are more values already")
+    ended: bool = Field(description="the job has ended, so no further values come after these")
+
+
 class StreamEvent(Document):
     """One server-sent event: `job:…` {event, at, job}, `snapshot` {jobs}, `resync` {event, at} or `ping` {at}."""
 
@@ -288,7 +312,6 @@ class TemplateRateDocument(Document):
 
 
 class TemplateDocument(Document):
-    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
     topic: str
     version: int
     name: str = Field(description="the title")
@@ -311,7 +334,7 @@ class TemplateDocument(Document):
     payloadSchema: dict[str, Any] | None
     resultSchema: dict[str, Any] | None
     schedulable: bool
-    secret: list[str] = Field(default_factory=list, description="payload fields that only handlers see")
+    secret: list[str] = Field(description="payload fields that only handlers see")
     createdAt: Time
     updatedAt: Time
 
@@ -359,6 +382,7 @@ class JobsSettingsDocument(Document):
 class RetentionDocument(Document):
     stale_after: str
     delete_after: str
+    output_after: str
 
 
 class SettingsDocument(Document):

@@ -16,6 +16,10 @@ from treadle.policy.lifecycle import Transition
 RETRYING = "retrying"
 """What the statistics call an attempt that failed and is tried again."""
 
+TIMED = Status.COMPLETED
+"""Whose runs the statistics keep: a job that failed or was stopped says nothing about how long the work takes."""
+
+
 MOST_OF_AN_ERROR = 8192
 """Characters of an error's stack in the history and on a step."""
 

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from treadle.model.durations import Duration, duration_ms, shown
 from treadle.model.errors import InvalidInput, JobNotFound, LeaseLost
 from treadle.model.job import Job, checked_topic, short_text
+from treadle.model.output import check_channels, check_room, checked_channel, value_text
 from treadle.model.payload import dumps
 from treadle.model.retry import families_of
 from treadle.model.status import Status
@@ -25,8 +26,9 @@ from treadle.model.steps import DONE
 from treadle.model.template import checked_capability
 from treadle.policy.flow import UNSERVED_MS, unserved
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, Snoozed, decide
+from treadle.policy.output import EMPTY, Chunk
 from treadle.store.protocol import Store
-from treadle.store.values import HAS_STEPS, Claimed, Holding, Settlement, Touch, Wants
+from treadle.store.values import HAS_STEPS, Claimed, Holding, OutputWrite, Settlement, Touch, Wants
 from treadle.store.wakeups import LATER, READY
 
 if TYPE_CHECKING:
@@ -170,6 +172,19 @@ class ExternalWorkers:
             dumps(message, "message")
         touch = Touch(held.job.n, held.job.token, held.ran_ms, int(percent), message)
         if await store.touch(held.job.lease, [touch]):
+            raise _lost(job_id)
+        return await self.heartbeat(job_id, proves)
+
+    async def output(self, job_id: str, proves: Proof, channel: str, values: Sequence[Any]) -> tuple[Holding, int]:
+        """Append values to a channel of the job's output; also renews the lease."""
+        store, held = await self._held(job_id, proves)
+        chunk = Chunk(checked_channel(channel), f"[{','.join(map(value_text, values))}]", len(values), held.job.attempt)
+        state = (await store.output_states([job_id])).get(job_id)
+        known = state.channels if state else {}
+        if channel not in known:
+            check_channels(channel, len(known))
+        check_room(channel, known.get(channel, EMPTY).bytes, chunk.size)
+        if await store.write_output(held.job.lease, [OutputWrite(held.job.n, held.job.token, held.ran_ms, (chunk,))]):
             raise _lost(job_id)
         return await self.heartbeat(job_id, proves)
 

@@ -103,6 +103,15 @@ async def progress(
     return _held(*await here.external.progress(id, proves, body.percent, body.message))
 
 
+@router.post("/api/workers/jobs/{id}/output", **spec(doc.HoldDocument, body=req.OutputBody, errors=(404, 409)))
+async def append_output(
+    here: ServerDep, id: JobId, body: Annotated[req.OutputBody, Depends(body_of(req.OutputBody))]
+) -> Response:
+    """Append values to a channel of the job's output; also renews the lease."""
+    proves = await here.claim_tokens.proof(id, body.token)
+    return _held(*await here.external.output(id, proves, body.channel, body.values))
+
+
 @router.post("/api/workers/jobs/{id}/complete", **spec(doc.JobDocument, body=req.CompleteBody, errors=(404, 409)))
 async def complete(
     here: ServerDep, id: JobId, body: Annotated[req.CompleteBody, Depends(body_of(req.CompleteBody))]

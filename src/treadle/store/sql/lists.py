@@ -16,7 +16,7 @@ from treadle.policy.rules import All, Comparison, Condition, Constant, JobField,
 from treadle.policy.rules.conditions import every
 from treadle.store.sql.dialect import DIALECTS, Lookup
 from treadle.store.sql.queries import Query, step_columns, told_events
-from treadle.store.sql.where import COLUMNS, Conditions
+from treadle.store.sql.where import COLUMNS, DERIVED_COLUMNS, Conditions
 from treadle.store.views import Listing
 
 BoundValues = list[str | int | float]
@@ -255,8 +255,9 @@ class _Source:
         self.conditions = Conditions(dialect, self.column)
 
     def column(self, name: str) -> str:
-        self.used |= set(_ALIAS.findall(COLUMNS[name]))
-        return COLUMNS[name].format(**self.aliases, **self.words)
+        text = COLUMNS.get(name) or DERIVED_COLUMNS[name]
+        self.used |= set(_ALIAS.findall(text))
+        return text.format(**self.aliases, **self.words)
 
     def job_column(self, name: str) -> str:
         self.used.add("j")

@@ -16,10 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import get_args, get_type_hints
+
+from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers tally tally_hist workers leaders token records migrations"
+    "starts notes events steps step_results answers output channels tally tally_hist workers leaders token "
+    "records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
@@ -159,8 +163,23 @@ _POSTGRES_DATE = (
 )
 
 
+_GIVEN = re.compile(r"\{(given|plain|kept)(?:: ([^}]*))?\}")
+_SHAPES = {"given": Given._fields, "plain": Given._fields[:PLAIN], "kept": [field.name for field in KEPT_FIELDS]}
+_TYPES = {name: "text" if str in get_args(hint) else "bigint" for name, hint in get_type_hints(Given).items()}
+_DUE = re.compile(r"\{due: (\S+), (\S+)\}")
+
+
+def _fill_given(found: re.Match[str]) -> str:
+    """The names of what a job is given, as a list: `*` stands for each of them, `$11` for parameters from there on."""
+    names, each = _SHAPES[found[1]], found[2] or "*"
+    if each.startswith("$"):
+        return ", ".join(f"${number}" for number in range(int(each[1:]), int(each[1:]) + len(names)))
+    return ", ".join(each.replace("*", name).replace("TYPE", _TYPES.get(name, "")) for name in names)
+
+
 def _fill(sql: str, dialect: str) -> str:
     postgres = dialect == "postgres"
+    sql = _DUE.sub(r"coalesce(\1, {now} + \2)", _GIVEN.sub(_fill_given, sql))
     sql = _fill_steps(sql.replace("{told_events}", _TOLD), postgres)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)
@@ -205,6 +224,6 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 @cache
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
-    queries = _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)
+    queries = _read("common.sql", dialect) | _read("output.sql", dialect) | _read(f"{dialect}.sql", dialect)
     by_id = f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
     return queries | {"jobs_by_id": Query("jobs_by_id", by_id)}
