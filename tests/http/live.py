@@ -25,8 +25,8 @@ PATIENCE_S = 60
 class LiveServer:
     """In a thread: the test can reach into it."""
 
-    def __init__(self, url: str, limits: Limits | None = None) -> None:
-        self.queue = Queue(url)
+    def __init__(self, url: str, limits: Limits | None = None, **settings: Any) -> None:
+        self.queue = Queue(url, **settings)
         self.app = create_app(self.queue)
         config = uvicorn.Config(
             self.app,

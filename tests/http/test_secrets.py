@@ -109,3 +109,22 @@ async def test_the_events_of_a_requeue_show_no_secret_of_the_old_payload(api: Ap
     told = await api.get(f"/api/jobs/{made['id']}/events")
     assert told.json()["items"][-1]["metadata"]["payload"] == SHOWN
     assert TOKEN not in again.text + told.text
+
+
+async def test_a_secret_can_not_be_guessed_by_an_idempotency_key(api: Api) -> None:
+    api.queue.register("pay", lambda payload: None, secret=["token"])
+    await api.queue.save_templates()
+    made = await api.enqueue("pay", GIVEN, idempotencyKey="k")
+    for guess in (TOKEN, "wrong"):
+        again = await api.enqueue("pay", {**GIVEN, "token": guess}, idempotencyKey="k")
+        assert (again["id"], again["deduplicated"], again["payload"]) == (made["id"], True, SHOWN)
+    other = {"topic": "pay", "payload": {**GIVEN, "user": "bob"}, "idempotencyKey": "k"}
+    assert failure(await api.post("/api/jobs/enqueue", other)) == (422, "idempotency_key_reused")
+
+
+async def test_openapi_and_templates_tell_which_fields_are_secret(api: Api) -> None:
+    api.queue.register("pay", lambda payload: None, secret=["token"])
+    await api.queue.save_templates()
+    assert (await api.get("/api/templates/pay")).json()["secret"] == ["token"]
+    schema = (await api.get("/api/openapi.json")).json()["components"]["schemas"]["TemplateDocument"]
+    assert schema["properties"]["secret"]["type"] == "array"

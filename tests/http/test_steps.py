@@ -100,7 +100,9 @@ async def test_who_may_answer(sqlite_api: Api) -> None:
     body = {"step": "approve", "result": {"ok": True}}
     assert failure(await api.post(f"/api/jobs/{job.id}/signal", body, as_="ann"))[0] == 403
     assert failure(await api.post(f"/api/jobs/{job.id}/signal", body, as_=None))[0] == 404
-    assert (await api.post(f"/api/jobs/{job.id}/signal", body, as_="bob")).status_code == 200
+    answered = await api.post(f"/api/jobs/{job.id}/signal", body, as_="bob")
+    assert answered.status_code == 200
+    assert answered.json() == {"id": job.id, "status": "pending", "step": "approve"}, "he may answer, and see no more"
 
 
 async def test_a_signal_for_one_scope_never_wakes_the_job_of_another(api: Api) -> None:

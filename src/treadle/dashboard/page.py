@@ -107,8 +107,13 @@ class Page:
     @property
     def address(self) -> str:
         """The dashboard's address for links outside the browser, without a trailing slash."""
-        site, url = self.state.queue.settings.public_url.rstrip("/"), self.request.url
-        return f"{site}/_" if site else f"{url.scheme}://{url.netloc}{self.base}"
+        site = self.state.queue.settings.public_url.rstrip("/")
+        if site:
+            return f"{site}/_"
+        # Not the Host header: whoever sent the request chose that, and a link must not lead to another site.
+        host, port = self.request.scope.get("server") or ("localhost", None)
+        name = f"[{host}]" if ":" in host else host
+        return f"{self.request.url.scheme}://{name}{'' if port is None else f':{port}'}{self.base}"
 
     def local(self, address: str, default: str) -> str:
         """The address if it is on this site, else the default: a link must not lead to another site."""

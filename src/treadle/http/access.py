@@ -15,6 +15,7 @@ from treadle.accounts import Accounts, Caller
 from treadle.http.bodies import ANYBODY, SIGNED_IN, STRANGERS, header_of, is_large, json_object
 from treadle.http.candidates import Candidate
 from treadle.http.errors import ApiError, not_found
+from treadle.http.fast_routes import path_here
 from treadle.http.origin import READS, Origin
 from treadle.http.query_params import check_query, flags_of
 from treadle.model.durations import duration_ms
@@ -27,6 +28,8 @@ from treadle.queue.slices import in_slices
 
 # The scope entry that caches the request's caller.
 CALLER = "treadle.caller"
+API = ("/api/", "/_api/")
+SIGN_IN = "/api/collections/"
 PUBLIC = "true"
 """Open to everyone without signing in. A keyword of the settings; the rule language does not have it."""
 
@@ -79,7 +82,9 @@ def _check_topic(allowed: Sequence[str], topic: str) -> None:
 
 
 class Access:
-    def __init__(self, accounts: Accounts, site: RuntimeSettings, origin: Origin) -> None:
+    def __init__(self, accounts: Accounts, site: RuntimeSettings, origin: Origin, *, read_only: bool = False) -> None:
+        """`read_only`: sessions of the dashboard change nothing, here either."""
+        self._read_only = read_only
         self._accounts = accounts
         self._site = site
         self.origin = origin
@@ -100,12 +105,20 @@ class Access:
         token = _bearer(request)
         if token is None and (token := self.origin.token(request)):
             self.origin.require_same_origin(request)
+            path = path_here(request.scope)
+            changes = request.method not in READS and path.startswith(API) and not path.startswith(SIGN_IN)
+            if self._read_only and changes:
+                raise ApiError(403, "read_only", "This dashboard is read-only, and so is its session; send a token.")
         if token is None:
             return Caller.anonymous
         caller = await self._accounts.caller(token)
         if caller is None:
             raise ApiError(401, "invalid_token", "The token is invalid or has expired; sign in again.")
         return caller
+
+    def token(self, request: Request) -> str | None:
+        """The token that the request came with, in its header or its cookie."""
+        return _bearer(request) or self.origin.token(request)
 
     async def who(self, request: Request) -> str:
         """A name for the caller: the id of an account or API key, or the address of an anonymous client."""

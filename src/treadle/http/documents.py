@@ -120,6 +120,17 @@ class JobPage(Document):
     totalPages: int
 
 
+class AnsweredStep(Document):
+    """For callers who may answer a step but not see its job."""
+
+    id: str
+    status: Status
+    step: str
+
+
+class SignalAnswer(RootModel[JobDocument | AnsweredStep]): ...
+
+
 class EnqueuedAnswer(RootModel[EnqueuedDocument | ForeignJob]): ...
 
 
@@ -323,6 +334,7 @@ class TemplateDocument(Document):
     payloadSchema: dict[str, Any] | None
     resultSchema: dict[str, Any] | None
     schedulable: bool
+    secret: list[str] = Field(description="payload fields that only handlers see")
     createdAt: Time
     updatedAt: Time
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic.json_schema import JsonSchemaMode
 
 from treadle.http import documents, request_models
@@ -24,7 +24,7 @@ ALWAYS = (400, 401, 403, 503)
 WITH_BODY = (413, 415)
 EVENT_STREAM = "text/event-stream"
 # Base models that never appear in a request or response themselves.
-BASES = (BaseModel, Body, Document, JobOptions, ScheduleOptions)
+BASES = (BaseModel, RootModel, Body, Document, JobOptions, ScheduleOptions)
 
 HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-ID": {
@@ -130,7 +130,9 @@ def _take_out_what_is_not_so(responses: dict[str, dict[str, Any]]) -> None:
 def _schemas() -> dict[str, Any]:
     """Request bodies as input schemas, responses as output schemas."""
     found: dict[str, Any] = {}
-    for model in (*vars(request_models).values(), *vars(documents).values()):
+    # The names with a bracket are the bases of unions, which pydantic adds to the module.
+    named = vars(request_models) | {name: one for name, one in vars(documents).items() if "[" not in name}
+    for model in named.values():
         if isinstance(model, type) and issubclass(model, BaseModel) and model not in BASES:
             mode: JsonSchemaMode = "validation" if issubclass(model, Body) else "serialization"
             schema = model.model_json_schema(ref_template=REFERENCE, mode=mode, by_alias=True)

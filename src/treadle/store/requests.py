@@ -7,6 +7,7 @@ import json
 
 from pydantic_core import from_json
 
+from treadle.model.secrets import hide
 from treadle.policy.admission import Request
 from treadle.store.values import NewJob
 
@@ -17,6 +18,8 @@ def request_of(job: NewJob) -> Request:
 
 
 def _payload_hash(job: NewJob) -> str:
-    """The same for equal JSON, regardless of key order."""
-    text = json.dumps(from_json(job.payload), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    """The same for equal JSON, regardless of key order. Secrets are left out: by comparing, anyone would learn them."""
+    text = json.dumps(
+        hide(from_json(job.payload), job.secret), sort_keys=True, ensure_ascii=False, separators=(",", ":")
+    )
     return hashlib.sha256(text.encode()).hexdigest()

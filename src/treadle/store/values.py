@@ -48,6 +48,8 @@ class NewJob(NamedTuple):
     """The owner of the idempotency key; None: shared by all jobs without one."""
     cancelable: bool = True
     """Whether a job that replaces it may cancel it while it runs."""
+    secret: tuple[tuple[str, ...], ...] = ()
+    """Where its payload has secrets; two that differ only there are the same for an idempotency key."""
     expires_at: int | None = None
     """From here on: a job that has one of these is not plain."""
     expires_in_ms: int | None = None

@@ -372,7 +372,9 @@ async def ask_invite(page: Page) -> Response:
 
 
 async def invite(page: Page) -> Response:
-    token = await page.state.server.accounts.invite()
+    assert page.caller is not None
+    assert page.caller.account is not None
+    token = await page.state.server.accounts.invite(page.caller.account)
     await page.state.audit.add(page.actor, "invite")
     # Not a redirect, because the link would have to be stored until the next request.
     return await _show(page, invitation=f"{page.address}/invitation#token={token}")

@@ -159,13 +159,16 @@ async def requeue(
     with on_behalf_of(await replaceable(request, here, [job.topic])):
         async with no_foreign_ids(request, here):
             done = await here.queue.requeue(id, **how)
-    await here.note(request, "requeue", id)
+    await here.note_job(request, "requeue", job)
     return answer({**done.as_json(), "wouldRun": None})
 
 
-@router.post("/api/jobs/{id}/signal", **spec(doc.JobDocument, body=req.SignalBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/signal", **spec(doc.SignalAnswer, body=req.SignalBody, errors=(404, 409)))
 async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
-    """Answer a step that waits, or will, with a result or an error. The first answer counts."""
+    """Answer a step that waits, or will, with a result or an error. The first answer counts.
+
+    Callers who may answer the step but not see the job get its id, its status and the step.
+    """
     body = await _may_answer(request, here, id)
     if "result" not in body.model_fields_set and body.error is None:
         raise bad_field("result", "give a result (null is a valid one) or an error")
@@ -173,8 +176,10 @@ async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
     done = await here.queue.signal(
         id, body.step, body.result, error=body.error, key=body.key, answered_by=caller.account_id
     )
-    await here.note(request, "signal", id)
-    return answer(done.as_json())
+    await here.note_job(request, "signal", done)
+    if rules.matches(await here.access.manageable(request), done.as_json()):
+        return answer(done.as_json())
+    return answer({"id": done.id, "status": done.status, "step": body.step})
 
 
 async def _may_answer(request: Request, here: Server, id: str) -> req.SignalBody:
@@ -216,7 +221,7 @@ async def cancel(
     """Cancel a job: immediately if it is waiting, at its next checkpoint if it is running. 409 if it has ended."""
     await visible(here, allowed, id)
     job = await here.queue.cancel(id, body.reason)
-    await here.note(request, "cancel", id, reason=body.reason)
+    await here.note_job(request, "cancel", job, reason=body.reason)
     return answer(job.as_json())
 
 
@@ -229,11 +234,11 @@ async def release_running(
     body: Annotated[req.NoBody, Depends(body_of(req.NoBody))],
 ) -> Response:
     """Take a running job from its worker and put it back without using up the attempt."""
-    await visible(here, allowed, id)
+    job = await visible(here, allowed, id)
     (refused,) = await here.queue.release_many([id])
     if refused is not None:
         raise refused
-    await here.note(request, "release", id)
+    await here.note_job(request, "release", job)
     return answer((await here.queue.get(id)).as_json())
 
 
@@ -253,7 +258,7 @@ async def patch(
     job = await here.queue.reschedule(
         id, run_at=optional_instant(body.runAt, "runAt"), priority=body.priority, max_attempts=_attempts(body)
     )
-    await here.note(request, "edit", id)
+    await here.note_job(request, "edit", job)
     return answer(job.as_json())
 
 
@@ -285,5 +290,5 @@ async def delete(
     if forced and job.status is Status.COMPLETED and not caller.is_superuser:
         raise ApiError(403, "forbidden", "Only superusers can delete completed jobs.")
     await here.queue.delete(id, force=forced and caller.is_superuser)
-    await here.note(request, "delete", id)
+    await here.note_job(request, "delete", job)
     return Response(status_code=204)

@@ -56,7 +56,7 @@ Fields = Annotated[
 ]
 
 
-@router.get("/api/jobs/stream", **spec(kind="text/event-stream"))
+@router.get("/api/jobs/stream", **spec(kind="text/event-stream", errors=(429,)))
 async def stream_jobs(
     request: Request,
     here: ServerDep,
@@ -76,7 +76,7 @@ async def stream_jobs(
     return StreamResponse(stream)
 
 
-@router.get("/api/jobs/{id}/stream", **spec(kind="text/event-stream", errors=(404,), or_nothing=True))
+@router.get("/api/jobs/{id}/stream", **spec(kind="text/event-stream", errors=(404, 429), or_nothing=True))
 async def stream_job(
     request: Request,
     here: ServerDep,
@@ -128,6 +128,8 @@ class Stream:
         self._wanted = wanted
         self._job_id = job_id
         self._listener: Listener | None = None
+        self._caller: str | None = None
+        """Who has the place of this stream; None: it has none."""
         self._ready: list[bytes] = []
         self._over = False
         self._first_id = 0
@@ -138,9 +140,12 @@ class Stream:
 
         False if the stream is for one job that has ended and the reader has received all its events.
         """
-        self._listener = listener = await self._here.feed.listener(after, self._sees)
-        self._first_id = listener.behind
+        caller = await self._here.access.who(self._request)
+        self._here.streams.take(caller)
+        self._caller = caller
         try:
+            self._listener = listener = await self._here.feed.listener(after, self._sees)
+            self._first_id = listener.behind
             if listener.missed:
                 await self._resync()
             elif after is None and (snapshot or self._job_id):
@@ -155,6 +160,9 @@ class Stream:
         return True
 
     async def close(self) -> None:
+        if self._caller is not None:
+            self._here.streams.give_back(self._caller)
+            self._caller = None
         if self._listener:
             await self._listener.close()
 

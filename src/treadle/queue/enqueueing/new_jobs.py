@@ -154,6 +154,7 @@ class JobMaker:
             expires_at=None if expires_at is None else to_ms(expires_at, "expires_at"),
             expires_in_ms=None if expires is None else duration_ms(expires, "expires"),
             key_owner=key_owner,
+            secret=self._secret,
             given=Given(
                 template_version=version,
                 scope=short_text(scope, "scope"),
