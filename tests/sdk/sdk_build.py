@@ -31,7 +31,8 @@ def built() -> Path:
     npm = program("npm")
     with _one_at_a_time():
         _once("installed", (SDK / "package-lock.json", SDK / "package.json"), lambda: _install(npm))
-        sources = sorted((*SDK.glob("src/*"), *SDK.glob("test/*"), *SDK.glob("tsconfig*.json"), SDK / "package.json"))
+        folders = (path for name in ("src", "test") for path in (SDK / name).rglob("*.ts"))
+        sources = sorted((*folders, *SDK.glob("tsconfig*.json"), SDK / "package.json"))
         _once("compiled", sources, lambda: _compile(npm))
     return SDK
 
