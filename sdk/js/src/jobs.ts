@@ -82,7 +82,7 @@ export interface Jobs {
     handler: (job: Job<T>, context: WorkContext) => Promise<ResultOf<T>> | ResultOf<T>,
     options?: WorkOptions,
   ): WorkHandle;
-  /** Ends the trackers. */
+  /** Ends the streams and trackers. */
   close(): void;
 }
 
@@ -113,6 +113,7 @@ export function makeJobs(wire: Wire): Jobs {
 
 class JobsOfWire implements Jobs {
   readonly tracking: Tracking;
+  readonly #streams = new Set<EventStream>();
 
   constructor(private readonly wire: Wire) {
     this.tracking = {
@@ -242,8 +243,8 @@ class JobsOfWire implements Jobs {
     return toJob(await this.#steer(id, "/signal", { step, error, ...plain(rest) }, how));
   }
 
-  stream(query: StreamQuery = {}, options?: Call): JobStream {
-    return new EventStream(this.wire, query, options);
+  stream(query: StreamQuery = {}, options: Call = {}): JobStream {
+    return new EventStream(this.wire, query, options, this.#streams);
   }
 
   track<T extends Topic>(id: string, options: { signal?: AbortSignal; lazy?: boolean } = {}): Tracker<T> {
@@ -264,5 +265,6 @@ class JobsOfWire implements Jobs {
 
   close(): void {
     this.tracking.shared.close();
+    for (const stream of [...this.#streams]) stream.close();
   }
 }

@@ -170,7 +170,13 @@ export class EventStream implements JobStream {
   readonly #events: AsyncGenerator<JobEvent, void, void>;
   #closed = false;
 
-  constructor(wire: Wire, query: StreamQuery, options: Call = {}) {
+  /** `open` has the streams that were begun and have not ended. */
+  constructor(
+    wire: Wire,
+    query: StreamQuery,
+    options: Call,
+    private readonly open: Set<EventStream>,
+  ) {
     const { ids, topic, snapshot, fields, lastEventId = null } = query;
     this.lastEventId = lastEventId;
     const asked = { id: ids, topic, snapshot: snapshot || undefined, fields: fields?.join(",") };
@@ -180,11 +186,16 @@ export class EventStream implements JobStream {
 
   async *#told(): AsyncGenerator<JobEvent, void, void> {
     if (!this.#link) return; // no ids: nothing to hear
-    for await (const { event, id, data } of this.#link.messages()) {
-      if (event === "ping") continue;
-      const told = toEvent(event, id, JSON.parse(data) as Document);
-      this.lastEventId = id ?? this.lastEventId;
-      yield told;
+    this.open.add(this);
+    try {
+      for await (const { event, id, data } of this.#link.messages()) {
+        if (event === "ping") continue;
+        const told = toEvent(event, id, JSON.parse(data) as Document);
+        this.lastEventId = id ?? this.lastEventId;
+        yield told;
+      }
+    } finally {
+      this.open.delete(this);
     }
   }
 
