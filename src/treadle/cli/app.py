@@ -17,7 +17,7 @@ from treadle.cli import (
     demo,
     doctor,
     enqueue,
-    jobs,
+    job_output,
     migrate,
     reclaim,
     schedules,
@@ -55,7 +55,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("enqueue")(enqueue.enqueue)
-app.add_typer(jobs.app, name="jobs")
+app.add_typer(job_output.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
 app.add_typer(workers.app, name="workers")

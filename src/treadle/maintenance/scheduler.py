@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, StoreBusy, TreadleError, VersionConflict
-from treadle.policy.schedule import Firing, Schedule, ScheduleSlot, fire
-from treadle.queue.schedules.records import KIND, Stored, due_of, schedule_from
+from treadle.policy.schedule import KIND, Firing, Schedule, ScheduleSlot, fire
+from treadle.queue.schedules.records import Stored, due_of, schedule_from
 from treadle.store.values import Inserted, NewJob, Record, RecordWrite
 from treadle.store.wakeups import LATER
 

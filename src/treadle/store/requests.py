@@ -15,15 +15,17 @@ LONGEST_KEY = 2_600
 
 
 def request_of(job: NewJob) -> Request:
-    hashed = None if job.idempotency_key is None else _payload_hash(job)
-    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit)
+    hashed = None if job.given.idempotency_key is None else _payload_hash(job)
+    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit, may_replace=job.may_replace)
 
 
 def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:
     keys = []
-    if job.idempotency_key is not None:
+    given = job.given
+    if given.idempotency_key is not None:
+        scope = given.scope, given.scope_id
         owner = () if job.key_owner is None else (job.key_owner,)
-        keys.append(UniqueKey(IDEMPOTENCY, _joined(job.topic, job.scope, job.scope_id, job.idempotency_key, *owner)))
+        keys.append(UniqueKey(IDEMPOTENCY, _joined(job.topic, *scope, given.idempotency_key, *owner)))
     if job.dedupe_key is not None:
         keys.append(UniqueKey(DEDUPE, job.dedupe_key))
     if job.slot is not None:

@@ -26,20 +26,21 @@ from treadle.worker.callers.process import ProcessCaller, check_findable
 from treadle.worker.callers.thread import ThreadCaller
 from treadle.worker.checkpoints import ProgressWriter
 from treadle.worker.claim_loop import ClaimLoop
-from treadle.worker.flow_runner import FlowRunner
 from treadle.worker.hook_runner import HookRunner, TopicHooks
 from treadle.worker.interrupts import Interrupts
 from treadle.worker.job_log import JobLog
 from treadle.worker.lease_keeper import Lease, LeaseKeeper
 from treadle.worker.metrics import Metrics
 from treadle.worker.options import Options
+from treadle.worker.output import OutputWriter
 from treadle.worker.recipe import Recipe, SingleCall
 from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
-from treadle.worker.step_services import StepServices
-from treadle.worker.step_writer import WRITES_AT_A_TIME, StepWriter
+from treadle.worker.steps.declared import FlowRunner
+from treadle.worker.steps.made import StepServices
+from treadle.worker.steps.writer import WRITES_AT_A_TIME, StepWriter
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -100,6 +101,7 @@ class Assembly:
         return [
             ("settling", self.settler.run),
             *[("writing steps", self.step_writer.run)] * WRITES_AT_A_TIME,
+            ("writing output", self.output.run),
             ("watching the slots", self.interrupts.watch_time),
             ("writing progress", self.progress.tick),
             ("telling steps", self.progress.tell_begun_steps),
@@ -117,7 +119,8 @@ class Assembly:
         self.progress.post_steps = self.step_writer.post
         self.step_services = StepServices(store, self.step_writer)
         connections = min(options.slots, MOST_CONNECTIONS)
-        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, connections)
+        self.output = OutputWriter(store, self.job_lost)
+        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, self.output, connections)
         self.services = services
         self.resources = services.resources
         thread_services = ThreadServices(services)
@@ -190,6 +193,7 @@ class Assembly:
             begin,
             self.store,
             self.step_writer,
+            self.step_services,
             self.services,
             hooks,
             lambda: self.queue.saved_version(handler.topic),

@@ -22,7 +22,7 @@ from treadle.worker.errors import describe, refused
 if TYPE_CHECKING:
     from treadle.store.values import Claimed
     from treadle.worker.attempt import Attempt
-    from treadle.worker.job_steps import JobSteps
+    from treadle.worker.steps.journal import StepJournal
 
 Begun = CallResult | Coroutine[Any, Any, CallResult]
 """The result of a call that ended without waiting, or a coroutine that returns it."""
@@ -112,7 +112,7 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
     return function.returned(call, value)
 
 
-def results_of(steps: JobSteps | None, handler: Handler) -> Mapping[str, Any]:
+def results_of(steps: StepJournal | None, handler: Handler) -> Mapping[str, Any]:
     return Results(steps.results() if steps else {}, handler)
 
 

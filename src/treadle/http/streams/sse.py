@@ -69,8 +69,8 @@ async def stream_jobs(
 ) -> Response:
     """Every event of every job that you may see, or of some of them, until you disconnect."""
     wanted = Wanted.of(id, topic, fields)
-    if _headers_only(request):
-        return _nothing(200)
+    if headers_only(request):
+        return nothing(200)
     stream = Stream(request, here, allowed, wanted)
     await stream.open(_resume_from(request, last_event_id), snapshot)
     return StreamResponse(stream)
@@ -89,20 +89,20 @@ async def stream_job(
     """Every event of one job until it has ended. 204 means that you have received all of them: don't reconnect."""
     wanted = Wanted.of([id], None, fields)
     of_job(allowed, await here.queue.get(id))
-    if _headers_only(request):
-        return _nothing(200)
+    if headers_only(request):
+        return nothing(200)
     stream = Stream(request, here, allowed, wanted, id)
     if await stream.open(_resume_from(request, last_event_id), snapshot):
         return StreamResponse(stream)
     await stream.close()
-    return _nothing(204)
+    return nothing(204)
 
 
-def _nothing(status: int) -> Response:
+def nothing(status: int) -> Response:
     return Response(status_code=status, headers=HEADERS, media_type="text/event-stream")
 
 
-def _headers_only(request: Request) -> bool:
+def headers_only(request: Request) -> bool:
     """Whether this is a HEAD request. A stream without a body would never end."""
     return HEADERS_ONLY in request.scope
 
@@ -201,8 +201,9 @@ class Stream:
         async with self._here.searching(self._request, "snapshot"):
             last, found = await self._listener.snapshot(self._wanted.listing(condition))
         self._over = self._job_id is not None and _have_ended(found)
-        documents = (job.as_json() for job in found)
-        jobs = (self._wanted.narrowed(document) for document in documents if self._sees(document))
+        # A truncated job is one that the listing's condition let through.
+        seen = (document for job in found if self._sees(document := job.as_json()) or job.truncated)
+        jobs = (self._wanted.narrowed(document) for document in seen)
         return frame(SNAPSHOT, to_json(snapshot_of(jobs)), last)
 
     async def _may_go_on(self) -> bool:
