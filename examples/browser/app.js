@@ -1,4 +1,4 @@
-// Signs in, starts a job, shows its progress and cancels it.
+// Signs in, starts a job, shows its progress and output, and cancels it.
 // In the repository's folder: npm --prefix sdk/js ci && npm --prefix sdk/js run build && python -m http.server
 // then open http://localhost:8000/examples/browser/ while `treadle demo` runs.
 
@@ -7,6 +7,7 @@ import { createJob, Treadle } from "treadle";
 const find = (id) => document.getElementById(id);
 let client;
 let job;
+let output;
 
 function show(now) {
   find("job").hidden = now === null;
@@ -15,6 +16,13 @@ function show(now) {
   find("status").textContent = now.status;
   find("message").textContent = now.lastError?.trim().split("\n").at(-1) ?? now.progressMessage ?? "";
   find("cancel").disabled = now.endedAt !== null || now.status === "cancelling";
+}
+
+async function showOutput(id) {
+  output?.close();
+  find("output").textContent = "";
+  output = client.jobs.output(id, "tokens", { onReset: () => find("output").replaceChildren() });
+  for await (const value of output) find("output").append(`${JSON.stringify(value)}\n`);
 }
 
 /** Whatever goes wrong is told in the same place. */
@@ -50,7 +58,8 @@ find("start").addEventListener(
     job?.cleanup();
     job = createJob(fields.get("topic"), client);
     job.subscribe(show);
-    await job.start(JSON.parse(fields.get("payload")));
+    const { id } = await job.start(JSON.parse(fields.get("payload")));
+    await showOutput(id);
   }),
 );
 
@@ -60,6 +69,7 @@ find("sign-out").addEventListener(
   "click",
   told(async () => {
     job?.cleanup();
+    output?.close();
     show(null);
     client.auth.clear();
     find("sign-in").hidden = false;

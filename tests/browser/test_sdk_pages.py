@@ -139,3 +139,19 @@ def test_a_job_that_is_not_there_is_an_error_in_react(page: Page, pages: str, ap
     page.evaluate("([url, token, ids]) => begin(url, token, ids)", [api.url, api.superuser(), ids])
     page.get_by_role("button", name="follow").click()
     expect(page.locator(".one")).to_have_text("error 404")
+
+
+def test_the_output_of_a_job_in_react(page: Page, pages: str, api: Served) -> None:
+    root = api.superuser()
+    body = {"topic": "speak", "payload": {"words": 12, "fails": 1}}
+    job = api.call("POST", "/api/jobs/enqueue", root, json=body).json()["id"]
+    page.goto(f"{pages}/sdk/js/test/pages/react.html")
+    page.evaluate("([url, token, id]) => beginTokens(url, token, id)", [api.url, root, job])
+    expect(page.locator("#tokens")).to_have_text(" ".join(map(str, range(12))) + " end")
+
+
+def test_the_example_page_shows_output(page: Page, pages: str, api: Served) -> None:
+    sign_in(page, pages, api)
+    start(page, "speak", {"words": 5})
+    expect(page.locator("#output")).to_contain_text('"word":4')
+    expect(page.locator("#status")).to_have_text("completed")

@@ -2,7 +2,7 @@
 import { createElement as element, StrictMode, useState } from "react";
 import { createRoot } from "react-dom/client";
 import { setDefaultClient, Treadle } from "treadle";
-import { useJob, useJobs } from "treadle/react";
+import { useJob, useJobs, useOutput } from "treadle/react";
 
 let streams = 0;
 
@@ -15,6 +15,12 @@ function One({ id, enabled }: { id: string; enabled: boolean }) {
   const { job, error } = useJob(id, { enabled });
   const text = error ? `error ${error.status}` : job ? `${job.status} ${job.progress_percent}` : "nothing";
   return element("p", { className: "one" }, text);
+}
+
+function Tokens({ id }: { id: string }) {
+  const { values, error, ended } = useOutput<{ word: number }>(id, "tokens");
+  const text = values.map((value) => value.word).join(" ");
+  return element("p", { id: "tokens" }, `${text}${ended ? " end" : ""}${error ? ` error ${error.status}` : ""}`);
 }
 
 function Page({ ids }: { ids: string[] }) {
@@ -40,5 +46,10 @@ Object.assign(globalThis, {
     setDefaultClient(client);
     const root = document.body.appendChild(document.createElement("main"));
     createRoot(root).render(element(StrictMode, null, element(Page, { ids })));
+  },
+  async beginTokens(url: string, token: string, id: string) {
+    setDefaultClient(new Treadle(url, { apiKey: token }));
+    const root = document.body.appendChild(document.createElement("main"));
+    createRoot(root).render(element(StrictMode, null, element(Tokens, { id })));
   },
 });
