@@ -35,12 +35,13 @@ browser: $(DEV_READY)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| $(BIN)/playwright install chromium || { apt-get update && apt-get install -y chromium; } || true
 
-check: $(DEV_READY) ## Lint, format, types, import contracts, spelling
+check: $(DEV_READY) ## Lint, format, types, import contracts, spelling, the JavaScript SDK
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/python -m tests.sdk.sdk_build
 
 fault: $(DEV_READY) ## Run the fault tests at full length
 	TREADLE_FAULT=full $(BIN)/pytest -n 2 --timeout 5400 -rA --show-capture=no tests/fault tests/model \

@@ -122,6 +122,7 @@ async def test_pages_of_other_origins_can_read_what_is_wrong(sqlite_api: Api) ->
     ]
     assert [answer.status_code for answer in answers] == [200, 404, 400, 400, 200]
     assert all(answer.headers["access-control-allow-origin"] == "*" for answer in answers)
+    assert all("Retry-After" in answer.headers["access-control-expose-headers"] for answer in answers)
 
 
 async def test_the_origins_that_may_call_are_a_setting(sqlite_url: str) -> None:

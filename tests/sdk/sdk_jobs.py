@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from treadle import Context, Fail, Queue
+from treadle import Context, Fail, Queue, Retry
 
 queue = Queue()
 
@@ -74,3 +74,14 @@ async def release(ctx: Context, payload: dict[str, str]) -> bool:
 
 @queue.job(idempotency_key="input.payment")
 async def pay_once(payload: dict[str, str]) -> None: ...
+
+
+@queue.job(retry=Retry(3, backoff=[0.05]))
+async def speak(ctx: Context, payload: dict[str, int]) -> None:
+    """Fails once after half of its words, if it is asked to."""
+    fails = payload.get("fails") == ctx.attempt
+    for number in range(payload["words"]):
+        if fails and number == payload["words"] // 2:
+            raise ConnectionError("the model is away")
+        await ctx.emit({"attempt": ctx.attempt, "word": number}, channel="tokens")
+        await asyncio.sleep(0.005)

@@ -117,7 +117,7 @@ const SOON_MS = 5 * 60_000;
 
 /** Refreshes a token when it is used shortly before it expires: not by a timer, which a sleeping machine would miss. */
 export class Refresher {
-  #running: Promise<boolean> | null = null;
+  #running: Promise<unknown> | null = null;
   #newest = "";
   #refreshAt = 0;
 
@@ -126,35 +126,42 @@ export class Refresher {
     private readonly refresh: () => Promise<string>,
   ) {}
 
-  /** Refresh a token that expires soon; if that fails, it may still do. */
+  /** Refresh a token that expires soon. If that can't be asked now, the old one may do; a refused one is an error. */
   async fresh(): Promise<void> {
     const token = this.current();
     const expiry = token ? expiryOf(token) : null;
     if (expiry === null) return;
     const due = token === this.#newest ? this.#refreshAt : expiry - SOON_MS;
-    if (Date.now() >= due) await this.renew(token);
+    if (Date.now() < due) return;
+    const error = await this.#refreshed();
+    // Going on without a token would be another person's view.
+    if ((error as { status?: number } | null)?.status === 401) throw error;
   }
 
   /** Whether there is another token now than the one that was refused. */
-  renew(refused: string): Promise<boolean> {
+  async renew(refused: string): Promise<boolean> {
     const token = this.current();
-    if (!token) return Promise.resolve(false);
-    if (token !== refused) return Promise.resolve(true);
-    this.#running ??= this.#renewed().finally(() => {
+    if (!token || token !== refused) return token !== "";
+    return (await this.#refreshed()) === null;
+  }
+
+  /** One refresh for all that ask at the same time: its error, or null. */
+  #refreshed(): Promise<unknown> {
+    this.#running ??= this.#refresh().finally(() => {
       this.#running = null;
     });
     return this.#running;
   }
 
-  async #renewed(): Promise<boolean> {
+  async #refresh(): Promise<unknown> {
     try {
       const token = await this.refresh();
       const life = (expiryOf(token) ?? 0) - Date.now();
       this.#newest = token;
       this.#refreshAt = Date.now() + Math.max(life - SOON_MS, life / 2); // short-lived ones not at every use
-      return true;
-    } catch {
-      return false;
+      return null;
+    } catch (error) {
+      return error;
     }
   }
 }

@@ -1,6 +1,6 @@
 import { type Document, pageOf, plain, toJob, toStep, withCreatedAt } from "./documents.js";
 import { SharedStream } from "./shared.js";
-import { EventStream } from "./stream.js";
+import { EventStream, OutputStream } from "./stream.js";
 import { Follow, setTracking, type Tracker, type Tracking, trackerOf } from "./tracker.js";
 import type {
   AnswersOf,
@@ -12,8 +12,10 @@ import type {
   EnqueueRequest,
   Job,
   JobChanges,
+  JobOutput,
   JobStream,
   ListQuery,
+  OutputOptions,
   Page,
   PayloadOf,
   RequeueOptions,
@@ -74,6 +76,8 @@ export interface Jobs {
   /** Let a step that waits fail. */
   signalError(id: string, step: string, error: string, options?: Call & { key?: string }): Promise<Job>;
   stream(query?: StreamQuery, options?: Call): JobStream;
+  /** What the job emits to a channel, from its start. */
+  output<T = unknown>(id: string, channel: string, options?: OutputOptions): JobOutput<T>;
   /** Follow one job, over one connection for all trackers; with `lazy`, from the first subscriber on. */
   track<T extends Topic = Topic>(id: string, options?: { signal?: AbortSignal; lazy?: boolean }): Tracker<T>;
   /** Run jobs of a topic here, until `stop()`. */
@@ -82,7 +86,7 @@ export interface Jobs {
     handler: (job: Job<T>, context: WorkContext) => Promise<ResultOf<T>> | ResultOf<T>,
     options?: WorkOptions,
   ): WorkHandle;
-  /** Ends the trackers. */
+  /** Ends the streams and trackers. */
   close(): void;
 }
 
@@ -113,6 +117,7 @@ export function makeJobs(wire: Wire): Jobs {
 
 class JobsOfWire implements Jobs {
   readonly tracking: Tracking;
+  readonly #streams = new Set<{ close(): void }>();
 
   constructor(private readonly wire: Wire) {
     this.tracking = {
@@ -242,8 +247,17 @@ class JobsOfWire implements Jobs {
     return toJob(await this.#steer(id, "/signal", { step, error, ...plain(rest) }, how));
   }
 
-  stream(query: StreamQuery = {}, options?: Call): JobStream {
-    return new EventStream(this.wire, query, options);
+  stream(query: StreamQuery = {}, options: Call = {}): JobStream {
+    return new EventStream(this.wire, query, options, this.#streams);
+  }
+
+  output<T>(id: string, channel: string, options: OutputOptions = {}): JobOutput<T> {
+    return new OutputStream<T>(
+      this.wire,
+      jobPath(id, `/output/${encodeURIComponent(channel)}`),
+      options,
+      this.#streams,
+    );
   }
 
   track<T extends Topic>(id: string, options: { signal?: AbortSignal; lazy?: boolean } = {}): Tracker<T> {
@@ -264,5 +278,6 @@ class JobsOfWire implements Jobs {
 
   close(): void {
     this.tracking.shared.close();
+    for (const stream of [...this.#streams]) stream.close();
   }
 }

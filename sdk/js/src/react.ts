@@ -69,3 +69,65 @@ export function useJobs<T extends Topic = Topic>(ids: readonly string[], options
   }, [found, key]);
   return useSyncExternalStore(store.subscribe, store.get, store.get);
 }
+
+export interface UseOutput<T = unknown> {
+  values: readonly T[];
+  error: TreadleError | null;
+  ended: boolean;
+}
+
+const NO_OUTPUT: UseOutput<never> = { values: [], error: null, ended: false };
+/** A page that shows tokens as they come need not render for each. */
+const PUBLISH_MS = 50;
+
+/** What a job emits to a channel so far; begins anew with a new attempt. */
+export function useOutput<T = unknown>(
+  id: string | null | undefined,
+  channel: string,
+  options: UseJobOptions = {},
+): UseOutput<T> {
+  const { enabled = true } = options;
+  const jobs = id && enabled ? (options.client ?? defaultClient()).jobs : null;
+  const store = useMemo(() => outputStore<T>(jobs, id ?? "", channel), [jobs, id, channel]);
+  return useSyncExternalStore(store.subscribe, store.get, () => NO_OUTPUT);
+}
+
+function outputStore<T>(jobs: Jobs | null, id: string, channel: string) {
+  let shown: UseOutput<T> = NO_OUTPUT;
+  return {
+    get: () => shown,
+    subscribe(run: () => void): () => void {
+      if (!jobs) return ended;
+      let values: T[] = [];
+      let open = true;
+      let timer: ReturnType<typeof setTimeout> | undefined;
+      const publish = (more: Partial<UseOutput<T>> = {}) => {
+        clearTimeout(timer);
+        timer = undefined;
+        if (!open) return;
+        shown = { values: [...values], error: null, ended: false, ...more };
+        run();
+      };
+      const output = jobs.output<T>(id, channel, {
+        onReset: () => {
+          values = [];
+        },
+      });
+      const read = async () => {
+        for await (const value of output) {
+          values.push(value);
+          timer ??= setTimeout(publish, PUBLISH_MS);
+        }
+      };
+      read().then(
+        () => publish({ ended: true }),
+        (error) => publish({ error, ended: true }),
+      );
+      return () => {
+        open = false;
+        clearTimeout(timer);
+        output.close();
+      };
+    },
+  };
+}

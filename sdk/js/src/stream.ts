@@ -1,7 +1,7 @@
 import { type Document, toEvent } from "./documents.js";
 import { contentType, TreadleError } from "./errors.js";
 import { type Message, SseParser } from "./sse.js";
-import type { Call, JobEvent, JobStream, StreamQuery } from "./types.js";
+import type { Call, JobEvent, JobOutput, JobStream, OutputOptions, StreamQuery } from "./types.js";
 import { type Failure, Limit, pathWith, pauseMs, type Wire } from "./wire.js";
 
 /** The server pings every 15 s. */
@@ -13,6 +13,7 @@ const CONNECT_MS = 30_000;
 export type LinkState = "connecting" | "live" | "reconnecting";
 
 export interface LinkOptions extends Call {
+  path?: string;
   lastEventId?: string | null;
   /** Asked before each connection. */
   query: () => object;
@@ -87,7 +88,7 @@ export class Link {
       this.#heardAt = Date.now();
       const last: Record<string, string> = this.lastEventId === null ? {} : { "Last-Event-ID": this.lastEventId };
       const request = { headers: { Accept: "text/event-stream", ...headers, ...last }, signal: attempt.signal };
-      const path = pathWith("/api/jobs/stream", this.options.query());
+      const path = pathWith(this.options.path ?? "/api/jobs/stream", this.options.query());
       const response = await attempt.race(this.wire.open(path, request));
       reader = readerOf(response);
       attempt.connected();
@@ -164,51 +165,94 @@ function onWake(run: () => void): () => void {
 }
 
 /** A stream as its user holds it. */
-export class EventStream implements JobStream {
+abstract class HeldStream<T> implements AsyncIterableIterator<T, void, void> {
   lastEventId: string | null;
-  readonly #link: Link | null = null;
-  readonly #events: AsyncGenerator<JobEvent, void, void>;
+  protected link: Link | null = null;
+  readonly #told: AsyncGenerator<T, void, void>;
   #closed = false;
 
-  constructor(wire: Wire, query: StreamQuery, options: Call = {}) {
-    const { ids, topic, snapshot, fields, lastEventId = null } = query;
+  /** `open` has the streams that were begun and have not ended. */
+  constructor(
+    lastEventId: string | null,
+    private readonly open: Set<{ close(): void }>,
+  ) {
     this.lastEventId = lastEventId;
-    const asked = { id: ids, topic, snapshot: snapshot || undefined, fields: fields?.join(",") };
-    if (ids?.length !== 0) this.#link = new Link(wire, { ...options, lastEventId, query: () => asked });
-    this.#events = this.#told();
+    this.#told = this.#all();
   }
 
-  async *#told(): AsyncGenerator<JobEvent, void, void> {
-    if (!this.#link) return; // no ids: nothing to hear
-    for await (const { event, id, data } of this.#link.messages()) {
-      if (event === "ping") continue;
-      const told = toEvent(event, id, JSON.parse(data) as Document);
-      this.lastEventId = id ?? this.lastEventId;
-      yield told;
+  /** What a message tells; undefined: nothing. */
+  protected abstract tell(message: Message): { value: T } | "end" | undefined;
+
+  async *#all(): AsyncGenerator<T, void, void> {
+    if (!this.link) return; // nothing to hear
+    this.open.add(this);
+    try {
+      for await (const message of this.link.messages()) {
+        const told = this.tell(message);
+        if (told === "end") return;
+        if (!told) continue;
+        this.lastEventId = message.id ?? this.lastEventId;
+        yield told.value;
+      }
+    } finally {
+      this.open.delete(this);
     }
   }
 
-  async next(): Promise<IteratorResult<JobEvent, void>> {
+  async next(): Promise<IteratorResult<T, void>> {
     try {
-      return await this.#events.next();
+      return await this.#told.next();
     } catch (error) {
       if (this.#closed) return { done: true, value: undefined };
       throw error;
     }
   }
 
-  async return(): Promise<IteratorResult<JobEvent, void>> {
+  async return(): Promise<IteratorResult<T, void>> {
     this.close();
-    await this.#events.return().catch(() => {});
+    await this.#told.return().catch(() => {});
     return { done: true, value: undefined };
   }
 
   close(): void {
     this.#closed = true;
-    this.#link?.close();
+    this.link?.close();
   }
 
   [Symbol.asyncIterator](): this {
     return this;
+  }
+}
+
+export class EventStream extends HeldStream<JobEvent> implements JobStream {
+  constructor(wire: Wire, query: StreamQuery, options: Call, open: Set<{ close(): void }>) {
+    const { ids, topic, snapshot, fields, lastEventId = null } = query;
+    super(lastEventId, open);
+    const asked = { id: ids, topic, snapshot: snapshot || undefined, fields: fields?.join(",") };
+    if (ids?.length !== 0) this.link = new Link(wire, { ...options, lastEventId, query: () => asked });
+  }
+
+  protected tell({ event, id, data }: Message): { value: JobEvent } | undefined {
+    return event === "ping" ? undefined : { value: toEvent(event, id, JSON.parse(data) as Document) };
+  }
+}
+
+export class OutputStream<T> extends HeldStream<T> implements JobOutput<T> {
+  constructor(
+    wire: Wire,
+    path: string,
+    private readonly options: OutputOptions,
+    open: Set<{ close(): void }>,
+  ) {
+    const { after = null, from, onReset: _, ...rest } = options;
+    super(after, open);
+    const query = () => (this.link?.lastEventId === null ? { from } : {});
+    this.link = new Link(wire, { ...rest, path, lastEventId: after, query });
+  }
+
+  protected tell({ event, data }: Message): { value: T } | "end" | undefined {
+    if (event === "value") return { value: JSON.parse(data) as T };
+    if (event === "reset") this.options.onReset?.((JSON.parse(data) as { attempt: number }).attempt);
+    return event === "end" ? "end" : undefined;
   }
 }

@@ -268,6 +268,22 @@ export interface JobStream extends AsyncIterableIterator<JobEvent> {
   close(): void;
 }
 
+export interface OutputOptions extends Call {
+  /** Resume after the value with this number: the `lastEventId` of an earlier reader. */
+  after?: string | null;
+  /** `latest`: only what comes next. */
+  from?: "start" | "latest";
+  /** A new attempt writes to the channel: what came before counts no more. */
+  onReset?: (attempt: number) => void;
+}
+
+/** The values of a channel in order; ends when the job has ended. Reconnects by itself. */
+export interface JobOutput<T = unknown> extends AsyncIterableIterator<T> {
+  /** The number of the last value that you have got. */
+  readonly lastEventId: string | null;
+  close(): void;
+}
+
 export type Missed = "skip" | "one" | "all";
 export type Overlap = "allow" | "skip" | "queue";
 

@@ -26,6 +26,8 @@ export interface WorkContext {
   /** 0 to 100; also renews the lease. */
   progress(percent: number, message?: string): Promise<void>;
   heartbeat(): Promise<void>;
+  /** Append a value to a channel of the job's output. */
+  emit(value: unknown, channel: string): Promise<void>;
 }
 
 export interface WorkHandle {
@@ -181,6 +183,7 @@ class Run {
       isLastAttempt: job.attempt >= job.maxAttempts,
       progress: async (percent, message) => this.#held(await this.#send("progress", { percent, message })),
       heartbeat: () => this.#heartbeat(),
+      emit: async (value, channel) => this.#held(await this.#send("output", { channel, values: [value] }, false)),
     };
   }
 
@@ -200,11 +203,11 @@ class Run {
   }
 
   // biome-ignore lint/suspicious/noExplicitAny: the answers differ
-  async #send(how: string, body: object): Promise<any> {
+  async #send(how: string, body: object, repeatable = true): Promise<any> {
     try {
       const path = `/api/workers/jobs/${this.document.id}/${how}`;
-      // The token makes each of them safe to repeat.
-      return await call(this.wire, path, { method: "POST", body: { token: this.#token, ...body }, repeatable: true });
+      // The token makes each of them safe to repeat, but an output would be appended twice.
+      return await call(this.wire, path, { method: "POST", body: { token: this.#token, ...body }, repeatable });
     } catch (error) {
       if ((error as Failure).status === 409 || (error as Failure).status === 404) {
         this.#lost = true;

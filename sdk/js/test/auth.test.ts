@@ -77,7 +77,7 @@ test("a stream with an expired token refreshes once, else stops with 401", async
   const { client, fetches, refreshes } = faked(expired, () => null);
   await assert.rejects(client.jobs.stream().next(), { status: 401 });
   assert.equal(refreshes(), 1);
-  assert.equal(fetches.of("/stream"), 1);
+  assert.equal(fetches.of("/stream"), 0);
 
   const other = faked(tokenFor("revoked", 3600), () => tokenFor("new", 3600));
   const opened: Sse[] = [];
@@ -94,6 +94,22 @@ test("a stream with an expired token refreshes once, else stops with 401", async
   assert.equal((await stream.next()).value?.id, "1");
   assert.equal(other.refreshes(), 1);
   stream.close();
+});
+
+test("an expired session is an error, never an anonymous call", async () => {
+  const { client, fetches } = faked(tokenFor("expired", -10), () => null);
+  await assert.rejects(client.jobs.list(), { status: 401, code: "invalid_token" });
+  assert.deepEqual([fetches.urls.length, fetches.of("auth-refresh")], [1, 1]);
+});
+
+test("a refresh that can't be asked does not stop a token that still holds", async () => {
+  const token = tokenFor("old", 60);
+  const { client, fetches, good } = faked(token, () => null);
+  good.add(token);
+  const answer = fetches.answer;
+  fetches.answer = (url, init) => (url.includes("auth-refresh") ? json(503, {}) : answer(url, init));
+  assert.equal((await client.jobs.list()).page, 1);
+  assert.equal(client.auth.token, token);
 });
 
 test("a provider is asked before each call and each connection", async () => {

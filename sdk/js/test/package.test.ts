@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 const FOLDER = fileURLToPath(new URL("..", import.meta.url));
 const MOST_BYTES = 12_000;
@@ -44,4 +44,11 @@ test("`npm pack` holds the compiled modules with their types, and what every pac
   for (const name of ["index", "pocketbase", "react"]) {
     assert.ok(files.includes(`dist/${name}.js`) && files.includes(`dist/${name}.d.ts`));
   }
+});
+
+test("the code in the README is code", async () => {
+  const text = readFileSync(`${FOLDER}/README.md`, "utf8");
+  const blocks = [...text.matchAll(/```(js|jsx|ts)\n([\s\S]*?)```/g)];
+  assert.ok(blocks.length >= 8);
+  for (const [, loader, code] of blocks) await transform(code ?? "", { loader: loader as "js" });
 });

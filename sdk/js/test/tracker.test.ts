@@ -279,11 +279,14 @@ test("a default client, or a clear error", async () => {
   job.cleanup();
 });
 
-test("closing a client ends its trackers", async () => {
+test("closing a client ends its trackers and streams", async () => {
   const { client, opened } = faked();
   const tracker = client.jobs.track("j1");
-  await until(() => opened[0]);
+  const waiting = client.jobs.stream().next();
+  await until(() => opened[1]);
   client.close();
+  assert.equal((await waiting).done, true);
+  assert.equal(opened[1]?.cancelled, true);
   assert.equal(tracker.state, "closed");
   assert.equal(opened[0]?.cancelled, true);
 });

@@ -109,6 +109,7 @@ def create_app(
                 allow_origins=queue.settings.allowed_origins,
                 allow_methods=["*"],
                 allow_headers=["*"],
+                expose_headers=["Retry-After", "X-Request-ID"],
             ),
             Middleware(FastRoutes, routes=ROUTES),
         ],
