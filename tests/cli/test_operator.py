@@ -35,7 +35,7 @@ def test_topics_are_listed_paused_and_resumed(treadle: Command, queue: SyncQueue
     [mail] = treadle("topics", "list", "--json").done().json["items"]
     assert mail["pausedUntil"] == paused["pausedUntil"]
     assert treadle("topics", "resume", "mail").done().out == "mail is running again\n"
-    assert treadle("topics", "pause", "mial").refused(1).startswith("no topic has the name mial")
+    assert treadle("topics", "pause", "mailx").refused(1).startswith("no topic has the name mailx")
 
 
 def test_a_filter_narrows_the_list(treadle: Command, queue: SyncQueue) -> None:
