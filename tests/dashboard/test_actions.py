@@ -192,7 +192,7 @@ async def test_everything_that_matches_is_changed_as_it_was_at_the_dry_run(visit
 
 async def test_jobs_are_rescheduled_together(visitor: Visitor) -> None:
     await visitor.queue.enqueue_many("mail", [{}] * 1200)
-    answer = await visitor.confirm("/_/bulk?action=patch&all=1&topic=mail", priority="high", typed="1200")
+    answer = await visitor.confirm("/_/bulk?action=patch&all=1&topic=mail", priority="high", typed="1,200")
     assert answer.status_code == 303, answer.text[-500:]
     if "/operations/" in answer.headers["location"]:
         await finished(visitor, answer.headers["location"])

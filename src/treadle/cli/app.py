@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ from treadle.cli import (
     target,
     templates,
     top,
+    topics,
     user,
     worker,
     workers,
@@ -58,6 +59,7 @@ app.command("enqueue")(enqueue.enqueue)
 app.add_typer(job_output.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
+app.add_typer(topics.app, name="topics")
 app.add_typer(workers.app, name="workers")
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
@@ -94,12 +96,22 @@ def treadle(
         raise typer.Exit(BAD_USAGE)
 
 
+def built() -> Any:
+    """The application; the usage of each command shows where the queue of your code stands."""
+    whole = typer.main.get_command(app)
+    for name, command in getattr(whole, "commands", {}).items():
+        if name not in target.WITH_AN_ARGUMENT:
+            for one in getattr(command, "commands", {"": command}).values():
+                one.options_metavar = "[MODULE:QUEUE] [OPTIONS]"
+    return whole
+
+
 def run(argv: Sequence[str]) -> int:
     """Run one command; an error becomes one line on stderr. `python -X dev -m treadle` shows tracebacks."""
     _open_closed_streams()
     try:
         be_quiet("--json" in argv)
-        command = typer.main.get_command(app)
+        command = built()
         words = target.take(completion.with_shell(argv), command)
         code = command(words, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()

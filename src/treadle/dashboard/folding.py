@@ -20,6 +20,23 @@ class More(str):
     __slots__ = ()
 
 
+class CutDict(dict[str, Any]):
+    """The first members of an object that has `total`."""
+
+    total: int
+
+
+class CutList(list[Any]):
+    """The first items of a list that has `total`."""
+
+    total: int
+
+
+def members(value: Any) -> int:
+    """How many members the whole value has."""
+    return value.total if isinstance(value, CutDict | CutList) else len(value)
+
+
 @dataclass(frozen=True, slots=True)
 class ShownValue:
     """A payload or a result, as a page shows it."""
@@ -50,13 +67,17 @@ class _Cutter:
         if isinstance(value, str) and len(value) > MOST_TEXT:
             return More(f"{words.as_json(value[:MOST_TEXT])[:-1]}… {len(value) - MOST_TEXT:,} more characters")
         if isinstance(value, dict):
-            kept = {key[:MOST_TEXT]: self.cut(one) for key, one in list(value.items())[: self._room()]}
-            more = len(value) - len(kept)
-            return {**kept, "…": More(f"{more:,} more members")} if more else kept
+            kept = CutDict({key[:MOST_TEXT]: self.cut(one) for key, one in list(value.items())[: self._room()]})
+            kept.total, more = len(value), len(value) - len(kept)
+            if more:
+                kept["…"] = More(f"{more:,} more members")
+            return kept
         if isinstance(value, list):
-            kept_items = [self.cut(one) for one in value[: self._room()]]
-            more = len(value) - len(kept_items)
-            return [*kept_items, More(f"{more:,} more items")] if more else kept_items
+            items = CutList(self.cut(one) for one in value[: self._room()])
+            items.total, more = len(value), len(value) - len(items)
+            if more:
+                items.append(More(f"{more:,} more items"))
+            return items
         return value
 
     def _room(self) -> int:

@@ -21,7 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from treadle.accounts import Caller
 from treadle.dashboard import words
 from treadle.dashboard.assets import assets
-from treadle.dashboard.folding import More
+from treadle.dashboard.folding import More, members
 from treadle.dashboard.state import State
 from treadle.http.errors import ApiError
 from treadle.queue.audit import Actor
@@ -61,6 +61,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(words.FILTERS)
+    made.filters["members"] = members
     made.tests["more"] = lambda value: isinstance(value, More)
     return made
 

@@ -299,11 +299,15 @@ class Queue(JobFollowing):
         status: Status | str | None = None,
         scope: str | None = None,
         scope_id: str | None = None,
+        filter: str | None = None,
         limit: int = 30,
         offset: int = 0,
     ) -> list[Job]:
-        """Jobs, newest first; `status` may also be "stale". At most 1,000 at a time."""
-        listing = lists.listing(topic, status, scope, scope_id, limit, offset)
+        """Jobs, newest first; `status` may also be "stale". At most 1,000 at a time.
+
+        `filter` is an expression over the job's fields, as in the HTTP API: `priority > 50 && payload.userId = 123`.
+        """
+        listing = lists.listing(topic, status, scope, scope_id, limit, offset, lists.filtered(filter))
         return [self._bind(job) for job in await (await self._session()).store.list(listing)]
 
     async def count(
@@ -313,9 +317,10 @@ class Queue(JobFollowing):
         status: Status | str | None = None,
         scope: str | None = None,
         scope_id: str | None = None,
+        filter: str | None = None,
     ) -> Count:
         """How many jobs there are, exact up to 10,000; beyond that it is 10,001, and its `capped` is true."""
-        wanted = lists.listing(topic, status, scope, scope_id, 1, 0)
+        wanted = lists.listing(topic, status, scope, scope_id, 1, 0, lists.filtered(filter))
         return Count(await (await self._session()).store.count(wanted))
 
     async def stats(self, *, topic: str | None = None, since: datetime | None = None) -> QueueStats:
