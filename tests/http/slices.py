@@ -115,7 +115,7 @@ class Caller:
         async def receive() -> Any:
             if given:
                 return given.pop()
-            await asyncio.sleep(3600)
+            await asyncio.sleep(3600)  # the client says nothing more
 
         async def send(message: Any) -> None:
             nonlocal status, size

@@ -42,7 +42,7 @@ async def pour(server: LiveServer, head: bytes, piece: bytes, most: int) -> tupl
             writer.write(piece)
             sent += len(piece)
             await asyncio.wait_for(writer.drain(), 30)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # one turn of the loop
     except ConnectionError:
         pass
     answer = await answer_of(reader)

@@ -35,7 +35,7 @@ async def export_users(ctx: Context, payload: Export) -> Exported:
     """Ends */ comments, if it can."""
     for row in range(payload.rows):
         await ctx.progress(100 * row // payload.rows, f"row {row}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # the work of one row
     return Exported(payload.rows)
 
 
@@ -43,7 +43,7 @@ async def export_users(ctx: Context, payload: Export) -> Exported:
 async def endless(ctx: Context, payload: dict[str, str]) -> None:
     for number in range(100_000):
         await ctx.progress(number % 100, f"lap {number}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # the work of one row
 
 
 @queue.job
@@ -84,4 +84,4 @@ async def speak(ctx: Context, payload: dict[str, int]) -> None:
         if fails and number == payload["words"] // 2:
             raise ConnectionError("the model is away")
         await ctx.emit({"attempt": ctx.attempt, "word": number}, channel="tokens")
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # as a model takes its time

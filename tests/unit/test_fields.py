@@ -12,7 +12,7 @@ PROPERTIES = {"max_retries"}
 
 
 def test_python_has_each_field() -> None:
-    own = {one.name for one in dataclasses.fields(Job)} - {"token", "waits_until", "deduplicated", "queue"}
+    own = {one.name for one in dataclasses.fields(Job)} - {"token", "waits_until", "deduplicated", "truncated", "queue"}
     assert own == {field.attribute or field.name for field in JOB_FIELDS} - PROPERTIES
 
 

@@ -176,7 +176,7 @@ def test_a_requeue_repeats_whole_steps_unless_it_names_runs() -> None:
 def test_a_requeue_says_how_its_steps_go_on() -> None:
     messages = [decide(State(FAILED), Requeued(mode=mode)).message for mode in ("", "unfinished", "all", "from")]
     assert messages == ["was failed", "was failed", "was failed, mode all", "was failed, mode from"]
-    assert (Requeued().steps, Requeued().payload) == (None, None)
+    assert (Requeued().steps, Requeued().payload, Requeued().may_replace) == (None, None, True)
 
 
 def test_a_completed_job_says_how_it_can_be_requeued() -> None:

@@ -102,9 +102,11 @@ def spots(tree: ast.AST) -> Iterator[tuple[ast.AST, Put]]:
 
 
 def skipped(node: ast.AST) -> bool:
-    """Docstrings, imports, the protocol that is only a type, and the case that never happens."""
+    """Docstrings, imports, what is only for types, and the case that never happens."""
     match node:
         case ast.Import() | ast.ImportFrom() | ast.Expr(ast.Constant()) | ast.ClassDef("JobState"):
+            return True
+        case ast.If(ast.Name("TYPE_CHECKING")):
             return True
         case ast.match_case(ast.MatchAs(None)):
             return True
