@@ -16,7 +16,7 @@ from treadle.policy.flow import Ran, check_mode, rerun
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
 from treadle.queue.enqueueing.new_jobs import checked_attempts
 from treadle.store.protocol import Store
-from treadle.store.values import Refusal, SteeredJob
+from treadle.store.values import NewJob, Refusal, SteeredJob
 
 Answers = Sequence[Job | Refusal | None]
 
@@ -38,8 +38,8 @@ class Again(NamedTuple):
     force: bool = False
     mode: str = "unfinished"
     step: str | None = None
-    payload: str | None = None
-    """JSON text; None keeps the old one."""
+    changed: NewJob | None = None
+    """The job with another payload and its keys; None: it keeps its own."""
 
 
 async def requeue(
@@ -65,9 +65,11 @@ async def requeue(
         chosen = rerun(steps, how.mode, how.step, job.status is Status.COMPLETED)
         if runs is not None:
             runs[job.id] = list(dict.fromkeys(step.name for step in steps)) if chosen.names is None else chosen.names
-        return Requeued(how.force, job.stale, chosen.mode if steps else "", chosen.names, how.payload, chosen.runs)
+        payload = how.changed.payload if how.changed else None
+        return Requeued(how.force, job.stale, chosen.mode if steps else "", chosen.names, payload, chosen.runs)
 
-    return await store.steer(ids, judge, dry_run=dry_run)
+    changed = {how.changed.id: how.changed} if how.changed else {}
+    return await store.steer(ids, judge, dry_run=dry_run, changed=changed)
 
 
 async def release(store: Store, ids: Sequence[str]) -> Answers:

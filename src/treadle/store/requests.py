@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 
 from pydantic_core import from_json, to_json
 
@@ -17,6 +18,21 @@ LONGEST_KEY = 2_600
 def request_of(job: NewJob) -> Request:
     hashed = None if job.idempotency_key is None else _payload_hash(job)
     return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit)
+
+
+def returning(job: NewJob, held: UniqueKey | None) -> Request:
+    """An ended job that comes back with another payload. It needs no leave for the idempotency key that it holds."""
+    request = request_of(job)
+    return replace(request, unique=tuple(key for key in request.unique if key != held), returning=True)
+
+
+def owned_as(job: NewJob, old: UniqueKey, old_key: str) -> NewJob:
+    """The job with the owner that its old idempotency key has: nobody, whoever made it, or the anonymous callers."""
+    for owner in (None, job.created_by, ""):
+        before = job._replace(idempotency_key=old_key, key_owner=owner)
+        if old in unique_keys(before):
+            return job._replace(key_owner=owner)
+    return job
 
 
 def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:

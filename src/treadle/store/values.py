@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from treadle.model.errors import StoreBusy
@@ -87,6 +88,9 @@ class NewJob(NamedTuple):
     def shape(self) -> tuple[Any, ...]:
         """All but id, payload and trace."""
         return (self[1], *self[3:-1])
+
+
+NO_CHANGES: Mapping[str, NewJob] = MappingProxyType({})
 
 
 class Inserted(NamedTuple):

@@ -316,6 +316,18 @@ RETURNING r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.
 DELETE FROM {records} WHERE n = ANY(ARRAY(SELECT r.n FROM {rows: kind text, id text} CROSS JOIN LATERAL (
     SELECT r.n FROM {records} r WHERE r.kind = t.kind AND r.id BETWEEN t.id AND t.id ORDER BY r.id LIMIT 1) r)) RETURNING id
 
+-- name: set_job_keys
+-- What comes with new payloads. 27: the traits that belong to keys. No join, as in settle_completed.
+WITH t AS MATERIALIZED (SELECT jsonb_object_agg(t.n, to_jsonb(t)) AS keys FROM {rows: n bigint, idempotency_key text,
+    dedupe_key text, traits integer, limit_key text, limit_policy text, limit_most integer})
+UPDATE {jobs} j SET idempotency_key = (SELECT keys FROM t) -> j.n::text ->> 'idempotency_key',
+    dedupe_key = (SELECT keys FROM t) -> j.n::text ->> 'dedupe_key',
+    flags = (j.flags & ~27) | ((SELECT keys FROM t) -> j.n::text ->> 'traits')::integer,
+    limit_key = (SELECT keys FROM t) -> j.n::text ->> 'limit_key',
+    limit_policy = (SELECT keys FROM t) -> j.n::text ->> 'limit_policy',
+    limit_most = ((SELECT keys FROM t) -> j.n::text ->> 'limit_most')::integer
+WHERE j.n {among: n bigint}
+
 -- name: set_payloads
 -- New payloads of jobs that are requeued. No join, as in settle_completed.
 WITH t AS MATERIALIZED (SELECT jsonb_object_agg(t.n, t.payload) AS payloads FROM {rows: n bigint, payload text})

@@ -24,14 +24,16 @@ from treadle.policy.lifecycle import (
     is_stale,
 )
 from treadle.store import wakeups
+from treadle.store.requests import returning
 from treadle.store.sql.rows import EXPIRES, ONCE, STEPS
 from treadle.store.sql.scripts.admitting import Admission, apply, ask, replace
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, not_found, numbers
 from treadle.store.sql.scripts.ended import EndedRow, erase
+from treadle.store.sql.scripts.keys import ChangedJob, set_keys, with_keys, with_owners
 from treadle.store.sql.scripts.limits import leave_ready
 from treadle.store.sql.scripts.moves import attempts, end_attempts, moved_event_row, relocate
 from treadle.store.sql.scripts.steps import run_again, steps_of
-from treadle.store.values import ClaimedStep, Judge, Refusal, SteeredJob
+from treadle.store.values import NO_CHANGES, ClaimedStep, Judge, NewJob, Refusal, SteeredJob
 
 PENDING_PLACES = ("ready", "later", "held")
 
@@ -67,6 +69,8 @@ class Steering:
     hints: set[str] = field(default_factory=set)
     writer: int = 0
     """The tally row that counts the endings."""
+    changed: Mapping[str, NewJob] = field(default_factory=lambda: NO_CHANGES)
+    """By id: jobs that come back with another payload."""
 
     def refuse(self, job: JobFacts, error: Exception) -> None:
         self.answers[job.id] = Refusal(job.id, error)
@@ -80,8 +84,15 @@ class Undone(Exception):
         self.steering = steering
 
 
-def steer(ids: Sequence[str], judge: Judge, stale_after_ms: int, *, dry_run: bool = False) -> Script[Steering]:
-    steering = Steering({id_: not_found(id_) for id_ in ids})
+def steer(
+    ids: Sequence[str],
+    judge: Judge,
+    stale_after_ms: int,
+    *,
+    dry_run: bool = False,
+    changed: Mapping[str, NewJob] = NO_CHANGES,
+) -> Script[Steering]:
+    steering = Steering({id_: not_found(id_) for id_ in ids}, changed=changed)
     yield from _steer(steering, judge, stale_after_ms, _look)
     if dry_run:
         raise Undone(steering)
@@ -245,16 +256,20 @@ def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> 
 
 def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     payloads = yield from _old_payloads(verdicts)
+    changed = yield from with_owners({v.facts.n: new for v in verdicts if (new := steering.changed.get(v.facts.id))})
     moves = [
-        Move(v.facts, v.status, v.to, metadata=requeue_metadata(v.ended, payloads.get(v.facts.n)))
+        Move(facts, v.status, v.to, metadata=requeue_metadata(v.ended, payloads.get(facts.n)))
         for v in verdicts
         if v.ended
+        for facts in [with_keys(v.facts, changed)]
     ]
-    asked = yield from ask([_returning(move.facts) for move in moves], [move.facts.n for move in moves])
-    moves = yield from _admitted(moves, asked, steering)
+    asked = yield from ask([_returning(move.facts, changed) for move in moves], [move.facts.n for move in moves])
+    once = {v.facts.n for v in verdicts if v.facts.flags & ONCE}
+    moves = yield from _admitted(moves, asked, steering, once)
     if not moves:
         return
     ns = {move.facts.n for move in moves}
+    yield from set_keys({n: one for n, one in changed.items() if n in ns})
     yield "drop_outcomes", numbers(ns)
     yield "drop_notes", numbers(ns)  # the failures before this ending are history like the ending itself
     yield "add_tally", [v.ended.undone() for v in verdicts if v.ended and v.facts.n in ns]
@@ -290,8 +305,8 @@ def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
         yield "set_payloads", payloads
 
 
-def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Script[list[Move]]:
-    """The jobs that may come back: their dedupe keys are free, and so is a place under their concurrency policy."""
+def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering, once: Collection[int]) -> Script[list[Move]]:
+    """The jobs that may come back: their keys are free, and so is a place under their concurrency policy."""
     yield from apply(asked, cancel)
     admitted = []
     for move, decision in zip(moves, asked.decisions, strict=True):
@@ -299,12 +314,14 @@ def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Sc
             steering.refuse(move.facts, decision.error)
         if isinstance(decision, Admit):
             admitted.append(move)
-    if once := [move.facts for move in admitted if move.facts.flags & ONCE]:
-        yield "drop_keys", [{"n": job.n, "kind": "once"} for job in once]
+    if again := [move.facts.n for move in admitted if move.facts.n in once]:
+        yield "drop_keys", [{"n": n, "kind": "once"} for n in again]
     return admitted
 
 
-def _returning(job: JobFacts) -> Request:
+def _returning(job: JobFacts, changed: Mapping[int, ChangedJob]) -> Request:
+    if new := changed.get(job.n):
+        return returning(new.job, new.held)
     unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
     return Request(job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True)
 
