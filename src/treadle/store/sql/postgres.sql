@@ -137,12 +137,12 @@ FROM me CROSS JOIN seen CROSS JOIN LATERAL (
 
 -- name: completions
 -- A part of settle_completed and settle_flows: what is written for the jobs in `done`. $1 is the lease, $5 how long they
--- waited and ran, as rows of `tally_hist`.
+-- waited and ran, as rows of `tally_hist`. `now` may be from before a lock that a cancel held, which came first.
 ended AS (
     INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
         message, result, worker)
-    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, message, result,
-        worker_id FROM done
+    SELECT n, token, topic, 'completed', attempt, greatest(now, cancel_at), claimed_at, now - ran, cancel_at,
+        cancel_reason, message, result, worker_id FROM done
 ), counted AS (
     INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
     SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(greatest(ran, 0)), 0) FROM done GROUP BY now, topic

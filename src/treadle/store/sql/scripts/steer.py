@@ -108,6 +108,8 @@ def _steer(steering: Steering, judge: Judge, stale_after_ms: int, look: Look) ->
             break
         now: int = (yield "clock", [])[0][0]
         found = yield from look(facts, left)
+        # Its clock was read before it waited for locks, and what was committed meanwhile came first.
+        now = max(now, *(one.ended.ended_at if one.ended else 0 for one in found)) if found else now
         left -= {one.facts.n for one in found}
         yield from _apply(_judged(found, judge, stale_after_ms, now, steering), now, steering)
         # Jobs that were found nowhere moved between two of the looks.
