@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any
 
+from treadle.model.retry import Retry
 from treadle.policy.judgement import CallResult, judge
 from treadle.policy.lifecycle import Outcome
 from treadle.worker.attempt import Attempt
@@ -21,10 +22,11 @@ Run = Callable[[Attempt], AttemptEnd]
 class Recipe:
     """How to run a topic's attempts, and where to record their times."""
 
-    __slots__ = ("note_run", "note_start", "run")
+    __slots__ = ("note_run", "note_start", "retry", "run")
 
-    def __init__(self, run: Run, times: Times) -> None:
+    def __init__(self, run: Run, times: Times, retry: Retry) -> None:
         self.run = run
+        self.retry = retry
         self.note_start = times.new_starts.append
         self.note_run = times.new_runs.append
 
