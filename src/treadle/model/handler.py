@@ -12,8 +12,9 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, is_typeddict
 
-from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
+from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload, TreadleError
 from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
+from treadle.model.raised import not_ctrl_c, one_line
 from treadle.model.template import Template
 from treadle.model.typed_dicts import understood
 
@@ -112,6 +113,15 @@ class Handler:
 
     def payload_text(self, payload: Any) -> str:
         """The payload as stored: validated, an object, plain JSON. Without one, the parameter's own default."""
+        try:
+            return self._payload_text(payload)
+        except TreadleError:
+            raise
+        except BaseException as error:  # its type may raise anything, which must not reach those who make jobs of it
+            told = one_line(not_ctrl_c(error))
+            raise InvalidPayload(f"{self.topic}: payload: its type can't read it: {told}", field="payload") from error
+
+    def _payload_text(self, payload: Any) -> str:
         given = self._default if payload is None and self._default is not inspect.Parameter.empty else payload
         if self._payload is None:
             return dumps_object(given)
