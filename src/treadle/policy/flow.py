@@ -135,7 +135,7 @@ def plan(steps: Sequence[PlannedStep], facts: FlowFacts) -> Plan:
 
 def _next_call(step: PlannedStep) -> Plan:
     if not step.served:
-        return Plan(end=Snoozed(UNSERVED_MS, unserved(step.name)))
+        return Plan(end=unserved_step(step.name))
     return Plan(start=step.name)
 
 
@@ -151,8 +151,9 @@ def _next_external(step: PlannedStep, known: KnownStep, facts: FlowFacts) -> Pla
     return Plan(wait=step.name)
 
 
-def unserved(name: str) -> str:
-    return f"{UNSERVED} {name}"
+def unserved_step(name: str) -> Snoozed:
+    """What becomes of a job whose next step has its code elsewhere."""
+    return Snoozed(UNSERVED_MS, f"{UNSERVED} {name}")
 
 
 def progress(steps: Sequence[PlannedStep], states: Mapping[str, KnownStep], step_progress: int) -> int:
