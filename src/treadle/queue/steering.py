@@ -12,8 +12,8 @@ from treadle.model.job import Job, to_ms
 from treadle.model.payload import dumps
 from treadle.model.status import ENDED, Status
 from treadle.model.steps import DONE
-from treadle.policy.flow import Ran, check_mode, rerun
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
+from treadle.policy.rerun import Ran, check_mode, rerun
 from treadle.queue.enqueueing.new_jobs import checked_attempts
 from treadle.store.protocol import Store
 from treadle.store.values import NewJob, Refusal, SteeredJob

@@ -8,6 +8,7 @@ from typing import TypeVar
 from treadle.model.errors import Refused
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES
+from treadle.policy.answers import is_timeout
 from treadle.policy.judgement import follow_up_refused
 from treadle.policy.lifecycle import decide
 from treadle.store import wakeups
@@ -73,11 +74,15 @@ def once_per_job(reports: Sequence[Report]) -> list[Report]:
 
 def has_small_steps(one: Checkpoint) -> bool:
     """Whether it needs no table but that of the steps."""
-    return not one.consumed and all(map(_is_small, one.steps))
+    return not one.consumed and not one.jobs and all(map(_is_small, one.steps)) and not any(map(_times_out, one.steps))
 
 
 def _is_small(step: StepWrite) -> bool:
     return step.result is None or len(step.result) * 4 <= LARGE_RESULT_BYTES
+
+
+def _times_out(step: StepWrite) -> bool:
+    return is_timeout(step.state, step.error_type)
 
 
 def not_written(checkpoints: Sequence[Checkpoint], written: set[tuple[int, int]]) -> list[tuple[int, int]]:

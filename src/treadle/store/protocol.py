@@ -144,7 +144,13 @@ class Store(Protocol):
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
         """Write what the steps of running jobs have done, with their events; returns (n, token) of lost jobs, for which
-        nothing was written."""
+        nothing was written. StepEnded if one says that nobody answered a step in time, and an answer was accepted: then
+        nothing is written at all.
+
+        One with follow-up jobs comes alone. If a job is refused, its Refused is raised; StoreBusy if one needs a key
+        that another transaction has locked. Nothing is written then. Told again, jobs that are there are not made
+        again.
+        """
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         """What the steps of claimed jobs have done before, in one read."""

@@ -268,10 +268,13 @@ class Checkpoint(NamedTuple):
     """The job is known to have steps."""
     grace_ms: int | None = None
     """As in `Touch`."""
+    jobs: tuple[NewJob, ...] = ()
+    """Follow-up jobs of the steps that end; if one is refused, nothing of this is written."""
 
     def then(self, later: Checkpoint) -> Checkpoint:
         """Both, of one claim."""
         return later._replace(
+            jobs=self.jobs + later.jobs,
             steps=self.steps + later.steps,
             consumed=self.consumed + later.consumed,
             progress=self.progress if later.progress is None else later.progress,

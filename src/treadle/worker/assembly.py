@@ -193,6 +193,7 @@ class Assembly:
             begin,
             self.store,
             self.step_writer,
+            self.step_services,
             hooks,
             lambda: self.queue.saved_version(handler.topic),
             self.threads,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import InvalidInput, StoreUnavailable
+from treadle.model.steps import shown_step
+from treadle.store.values import StepKey
 from treadle.worker.blocking import BlockingConnection, BlockingHttp, BlockingPool, found, on_loop
 from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
@@ -52,6 +54,7 @@ class LoopServices:
     ) -> None:
         self.in_thread = threads.wait
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
+        self.turn = steps.turn
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
@@ -80,11 +83,22 @@ class LoopServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
 
-    async def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Job:
+    async def enqueue_with_outcome(
+        self, call: Call, topic: str, payload: Any, options: dict[str, Any], step: Sequence[str] | None
+    ) -> Job:
+        """`step`: the innermost step around it that the handler made, by name and key."""
         new, job = await self._queue._prepare(topic, payload, **options)
-        if call.attempt.ended:
+        attempt = call.attempt
+        if attempt.ended:
             raise InvalidInput(f"job {call.job.id} has ended: enqueue without with_outcome", field="with_outcome")
-        call.attempt.follow_ups += (new,)
+        around = StepKey(*step) if step else StepKey(call.step)
+        if attempt.steps is not None and around.name and attempt.steps.follow_up(around, new):
+            return job
+        if step:
+            raise InvalidInput(
+                f"step {shown_step(*step)} has ended: enqueue without with_outcome", field="with_outcome"
+            )
+        attempt.follow_ups += (new,)
         return job
 
     def database(self) -> Any:
@@ -117,8 +131,13 @@ class ThreadServices:
             options["connection"] = connection.source
         return self._ask(self._services.enqueue, topic, payload, options)
 
-    def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options)
+    def enqueue_with_outcome(
+        self, call: Call, topic: str, payload: Any, options: dict[str, Any], step: Sequence[str] | None
+    ) -> Any:
+        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options, step)
+
+    def turn(self, call: Call) -> None:
+        """A thread holds up no loop."""
 
     def recall_step(self, call: Call, name: str, key: str, finish_ms: int | None) -> Any:
         return self._ask(self._services.recall_step, call, name, key, finish_ms)

@@ -809,6 +809,13 @@ SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR 
     CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
+-- name: count_names
+-- How many names the steps and the early answers of a job have, with one more.
+SELECT count(*) FROM (
+    SELECT s.name FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+    UNION SELECT a.name FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
+    UNION SELECT t.name FROM {rows: name text}) AS names
+
 -- name: add_answers
 -- Answers that come early; what is missing from the answer was answered before.
 INSERT INTO {answers} (n, name, key, created_at, answered_by, error, result)
@@ -816,6 +823,11 @@ SELECT t.n, t.name, t.key, t.created_at, t.answered_by, t.error, {json: t.result
 FROM {rows: n bigint, name text, key text, created_at bigint, answered_by text, error text, result text}
 WHERE true ORDER BY 1, 2, 3
 ON CONFLICT (n, name, key) DO NOTHING RETURNING n, name, key
+
+-- name: kept_answers
+-- Which of these steps have an answer that was not used yet.
+SELECT a.n, a.name, a.key FROM {rows: n bigint, name text, key text}
+{seek: answers a ON a.n = t.n AND a.name = t.name AND a.key = t.key}
 
 -- name: early_answers
 -- Answers that came early to steps that wait now.

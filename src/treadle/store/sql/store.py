@@ -173,8 +173,17 @@ class SqlStore(SqlRunner):
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
         merged = batches.once_per_job(checkpoints)
+        if any(one.jobs for one in merged):
+            return await self._checkpoint_with_jobs(lease, merged)
         lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
         return batches.not_written(checkpoints, {(one.n, one.token) for one in merged} - set(lost))
+
+    async def _checkpoint_with_jobs(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        if len(checkpoints) > 1:
+            raise ValueError("a checkpoint with follow-up jobs comes alone: its refusal undoes all that is written")
+        one = checkpoints[0]
+        hints = wakeups.of_new(one.jobs)
+        return await self.transact_or_busy(lambda: scripts.checkpoint_and_follow_up(lease, one), hints)
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         rows = [{"n": n} for n in sorted(set(ns))]

@@ -78,6 +78,7 @@ from treadle.testing.contract.starting import (
     LastAttemptContract,
     PauseContract,
 )
+from treadle.testing.contract.step_answers import AnswerContract, FollowUpContract
 from treadle.testing.contract.steps import CheckpointContract, WaitContract
 from treadle.testing.contract.steps_again import KeptContract, RequeueStepsContract
 from treadle.testing.contract.suite import ContractPart
@@ -131,6 +132,10 @@ class StoreContract:
     class TestRequeueSteps(RequeueStepsContract): ...
 
     class TestKept(KeptContract): ...
+
+    class TestAnswer(AnswerContract): ...
+
+    class TestFollowUp(FollowUpContract): ...
 
     class TestPromote(PromoteContract): ...
 

@@ -253,8 +253,10 @@ class ChildServices:
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)).result())
 
-    def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+    def enqueue_with_outcome(
+        self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any], step: tuple[str, str] | None
+    ) -> Any:
+        request = wire.enqueue_with_outcome_request(topic, payload, options, step)
         return wire.job_from(self._ask(request).result())
 
     def database(self) -> Any:
@@ -265,6 +267,9 @@ class ChildServices:
 
     def http(self) -> Any:
         return self._call.line.resources.http()
+
+    def turn(self, call: ChildCall) -> None:
+        """Its worker takes them in turns."""
 
     def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
         return Known(*self._ask(wire.recall_request(name, key, finish_ms)).result())
@@ -317,8 +322,10 @@ class ChildLoopServices(ChildServices):
     async def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(await asyncio.wrap_future(self._ask(wire.enqueue_request(topic, payload, options))))
 
-    async def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+    async def enqueue_with_outcome(
+        self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any], step: tuple[str, str] | None
+    ) -> Any:
+        request = wire.enqueue_with_outcome_request(topic, payload, options, step)
         return wire.job_from(await asyncio.wrap_future(self._ask(request)))
 
 

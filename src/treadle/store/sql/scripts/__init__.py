@@ -12,6 +12,7 @@ insert, claim, completion) have separate statements in the stores.
 from treadle.store.sql.scripts.claim import claim
 from treadle.store.sql.scripts.common import Script, not_found
 from treadle.store.sql.scripts.due import LOCKED_MS, advance, stop_replaced
+from treadle.store.sql.scripts.follow_ups import checkpoint_and_follow_up
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
@@ -35,6 +36,7 @@ __all__ = [
     "advance",
     "answer",
     "checkpoint",
+    "checkpoint_and_follow_up",
     "claim",
     "insert",
     "insert_with_records",

@@ -13,7 +13,6 @@ from pydantic_core import from_json
 from treadle.model.errors import TreadleError
 from treadle.model.status import ENDED, Status
 from treadle.policy.admission import DEDUPE, Admit, Refuse, Request, UniqueKey
-from treadle.policy.flow import repeated
 from treadle.policy.history import requeue_metadata
 from treadle.policy.lifecycle import (
     CancelRequested,
@@ -23,6 +22,7 @@ from treadle.policy.lifecycle import (
     decide,
     is_stale,
 )
+from treadle.policy.rerun import repeated
 from treadle.store import wakeups
 from treadle.store.requests import returning
 from treadle.store.sql.rows import EXPIRES, ONCE, STEPS
@@ -296,13 +296,16 @@ def _old_payloads(verdicts: Sequence[JudgedJob]) -> Script[dict[int, Any]]:
 def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
     """The steps that run again, and new payloads."""
     again: dict[int, list[ClaimedStep]] = {}
+    requeued: dict[int, Requeued] = {}
     payloads = []
     for one in verdicts:
         if isinstance(one.outcome, Requeued):
-            again[one.facts.n] = repeated(one.steps, one.outcome)
+            if one.facts.flags & STEPS:
+                again[one.facts.n] = repeated(one.steps, one.outcome)
+                requeued[one.facts.n] = one.outcome
             if one.outcome.payload is not None:
                 payloads.append({"n": one.facts.n, "payload": one.outcome.payload})
-    yield from run_again(again)
+    yield from run_again(again, requeued)
     if payloads:
         yield "set_payloads", payloads
 

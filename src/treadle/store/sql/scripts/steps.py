@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 from treadle.model import events
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
-from treadle.policy.flow import (
+from treadle.policy.answers import (
     AnswerFacts,
-    Reply,
-    answered,
+    asks_again,
     ends_wait,
-    interrupted,
+    forgets_answers,
+    is_timeout,
     refuse_answer,
-    restarts_clock,
     step_ended,
 )
+from treadle.policy.flow import Reply, StepChange, answered, interrupted, restarts_clock
 from treadle.policy.history import end_of, step_metadata
-from treadle.policy.lifecycle import Answered, RowState, WaitOver, decide
+from treadle.policy.lifecycle import Answered, Requeued, RowState, WaitOver, decide
 from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
 from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
@@ -51,11 +51,19 @@ def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tup
     kept = [one for one in checkpoints if (one.n, one.token) in mine]
     if new := [one.n for one in kept if not one.flagged]:
         yield "flag_steps", numbers(new)
+    yield from _refuse_timeouts([(one.n, step) for one in kept for step in one.steps])
     if touched:
         starts, now = {row[0]: row[2] for row in touched}, max(row[3] for row in touched)
         yield from write_steps([(one.n, step) for one in kept for step in one.steps], now, starts)
         yield from use_answers([(one.n, answer) for one in kept for answer in one.consumed])
     return [(one.n, one.token) for one in checkpoints if (one.n, one.token) not in mine]
+
+
+def _refuse_timeouts(steps: Sequence[tuple[int, StepWrite]]) -> Script[None]:
+    """An answer was accepted after the worker had looked. Its job is locked, so none can arrive after this."""
+    rows = [{"n": n, "name": one.name, "key": one.key} for n, one in steps if is_timeout(one.state, one.error_type)]
+    for _, name, key in (yield "kept_answers", rows) if rows else []:
+        raise step_ended(name, key)
 
 
 def write_steps(
@@ -153,8 +161,7 @@ def park(moves: Sequence[Move], now: int) -> Script[None]:
     yield "started_in_time", numbers(expiring)
     found = yield "early_answers", numbers(move.facts.n for move in moves)
     for n, name, key, place, attempt, result, error, by in found:
-        yield from _end_wait(n, StepWrite(name, key, StepState.WAITING, place, attempt), Reply(result, error), by, now)
-    yield from use_answers([(row[0], StepKey(row[1], row[2])) for row in found])
+        yield from _end_wait(n, StepKey(name, key), place, answered(Reply(result, error), attempt), by, now)
     yield from wake({row[0] for row in found}, Answered())
 
 
@@ -243,6 +250,8 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     known = AnswerFacts(place not in (None, "ended"), unannounced=one.unannounced)
     if found:
         known = known._replace(state=found.state, waits=found.waits, timed_out=bool(found.timed_out))
+    elif one.unannounced:
+        known = known._replace(names=(yield "count_names", [{"n": job.n, "name": one.step}])[0][0])
     refused = refuse_answer(one.id, one.step, one.key, known)
     if refused is not None:
         return refused, 0
@@ -251,21 +260,28 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     if not kept:
         return step_ended(one.step, one.key), 0
     if found is not None and ends_wait(found.state, place == "running"):
-        write = StepWrite(one.step, one.key, StepState.WAITING, found.place, found.attempt)
-        yield from _end_wait(job.n, write, Reply(one.result, one.error), one.answered_by, now)
-        yield from use_answers([(job.n, StepKey(one.step, one.key))])
+        change = answered(Reply(one.result, one.error), found.attempt)
+        yield from _end_wait(job.n, StepKey(one.step, one.key), found.place, change, one.answered_by, now)
         return None, (yield from wake({job.n}, Answered()))
     yield "flag_steps", numbers([job.n])
     yield "flag_ready", numbers([job.n])
     return None, 0
 
 
-def _end_wait(n: int, step: StepWrite, reply: Reply, answered_by: str | None, now: int) -> Script[None]:
-    end = answered(reply)
-    ended = step._replace(state=end.state, result=end.result, error=end.error, error_type=end.error_type)
+def _end_wait(n: int, step: StepKey, place: int, change: StepChange, answered_by: str | None, now: int) -> Script[None]:
+    ended = StepWrite(
+        *step,
+        change.state,
+        place,
+        change.attempt,
+        error=change.error,
+        error_type=change.error_type,
+        result=change.result,
+    )
     yield from _put_steps([(n, ended)], now)
     if ended.told:
         yield "add_events", [_step_event(n, ended, now, (Status.WAITING, Status.PENDING), answered_by)]
+    yield from use_answers([(n, step)])
 
 
 # -- by a requeue ----------------------------------------------------------------------------------
@@ -279,9 +295,13 @@ def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
     return {n: tuple(steps) for n, steps in found.items()}
 
 
-def run_again(steps: Mapping[int, Iterable[ClaimedStep]]) -> Script[None]:
+def run_again(steps: Mapping[int, Sequence[ClaimedStep]], requeued: Mapping[int, Requeued]) -> Script[None]:
     """Declared steps are pending again; steps that a handler makes are forgotten."""
     rows = [{"n": n, "name": step.name, "key": step.key} for n, some in steps.items() for step in some]
     if rows:
-        for query in ("forget_step_results", "drop_answers", "reset_steps", "forget_steps"):
+        for query in ("forget_step_results", "reset_steps", "forget_steps"):
             yield query, rows
+    asked = [(n, StepKey(step.name, step.key)) for n, some in steps.items() for step in asks_again(some, requeued[n])]
+    yield from use_answers(asked)
+    if anew := [n for n, one in requeued.items() if forgets_answers(one)]:
+        yield "drop_all_answers", numbers(anew)
