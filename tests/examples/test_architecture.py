@@ -126,3 +126,9 @@ def test_the_page_names_files_in_every_layer() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     layers = [path.name for path in (ROOT / "src" / "treadle").iterdir() if (path / "__init__.py").exists()]
     assert [layer for layer in layers if layer not in text] == []
+
+
+def test_the_dashboard_asks_insights():
+    """Only `state.py` knows the store, to make what the pages ask: `state.insights` and the doctor."""
+    pages = (ROOT / "src" / "treadle" / "dashboard").rglob("*.py")
+    assert [page.name for page in pages if "queue.store" in page.read_text()] == ["state.py"]

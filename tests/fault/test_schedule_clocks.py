@@ -22,8 +22,8 @@ from tests.unit.schedules.clock_changes import (
 from treadle import Queue
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.job import to_ms
-from treadle.policy.schedule import Schedule
-from treadle.queue.schedules.records import KIND, body_of
+from treadle.policy.schedule import KIND, Schedule
+from treadle.queue.schedules.records import body_of
 from treadle.store.values import RecordWrite
 
 AFTER_ALL = to_ms(datetime(2037, 1, 1, tzinfo=UTC))

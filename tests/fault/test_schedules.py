@@ -12,8 +12,8 @@ from tests.fault.scale import scaled
 from tests.waiting import nothing_live, until
 from treadle import Job, Queue
 from treadle.model.job import to_ms
-from treadle.policy.schedule import Schedule
-from treadle.queue.schedules.records import KIND, body_of
+from treadle.policy.schedule import KIND, Schedule
+from treadle.queue.schedules.records import body_of
 from treadle.store.values import RecordWrite
 
 EVERY_MS = 1_000

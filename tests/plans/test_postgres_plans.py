@@ -15,6 +15,7 @@ from psycopg import sql
 
 from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
 from tests.servers import PostgresServer
+from treadle.model.fields import NOTHING_GIVEN, PLAIN
 from treadle.model.status import ENDED, Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
@@ -197,7 +198,7 @@ async def settle_flows(store: PostgresStore, connection: Any, backlog: Backlog) 
 
 async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = [new_job() for _ in range(10)]
-    shape = (1, "mail", 0, None, 3, None, None, None, None, "", 50, None)
+    shape = (1, "mail", 0, None, 3, "", 50, None, *NOTHING_GIVEN[:PLAIN])
     ids, payloads = [job.id for job in jobs], [job.payload for job in jobs]
     assert await connection.fetchval(store.queries["insert_alike"].sql, ids, payloads, *shape)
 
@@ -227,6 +228,14 @@ SCRIPTS: dict[str, Callable[[Backlog], Any]] = {
 }
 """What both databases run alike."""
 
+
+def query(name: str, **values: int) -> Act:
+    async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+        await connection.fetch(store.queries[name].sql, *([json.dumps([values])] if values else []))
+
+    return act
+
+
 WRITES: dict[str, Act] = {
     "claim": claim,
     "settle_completed": settle_completed,
@@ -234,6 +243,9 @@ WRITES: dict[str, Act] = {
     "settle_flows": settle_flows,
     "insert_alike": insert_alike,
     **{name: script(make) for name, make in SCRIPTS.items()},
+    "busy keys": query("busy_keys", top=100),
+    "waits": query("waits", top=10_000),
+    "rates": query("rates_used"),
     "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), DAY)),
 }
 

@@ -7,7 +7,8 @@ from contextlib import closing
 import asyncpg
 
 from treadle import Queue, Schedule
-from treadle.queue.schedules.records import KIND, body_of
+from treadle.policy.schedule import KIND
+from treadle.queue.schedules.records import body_of
 from treadle.store.sql.queries import load
 from treadle.store.sql.store import SqlStore
 

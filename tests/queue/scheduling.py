@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from treadle import Job, Queue
 from treadle.maintenance.scheduler import Scheduler
-from treadle.queue.schedules.records import KIND, body_of, schedule_from
+from treadle.policy.schedule import KIND
+from treadle.queue.schedules.records import body_of, schedule_from
 from treadle.store.values import RecordWrite
 
 HOUR_MS = 3_600_000

@@ -19,8 +19,9 @@ from treadle.maintenance import scheduler
 from treadle.maintenance.scheduler import Scheduler
 from treadle.model.errors import InvalidPayload
 from treadle.model.job import to_ms
+from treadle.policy.schedule import KIND
 from treadle.queue.schedules.options import CodeSchedule
-from treadle.queue.schedules.records import KIND, body_of, schedule_from
+from treadle.queue.schedules.records import body_of, schedule_from
 from treadle.store.values import RecordWrite
 
 

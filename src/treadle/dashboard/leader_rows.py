@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from treadle.dashboard import words
+from treadle.insights.insights import Insights
 from treadle.model.job import from_ms
 from treadle.queue import Queue
 from treadle.store.views import Leadership
@@ -98,7 +99,7 @@ async def _next_schedule(queue: Queue, outcome: str) -> tuple[datetime | None, s
     return from_ms(schedule.next_ms), f"{outcome}; next: {schedule.id}"
 
 
-async def migrations(queue: Queue) -> Migrations:
-    applied = [(one.name, from_ms(one.applied_at)) for one in await queue.store.migrations()]
-    waiting = await queue.store.migrate(dry_run=True)
+async def migrations(insights: Insights) -> Migrations:
+    applied = [(one.name, from_ms(one.applied_at)) for one in await insights.applied_migrations()]
+    waiting = await insights.waiting_migrations()
     return Migrations(applied[:SHOWN_MIGRATIONS], applied[SHOWN_MIGRATIONS:], waiting)

@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from treadle.accounts import Caller
 from treadle.dashboard import words
 from treadle.dashboard.assets import assets
+from treadle.dashboard.folding import More
 from treadle.dashboard.state import State
 from treadle.http.errors import ApiError
 from treadle.queue.audit import Actor
@@ -60,6 +61,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(words.FILTERS)
+    made.tests["more"] = lambda value: isinstance(value, More)
     return made
 
 
@@ -122,6 +124,12 @@ class Page:
         assert self.caller is not None
         assert self.caller.account is not None
         return Actor(self.caller.account.email, self.caller.kind)
+
+    @property
+    def who(self) -> str:
+        """The person's id."""
+        assert self.caller is not None
+        return self.caller.account_id or ""
 
     async def note(self, action: str, target: str = "", *, filter: str = "", reason: str = "") -> None:
         """A change was made: keep it in the audit log, and show it."""
@@ -201,12 +209,12 @@ class Page:
 
     def _packed(self, html: str, status: int) -> tuple[bytes, int, dict[str, str]]:
         """Compressed: a list of fifty jobs is 100 kB of markup and 10 kB compressed."""
-        body, headers = html.encode(), self._headers()
+        body, headers = html.encode(), self.headers()
         if len(body) > PACKED_FROM and "gzip" in self.request.headers.get("accept-encoding", ""):
             return gzip.compress(body, 4), status, {**headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         return body, status, headers
 
-    def _headers(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         return {
             "Cache-Control": "no-store",
             "Content-Security-Policy": POLICY.format(nonce=self.nonce),

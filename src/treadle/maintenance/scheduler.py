@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, StoreBusy, StoreUnavailable, TreadleError, VersionConflict
 from treadle.model.raised import one_line
-from treadle.policy.schedule import Firing, Schedule, ScheduleSlot, fire
-from treadle.queue.schedules.records import KIND, Stored, due_of, schedule_from
+from treadle.policy.schedule import KIND, Firing, Schedule, ScheduleSlot, fire
+from treadle.queue.schedules.records import Stored, due_of, schedule_from
 from treadle.store.values import Inserted, NewJob, Record, RecordWrite
 from treadle.store.wakeups import LATER
 

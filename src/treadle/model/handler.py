@@ -113,25 +113,21 @@ class Handler:
 
     def payload_text(self, payload: Any) -> str:
         """The payload as stored: validated, an object, plain JSON. Without one, the parameter's own default."""
-        try:
-            return self._payload_text(payload)
-        except TreadleError:
-            raise
-        except BaseException as error:  # its type may raise anything, which must not reach those who make jobs of it
-            told = one_line(not_ctrl_c(error))
-            raise InvalidPayload(f"{self.topic}: payload: its type can't read it: {told}", field="payload") from error
-
-    def _payload_text(self, payload: Any) -> str:
         given = self._default if payload is None and self._default is not inspect.Parameter.empty else payload
         if self._payload is None:
             return dumps_object(given)
         try:
             value = self._payload.validator.validate_python({} if given is None else given)
+            return dumps_object(_written(self._payload, value, "payload"))
         except ValidationError as error:
             if payload is None and self._default is None:
                 return "{}"
             raise _explained(self.topic, "payload", error) from None
-        return dumps_object(_written(self._payload, value, "payload"))
+        except TreadleError:
+            raise
+        except BaseException as error:  # its type may raise anything, which must not reach those who make jobs of it
+            told = one_line(not_ctrl_c(error))
+            raise InvalidPayload(f"{self.topic}: payload: its type can't read it: {told}", field="payload") from error
 
     @property
     def default_payload(self) -> Any:

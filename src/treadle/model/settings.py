@@ -32,6 +32,7 @@ class Settings:
     reap_interval_ms: int = 5_000
     stale_after_ms: int = 7 * DAY_MS
     delete_after_ms: int = 7 * DAY_MS
+    output_after_ms: int = DAY_MS
     retention_interval_ms: int = 3_600_000
     metrics_public: bool = False
     log_format: str = "text"

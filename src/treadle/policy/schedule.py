@@ -21,6 +21,8 @@ from treadle.model.job import checked_topic, from_ms, rfc3339, short_text, to_ms
 from treadle.model.payload import dumps_object
 from treadle.policy.cron import Cron, time_zone
 
+KIND = "schedule"
+"""Of its record."""
 Missed = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue"]
 

@@ -16,8 +16,8 @@ LONGEST_KEY = 2_600
 
 
 def request_of(job: NewJob) -> Request:
-    hashed = None if job.idempotency_key is None else _payload_hash(job)
-    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit)
+    hashed = None if job.given.idempotency_key is None else _payload_hash(job)
+    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit, may_replace=job.may_replace)
 
 
 def returning(job: NewJob, held: UniqueKey | None) -> Request:
@@ -28,18 +28,20 @@ def returning(job: NewJob, held: UniqueKey | None) -> Request:
 
 def owned_as(job: NewJob, old: UniqueKey, old_key: str) -> NewJob:
     """The job with the owner that its old idempotency key has: nobody, whoever made it, or the anonymous callers."""
-    for owner in (None, job.created_by, ""):
-        before = job._replace(idempotency_key=old_key, key_owner=owner)
-        if old in unique_keys(before):
+    before = job._replace(given=job.given._replace(idempotency_key=old_key))
+    for owner in (None, job.given.created_by, ""):
+        if old in unique_keys(before._replace(key_owner=owner)):
             return job._replace(key_owner=owner)
     return job
 
 
 def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:
     keys = []
-    if job.idempotency_key is not None:
+    given = job.given
+    if given.idempotency_key is not None:
+        scope = given.scope, given.scope_id
         owner = () if job.key_owner is None else (job.key_owner,)
-        keys.append(UniqueKey(IDEMPOTENCY, _joined(job.topic, job.scope, job.scope_id, job.idempotency_key, *owner)))
+        keys.append(UniqueKey(IDEMPOTENCY, _joined(job.topic, *scope, given.idempotency_key, *owner)))
     if job.dedupe_key is not None:
         keys.append(UniqueKey(DEDUPE, job.dedupe_key))
     if job.slot is not None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from treadle.worker.call import Call
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
+    from treadle.worker.output import OutputWriter
     from treadle.worker.steps.made import StepServices
 
 # A heartbeat in a tight loop must not cause a write in a tight loop.
@@ -49,10 +50,12 @@ class LoopServices:
         keeper: LeaseKeeper,
         progress: ProgressWriter,
         steps: StepServices,
+        output: OutputWriter,
         connections: int,
         threads: Threads,
     ) -> None:
         self.in_thread = threads.wait
+        self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
         self._queue = queue
@@ -79,6 +82,9 @@ class LoopServices:
             await self._progress.write_now(attempt)
         except StoreUnavailable:
             pass  # the lease may still be alive: the keeper retries until it expires
+
+    def emit(self, call: Call, channel: str, text: str) -> Awaitable[None]:
+        return self.output.emit(call.attempt, channel, text)
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
@@ -124,6 +130,11 @@ class ThreadServices:
 
     def heartbeat(self, call: Call) -> None:
         self._ask(self._services.heartbeat, call)
+
+    def emit(self, call: Call, channel: str, text: str) -> None:
+        room = self._services.output.emit_from_thread(call.attempt, channel, text)
+        if room is not None:
+            self._ask_loop(lambda: room)
 
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         connection = options.get("connection")

@@ -200,15 +200,11 @@ class Settler:
         self._job_log.completed(done)
         self._hooks.stored(batch)
         if self.on_settled:
-            self._tell(self.on_settled, batch)
-
-    def _tell(self, listen: Callable[[Sequence[Settlement]], None], batch: list[Settlement]) -> None:
-        """What a listener raises must not look as if the outcomes were not stored."""
-        try:
-            listen(batch)
-        except BaseException as error:
-            not_ctrl_c(error)
-            log.error("a listener to outcomes failed\n%s", describe(error).text)
+            try:
+                self.on_settled(batch)
+            except BaseException as error:  # it must not look as if the outcomes were not stored
+                not_ctrl_c(error)
+                log.error("a listener to outcomes failed\n%s", describe(error).text)
 
     def _tell_retries(self, transitions: list[Transition]) -> None:
         """Report when the first of the jobs put back is due; no hint is needed."""

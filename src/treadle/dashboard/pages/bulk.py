@@ -17,7 +17,7 @@ from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages.jobs import search_of, search_query
 from treadle.insights.search import JobSearch
 from treadle.model.errors import InvalidInput
-from treadle.model.job import from_ms, rfc3339
+from treadle.model.job import rfc3339
 from treadle.model.status import Status
 from treadle.policy.rules import InvalidRule
 from treadle.queue import bulk
@@ -71,13 +71,7 @@ async def ask(page: Page) -> Response:
     values = {name: params.getlist(name) for name in params}
     asked = _asked(page, values)
     # By the database's clock, because the jobs' times are compared with it.
-    return await ask_page(page, await _question(page, asked, await database_time(page)))
-
-
-async def database_time(page: Page) -> datetime:
-    now = from_ms(await page.state.queue.store.now())
-    assert now
-    return now
+    return await ask_page(page, await _question(page, asked, await page.state.insights.time()))
 
 
 async def _question(
@@ -111,7 +105,7 @@ async def _outcomes(page: Page, asked: Asked, as_of: datetime) -> list[DryRunCou
             return await dry_run(page.state.queue, change, asked.search, as_of)
         except InvalidRule as error:
             raise InvalidInput(error.message, field="q") from None
-    found = [job for job in await page.state.queue.store.get(asked.ids) if job is not None]
+    found = [job for job in await page.state.insights.jobs(asked.ids) if job is not None]
     by_status = {status: sum(job.status is status for job in found) for status in Status}
     outcomes = [DryRunCount(n, status.value, status not in change.applies_to) for status, n in by_status.items() if n]
     missing = len(asked.ids) - len(found)
@@ -161,7 +155,7 @@ def _after(asked: Asked, count: int) -> str:
 
 async def act(page: Page) -> Response:
     asked = _asked(page, await page.form())
-    as_of = time_of(await page.field("asOf") or rfc3339(await database_time(page)) or "", page.now, "asOf")
+    as_of = time_of(await page.field("asOf") or rfc3339(await page.state.insights.time()) or "", page.now, "asOf")
     expected = count_of(await page.field("expected") or "0", "expected") or 0
     typed = await page.field("typed")
     if (asked.action == "delete" or expected > TYPED_ABOVE) and typed != str(expected):

@@ -15,7 +15,6 @@ from treadle.dashboard.charts import Spark, spark
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.ranges import Range, range_of, segments
 from treadle.insights.failures import NEWEST, FailureGroup
-from treadle.insights.overview import ended
 
 HOURS = 24
 HOUR = timedelta(hours=1)
@@ -73,8 +72,8 @@ async def _context(page: Page, range_: Range) -> dict[str, Any]:
     if q:
         small = q.lower()
         rows = [row for row in rows if small in f"{row.type} {row.message} {row.frame} {row.topic}".lower()]
-    stats = await ended(page.state.queue.store, page.now - range_.length)
-    in_hour = 0 if range_.length <= HOUR else (await ended(page.state.queue.store, page.now - HOUR)).failed
+    stats = await page.state.insights.ended(page.now - range_.length)
+    in_hour = 0 if range_.length <= HOUR else (await page.state.insights.ended(page.now - HOUR)).failed
     looked_at = NEWEST if sum(len(group.ended) for group in groups) >= NEWEST else 0
     return {
         "groups": rows,

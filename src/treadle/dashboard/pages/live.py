@@ -19,13 +19,13 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from treadle.dashboard.page import Page, macros
-from treadle.dashboard.pages import bulk, errors, job, jobs, overview, schedules, topics, workers
+from treadle.dashboard.pages import bulk, errors, job, jobs, overview, scan, schedules, topics, workers
 from treadle.dashboard.rows import job_row
 from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.events.frames import frame
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse
-from treadle.insights.search import JobSearch, count_jobs
+from treadle.insights.search import JobSearch
 from treadle.model.errors import JobNotFound, QueryTooSlow, StoreUnavailable, TreadleError
 from treadle.policy import rules
 from treadle.policy.rules import Condition
@@ -57,7 +57,7 @@ async def job_regions(page: Page) -> dict[str, str]:
         "progress": str(part.progress(view)),
         "error": str(part.error(view, page.base)),
         "attempts": str(part.attempts(view)),
-        "result": str(part.result(view)),
+        "result": str(part.result(view, page.base)),
         "timeline": str(part.timeline(view)),
         "facts": str(part.facts(view, page.base)),
     }
@@ -75,6 +75,7 @@ PAGES: Mapping[str, Regions] = {
     "workers": workers.workers_regions,
     "schedules": schedules.schedules_regions,
     "operation": operation_regions,
+    "scan": scan.scan_regions,
 }
 
 
@@ -195,7 +196,7 @@ class WholePage:
         # Something may have changed after the page was drawn, and then never again.
         yield {"regions": stream.changed((await self.everything()).get("regions", {}))}
         alone = self.page.query("view") == "job"
-        operation = self.page.query("view") == "operation"
+        operation = self.page.query("view") in ("operation", "scan")
         while True:
             wait = BATCH_S * 2 if operation else QUIET_S
             events = await stream.gather(min(wait, CHECK_S))
@@ -252,7 +253,7 @@ class JobList:
     async def _is_as_drawn(self) -> bool:
         if self._drawn is None:
             return False
-        found = await self.page.state.queue.store.get(self._ids) if self._ids else []
+        found = await self.page.state.insights.jobs(self._ids)
         return [one.status.value if one else "" for one in found] == self._drawn
 
     async def _find_missed(self) -> None:
@@ -260,12 +261,12 @@ class JobList:
         if not self._first_page:
             return
         try:
-            found = await self.page.state.queue.store.select(self._search.narrowed.listing(jobs.PER_PAGE, 0))
+            found = await self.page.state.insights.find_ids(self._search, jobs.PER_PAGE)
         except QueryTooSlow:
             return
         # Below the last row of a full page come older jobs, which are not new.
         last = min(self._ids) if len(self._ids) >= jobs.PER_PAGE else ""
-        self._newcomers |= {id for _, id in found if id > last} - set(self._ids)
+        self._newcomers |= {id for id in found if id > last} - set(self._ids)
 
     async def patches(self, stream: LiveStream) -> AsyncIterator[dict[str, Any]]:
         if await self._is_as_drawn():
@@ -316,7 +317,7 @@ class JobList:
         return news
 
     async def _changed_rows(self, ids: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
-        found = {one.id: one for one in await self.page.state.queue.store.get(ids) if one is not None}
+        found = {one.id: one for one in await self.page.state.insights.jobs(ids) if one is not None}
         fits = {id for id in ids if id in found and self._matches(found[id].as_json())}
         gone, back = set(ids) - fits - self._gone, fits & self._gone
         self._gone = (self._gone | gone) - back
@@ -324,7 +325,7 @@ class JobList:
 
     async def _rows(self, ids: list[str]) -> dict[str, str]:
         """All rows in one query."""
-        found = [one for one in await self.page.state.queue.store.get(ids) if one is not None] if ids else []
+        found = [one for one in await self.page.state.insights.jobs(ids) if one is not None]
         self._moving -= {one.id for one in found if one.ended}
         self._moving |= {one.id for one in found if not one.ended}
         page, part = fresh(self.page), macros("jobs")
@@ -340,7 +341,7 @@ class JobList:
     async def _counts(self) -> dict[str, str]:
         page, part = fresh(self.page), macros("jobs")
         try:
-            counts = await count_jobs(page.state.queue.store, replace(self._search.narrowed, sort=""))
+            counts = await page.state.insights.count(replace(self._search.narrowed, sort=""))
         except TreadleError:
             return {}
         line = await jobs.counts_line(page, None if self._search.words else counts)

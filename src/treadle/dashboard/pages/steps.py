@@ -34,7 +34,7 @@ async def step(page: Page) -> Response:
     found = await page.state.queue.get(page.request.path_params["id"])
     name, alone, number = page.query("name"), _number(page.query("run")), max(_number(page.query("page")) or 1, 1)
     offset, limit = (alone, 1) if alone is not None else ((number - 1) * PER_PAGE, PER_PAGE)
-    rows = await page.state.queue.store.steps(found.id, name, offset, limit, await _most_bytes(page, found, alone))
+    rows = await page.state.insights.step(found.id, name, offset, limit, await _most_bytes(page, found, alone))
     if rows is None:
         raise ApiError(404, "not_found", f"The job has no step {name[:100]!r}.")
     entry = next(one for one in found.steps if one["id"] == name)

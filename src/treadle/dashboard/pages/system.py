@@ -99,11 +99,12 @@ async def _show(
         findings=wrong,
         passed=[one for one in findings or () if one.level == "ok"],
         leaders=await leader_rows.leaders(state.queue, (await state.now.get()).leaders),
-        migrations=await leader_rows.migrations(state.queue),
+        migrations=await leader_rows.migrations(state.insights),
         retention=retention
         or {
             "stale_after": format_ms(settings.stale_after_ms),
             "delete_after": format_ms(settings.delete_after_ms),
+            "output_after": format_ms(settings.output_after_ms),
             "problem": "",
             "effect": "",
             "seen": seen_now(settings),
@@ -177,7 +178,7 @@ def _users_words(count: int, verified: int) -> str:
 
 async def save_retention(page: Page) -> Response:
     """Save the ages, or count what they would do; a read-only dashboard can still count."""
-    given = {name: await page.field(name) for name in ("stale_after", "delete_after")}
+    given = {name: await page.field(name) for name in ("stale_after", "delete_after", "output_after")}
     seen = await seen_by(page)
     try:
         changes = {f"{name}_ms": duration_ms(text, name) if text else None for name, text in given.items()}
@@ -213,7 +214,7 @@ async def _retention_effect(page: Page, stale_ms: int | None, delete_ms: int | N
 
 async def _ended_before(page: Page, age_ms: int) -> int:
     """How many jobs ended longer ago than that, up to the cap."""
-    return await page.state.queue.store.prune(age_ms, COUNT_CAP + 1, dry_run=True)
+    return await page.state.insights.count_ended_before(age_ms)
 
 
 # -- access ----------------------------------------------------------------------------------------

@@ -15,9 +15,7 @@ from treadle.dashboard import words
 from treadle.dashboard.asking import Field, Question, ask
 from treadle.dashboard.page import Page, macros
 from treadle.http.errors import ApiError
-from treadle.insights.lists import listing
 from treadle.model.job import Job, from_ms
-from treadle.model.status import Status
 from treadle.store.views import LiveWorker
 
 # How many running jobs are shown per worker, and how many slots are drawn.
@@ -78,7 +76,7 @@ async def workers_regions(page: Page) -> dict[str, str]:
 
 async def _context(page: Page) -> dict[str, Any]:
     now = await page.state.now.get()
-    running = await page.state.queue.store.list(listing(None, Status.PROCESSING, None, None, LOOKED_AT, 0))
+    running = await page.state.insights.running(LOOKED_AT)
     leaders = {one.worker for one in now.leaders}
     rows = [_row(page, worker, running, now.at, leaders) for worker in now.workers]
     used, slots = sum(row.running for row in rows), sum(row.slots for row in rows)
@@ -191,7 +189,7 @@ async def _change(page: Page, action: str, change: Callable[[str], Awaitable[boo
 
 
 async def _drainable(page: Page, name: str) -> LiveWorker:
-    for worker in await page.state.queue.store.workers():
+    for worker in await page.state.insights.workers():
         if worker.name == name and worker.slots:
             return worker
     raise ApiError(404, "not_found", "No live worker has this name.")

@@ -10,8 +10,9 @@ import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from pydantic_core import from_json, to_json
@@ -19,8 +20,9 @@ from uuid_utils import uuid7
 
 from treadle.model.durations import Duration, Priority, duration_ms, priority_value
 from treadle.model.errors import InvalidInput, InvalidPayload, TemplateDisabled
+from treadle.model.fields import GIVEN_FIELDS, Given
 from treadle.model.handler import Handler
-from treadle.model.job import Job, from_ms, short_text, to_ms
+from treadle.model.job import Job, from_ms, reads, short_text, to_ms
 from treadle.model.keys import WHOLE_PAYLOAD, evaluate_key
 from treadle.model.payload import dumps_object
 from treadle.model.secrets import HIDDEN, Path, hide, is_hidden, secret_paths
@@ -28,6 +30,7 @@ from treadle.model.status import Status
 from treadle.model.steps import pending_step
 from treadle.model.template import Template, checked_capability
 from treadle.policy.admission import Limit
+from treadle.queue.on_behalf import may_replace
 from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
@@ -133,8 +136,9 @@ class JobMaker:
             expires = template.expires
         self._template = template
         self._keyed = bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
-        self._made: Job | None = None
-        self._made_at = 0
+        self._common: tuple[Any, ...] = ()
+        """What the jobs of a batch that was stored at `_common_at` have in common."""
+        self._common_at = -1
         self._secret = secret_paths(template.secret)
         self._text = _writer(template, handler, self._secret)
         self._shared = NewJob(
@@ -148,15 +152,17 @@ class JobMaker:
             delay_ms=0 if delay is None else duration_ms(delay, "delay"),
             expires_at=None if expires_at is None else to_ms(expires_at, "expires_at"),
             expires_in_ms=None if expires is None else duration_ms(expires, "expires"),
-            scope=short_text(scope, "scope"),
-            scope_id=short_text(scope_id, "scope_id"),
-            created_by=short_text(created_by, "created_by"),
-            idempotency_key=short_text(idempotency_key, "idempotency_key"),
             key_owner=key_owner,
-            template_version=version,
+            given=Given(
+                template_version=version,
+                scope=short_text(scope, "scope"),
+                scope_id=short_text(scope_id, "scope_id"),
+                created_by=short_text(created_by, "created_by"),
+                idempotency_key=short_text(idempotency_key, "idempotency_key"),
+            ),
             steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
-        self._other_fields = self._shared.shape[1:]
+        self._other_fields = self._shared[3:-1]
         """All but id, topic, payload and trace."""
 
     def text(self, payload: Any) -> str:
@@ -165,11 +171,12 @@ class JobMaker:
 
     def again(self, job: Job, payload: Any) -> NewJob:
         """An existing job with another payload, which brings its own keys. A key that its caller chose stays."""
-        made = NewJob(job.id, self._shared.topic, self._text(payload), *self._other_fields)._replace(
-            scope=job.scope,
-            scope_id=job.scope_id,
-            created_by=job.created_by,
-            idempotency_key=None if self._template.idempotency_key else job.idempotency_key,
+        made = NewJob(job.id, self._shared.topic, self._text(payload), *self._other_fields)
+        key = None if self._template.idempotency_key else job.idempotency_key
+        made = made._replace(
+            given=made.given._replace(
+                scope=job.scope, scope_id=job.scope_id, created_by=job.created_by, idempotency_key=key
+            )
         )
         return _with_keys(made, self._template) if self._keyed else made
 
@@ -186,14 +193,27 @@ class JobMaker:
         return made
 
     def made(self, job: NewJob, at: int, queue: Queue) -> Job:
-        """One job of a batch, as users see it; the shared fields are stored once."""
-        if self._made is None or self._made_at != at:
-            self._made, self._made_at = _as_job(self._shared, at, queue), at
+        """One job of a batch, as users see it; what its jobs share is worked out once."""
+        if self._common_at != at:
+            self._common, self._common_at = _rest(_as_job(self._shared, at, queue)), at
         payload = from_json(job.payload)
-        twin = self._made.like(job.id, hide(payload, self._secret) if self._secret else payload)
+        shown = hide(payload, self._secret) if self._secret else payload
+        made = Job(job.id, job.topic, Status.PENDING, shown, *self._common)
         if self._keyed:
-            twin.idempotency_key = job.idempotency_key
-        return twin
+            made.idempotency_key = job.given.idempotency_key
+        if job.steps:
+            made.steps = _pending(job)
+        return made
+
+
+def _pending(job: NewJob) -> list[dict[str, Any]]:
+    return [pending_step(step.name, step.title) for step in job.steps]
+
+
+_given = attrgetter(*(field.name for field in GIVEN_FIELDS))
+_shown = reads(GIVEN_FIELDS)
+# All arguments of a `Job` after id, topic, status and payload.
+_rest = attrgetter(*(field.name for field in fields(Job)[4:]))
 
 
 class ReadyMaker(NamedTuple):
@@ -207,7 +227,7 @@ class ReadyMaker(NamedTuple):
 def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
     """Everything except id and payload."""
     created = from_ms(at) or datetime.now(UTC)
-    due = at + job.delay_ms if job.run_at is None else job.run_at
+    due = job.due(at)
     expires = job.expires_at if job.expires_in_ms is None else at + job.expires_in_ms
     return Job(
         id="",
@@ -221,14 +241,10 @@ def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
         max_attempts=job.max_attempts,
         expires_at=from_ms(expires),
         events_count=1,
-        scope=job.scope,
-        scope_id=job.scope_id,
-        created_by=job.created_by,
-        idempotency_key=job.idempotency_key,
         capability=job.capability or None,
-        template_version=job.template_version,
-        steps=[pending_step(step.name, step.title) for step in job.steps],
+        steps=_pending(job),
         queue=queue,
+        **_shown(_given(job.given)),
     )
 
 
@@ -314,35 +330,40 @@ def checked_attempts(given: int, field: str = "max_attempts") -> int:
 
 # -- keys ----------------------------------------------------------------------------------------
 
+# Clients make keys like this only to repeat a request safely; the template's own key says more about the job.
+ONCE = "once:"
+
 
 def _with_keys(job: NewJob, template: Template) -> NewJob:
     """Evaluate the template's key expressions on the payload."""
     payload = from_json(job.payload)
+    given = job.given
 
     def values(expressions: Iterable[str]) -> str:
-        found = [evaluate_key(one, payload, job.scope, job.scope_id) for one in expressions]
+        found = [evaluate_key(one, payload, given.scope, given.scope_id) for one in expressions]
         return to_json([job.topic, *found]).decode()
 
-    key = job.idempotency_key
-    if key is None and template.idempotency_key:
+    key = given.idempotency_key
+    if template.idempotency_key and (key is None or key.startswith(ONCE)):
         key = _idempotency_key(template.idempotency_key, payload, job)
     limit = None
     if template.concurrency and template.concurrency.policy != "allow":
         expressions = template.concurrency.keys or ("scope", "scope_id")
         limit = Limit(_hashed(values(expressions)), template.concurrency.policy, template.concurrency.limit)
     return job._replace(
-        idempotency_key=key,
+        given=given if key is None else given._replace(idempotency_key=key),
         dedupe_key=_hashed(values(template.dedupe_keys)) if template.dedupe_keys else None,
         repeatable=template.repeatable,
         limit=limit,
         cancelable=template.cancel.supported,
+        may_replace=may_replace() if limit else True,
     )
 
 
 def _idempotency_key(expression: str, payload: dict[str, Any], job: NewJob) -> str:
     if expression == WHOLE_PAYLOAD:  # the order of its members does not matter
         return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
-    value = evaluate_key(expression, payload, job.scope, job.scope_id)
+    value = evaluate_key(expression, payload, job.given.scope, job.given.scope_id)
     if value is None:  # distinct from the text "null"
         return hashlib.sha256(b"\0null").hexdigest()
     text = value if isinstance(value, str) else to_json(value).decode()

@@ -18,6 +18,7 @@ from typing_extensions import Unpack
 from treadle.model.durations import Duration
 from treadle.model.errors import Suspend
 from treadle.model.handler import HandlerContext
+from treadle.model.output import DEFAULT_CHANNEL, checked_channel, value_text
 from treadle.model.retry import Retry
 from treadle.model.steps import SLEEP
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, topic_of
@@ -84,6 +85,7 @@ class HandlerServices(Protocol):
         ...
 
     def heartbeat(self, call: Any) -> Any: ...
+    def emit(self, call: Any, channel: str, text: str) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
     def enqueue_with_outcome(
         self, call: Any, topic: str, payload: Any, options: dict[str, Any], step: tuple[str, str] | None
@@ -203,6 +205,15 @@ class Context(HandlerContext):
         """Report progress from 0 to 100. This is cheap: the worker writes it in batches, a few times a second."""
         self._call.report(max(0, min(100, int(percent))), message)
         return CHECKPOINT
+
+    def emit(self, value: Any, channel: str = DEFAULT_CHANNEL) -> Any:
+        """Append a JSON value to a channel of the job's output, for those who follow it. `await` it in a coroutine.
+
+        The worker stores values together, about ten times a second. A retry begins the channel anew for its readers.
+        """
+        if self._call.suspended is not None:
+            raise self._call.suspended
+        return self._services.emit(self._call, checked_channel(channel), value_text(value))
 
     def check_cancelled(self) -> Checkpoint:
         """Stop here if the job should stop: raises JobCancelled, TimeoutError or LeaseLost."""

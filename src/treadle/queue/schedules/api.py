@@ -18,6 +18,7 @@ from treadle.model.errors import (
 from treadle.model.job import Job, checked_topic
 from treadle.model.secrets import hide
 from treadle.policy.schedule import (
+    KIND,
     Schedule,
     ScheduleEvent,
     ScheduleSlot,
@@ -28,7 +29,6 @@ from treadle.policy.schedule import (
 )
 from treadle.queue.schedules.options import NewSchedule, ScheduleChanges, edit, planned, schedule_fields, stopped
 from treadle.queue.schedules.records import (
-    KIND,
     TRIES,
     body_of,
     busy,
@@ -218,8 +218,7 @@ class Schedules:
         )
         return job._replace(
             run_at=one.run_at_ms,
-            schedule_id=schedule.id,
-            scheduled_at=one.at_ms,
+            given=job.given._replace(schedule_id=schedule.id, scheduled_at=one.at_ms),
             slot=slot_key(schedule.id, one.at_ms),
         )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_core import from_json, to_json
 
 from treadle.model.errors import InvalidInput, ScheduleNotFound
-from treadle.policy.schedule import Schedule, checked_id, rendered_payload, slot
+from treadle.policy.schedule import KIND, Schedule, checked_id, rendered_payload, slot
 from treadle.queue.schedules.options import (
     STATE,
     CodeSchedule,
@@ -25,7 +25,7 @@ from treadle.queue.schedules.options import (
     schedule_payload,
     stopped,
 )
-from treadle.queue.schedules.records import KIND, change_schedule, schedule_from, write_of
+from treadle.queue.schedules.records import change_schedule, schedule_from, write_of
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite
 

@@ -13,11 +13,10 @@ from typing import NamedTuple
 from pydantic_core import from_json, to_json
 
 from treadle.model.errors import ScheduleNotFound, StoreUnavailable
-from treadle.policy.schedule import Schedule, ScheduleEvent
+from treadle.policy.schedule import KIND, Schedule, ScheduleEvent
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite
 
-KIND = "schedule"
 # How often to retry a change when a run came in between.
 TRIES = 20
 

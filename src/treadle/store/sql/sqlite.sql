@@ -48,16 +48,16 @@ ORDER BY h.key, h.lane, h.rank, h.run_at, h.n
 
 -- name: insert_alike
 -- Many jobs that differ only in id and payload (executemany).
-INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace, priority)
-VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO {jobs} (id, payload, trace, lane, topic, run_at, created_at, max_attempts, priority, {plain}, flags)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, {plain: ?}, 0)
 
 -- name: clock_and_last_number
 SELECT {now}, coalesce(max(n), 0) FROM {jobs}
 
 -- name: insert_one
 -- One job, with the clock in the same statement.
-INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id, created_by, payload, trace, priority)
-VALUES (?1, ?2, ?3, coalesce(?4, {now} + ?5), {now}, ?6, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, payload, trace, priority, {plain})
+VALUES (?1, ?2, ?3, {due: ?4, ?5}, {now}, ?6, 0, ?7, ?8, ?9, {plain: ?})
 RETURNING n, run_at, created_at
 
 -- name: place_one_ready

@@ -14,10 +14,11 @@ from functools import cache
 from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost
+from treadle.model.fields import PLAIN
 from treadle.model.status import Status
 from treadle.store.sql.queries import Query
+from treadle.store.sql.scripts.applier import completed_row
 from treadle.store.sql.scripts.lanes import MERGED, LaneKey, LaneTurns, lane_keys, quota, turns
-from treadle.store.sql.scripts.moves import completed_row
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants
 
@@ -38,13 +39,10 @@ def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, l
         job.run_at,
         job.delay_ms,
         job.max_attempts,
-        job.template_version,
-        job.scope,
-        job.scope_id,
-        job.created_by,
         job.payload,
         job.trace,
         job.priority,
+        *job.given[:PLAIN],
     )
     # Fetch all rows: with one left, the statement would still be running at COMMIT.
     [(n, run_at, now)] = db.execute(queries["insert_one"].sql, values).fetchall()
@@ -55,29 +53,18 @@ def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, l
     return int(now)
 
 
-def insert(db: sqlite3.Connection, queries: dict[str, Query], jobs: Sequence[NewJob], lanes: Lanes) -> int:
-    """Insert plain jobs, without keys, limits or deadlines: the rows, then their places by number. Returns the time."""
+def insert(db: sqlite3.Connection, queries: dict[str, Query], runs: Sequence[Sequence[NewJob]], lanes: Lanes) -> int:
+    """Insert runs of alike plain jobs: the rows, then their places by number. Returns the time."""
     now, last = db.execute(queries["clock_and_last_number"].sql).fetchone()
     due: list[tuple[object, ...]] = []
     later: list[tuple[object, ...]] = []
-    for job in jobs:
-        run_at = now + job.delay_ms if job.run_at is None else job.run_at
-        row = (
-            job.id,
-            lanes[job.topic, job.capability],
-            job.topic,
-            run_at,
-            now,
-            job.max_attempts,
-            job.template_version,
-            job.scope,
-            job.scope_id,
-            job.created_by,
-            job.payload,
-            job.trace,
-            job.priority,
-        )
-        (due if run_at <= now else later).append(row)
+    for run in runs:
+        job = run[0]
+        run_at = job.due(now)
+        lane = lanes[job.topic, job.capability]
+        common = (lane, job.topic, run_at, now, job.max_attempts, job.priority, *job.given[:PLAIN])
+        rows = due if run_at <= now else later
+        rows += [(job.id, job.payload, job.trace, *common) for job in run]
     if due:
         db.executemany(queries["insert_alike"].sql, due)
         db.execute(queries["place_alike_ready"].sql, (last,))

@@ -55,6 +55,7 @@ from treadle.testing.contract.looking import (
     SelectContract,
 )
 from treadle.testing.contract.moving import PromoteContract, ReclaimContract
+from treadle.testing.contract.output import OutputContract
 from treadle.testing.contract.races import RaceContract
 from treadle.testing.contract.rates import (
     RateContract,
@@ -136,6 +137,8 @@ class StoreContract:
     class TestAnswer(AnswerContract): ...
 
     class TestFollowUp(FollowUpContract): ...
+
+    class TestOutput(OutputContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -251,6 +254,7 @@ __all__ = [
     "ManyClaimersContract",
     "ObstaclesContract",
     "OpenContract",
+    "OutputContract",
     "OverviewContract",
     "PauseContract",
     "PromoteContract",

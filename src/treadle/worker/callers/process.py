@@ -240,6 +240,8 @@ class Conversation:
         match request:
             case {"for": "heartbeat"}:
                 return await self._caller.services.heartbeat(self._call)
+            case {"for": "emit", "channel": channel, "text": text}:
+                return await self._caller.services.emit(self._call, channel, text)
             case {"for": "enqueue", "topic": topic, "payload": payload}:
                 options = wire.enqueue_options(request)
                 return wire.job_message(await self._caller.services.enqueue(topic, payload, options))

@@ -250,6 +250,9 @@ class ChildServices:
     def heartbeat(self, call: ChildCall) -> Any:
         return self._ask({"for": "heartbeat"}).result()
 
+    def emit(self, call: ChildCall, channel: str, text: str) -> Any:
+        return self._ask({"for": "emit", "channel": channel, "text": text}).result()
+
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)).result())
 
@@ -318,6 +321,9 @@ class ChildLoopServices(ChildServices):
 
     async def heartbeat(self, call: ChildCall) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
+
+    async def emit(self, call: ChildCall, channel: str, text: str) -> Any:
+        return await asyncio.wrap_future(self._ask({"for": "emit", "channel": channel, "text": text}))
 
     async def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(await asyncio.wrap_future(self._ask(wire.enqueue_request(topic, payload, options))))

@@ -16,6 +16,7 @@ from treadle.store.sql.scripts.follow_ups import checkpoint_and_follow_up
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
+from treadle.store.sql.scripts.output import prune_output, write_output
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
@@ -42,6 +43,7 @@ __all__ = [
     "insert_with_records",
     "not_found",
     "prune",
+    "prune_output",
     "reap",
     "register_lanes",
     "release_unknown",
@@ -52,5 +54,6 @@ __all__ = [
     "then_wake",
     "tidy",
     "times_of",
+    "write_output",
     "write_records",
 ]

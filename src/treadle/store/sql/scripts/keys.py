@@ -46,7 +46,8 @@ def set_keys(changed: Mapping[int, ChangedJob]) -> Script[None]:
     """Of jobs that were admitted: their dedupe keys are taken, and their idempotency keys are theirs or free."""
     if not changed:
         return
-    yield "drop_keys", [{"n": n, "kind": IDEMPOTENCY} for n in sorted(changed)]
+    for kind in (IDEMPOTENCY, "once"):
+        yield "drop_keys", [{"n": n, "kind": kind} for n in sorted(changed)]
     taken, rows = [], []
     for n, (job, _) in sorted(changed.items()):
         request = request_of(job)
@@ -57,7 +58,7 @@ def set_keys(changed: Mapping[int, ChangedJob]) -> Script[None]:
         ]
         limit_key, policy, most = job.limit or (None, None, None)
         traits = traits_of(job) & OF_KEYS
-        row = {"n": n, "idempotency_key": job.idempotency_key, "dedupe_key": job.dedupe_key, "traits": traits}
+        row = {"n": n, "idempotency_key": job.given.idempotency_key, "dedupe_key": job.dedupe_key, "traits": traits}
         rows.append({**row, "limit_key": limit_key, "limit_policy": policy, "limit_most": most})
     if taken:
         yield "take_keys", taken

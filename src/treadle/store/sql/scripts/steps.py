@@ -17,11 +17,11 @@ from treadle.policy.answers import (
     refuse_answer,
     step_ended,
 )
-from treadle.policy.flow import Reply, StepChange, answered, interrupted, restarts_clock
+from treadle.policy.consequences import Waits
+from treadle.policy.flow import Interrupted, Reply, StepChange, answered
 from treadle.policy.history import end_of, step_metadata
 from treadle.policy.lifecycle import Answered, Requeued, RowState, WaitOver, decide
-from treadle.store.sql.rows import STEPS
-from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
+from treadle.store.sql.scripts.common import LOOKS, JobFacts, Script, as_facts, event_row, not_found, numbers
 from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
 
 NO_STARTS: Mapping[int, int | None] = {}
@@ -138,40 +138,23 @@ def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = Non
 # -- when their job moves --------------------------------------------------------------------------
 
 
-def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
+def interrupt(steps: Iterable[tuple[int, Interrupted]], now: int) -> Script[None]:
     """Steps of jobs that ended an attempt inside a step, or that will not go on."""
     alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for move in moves:
-        if move.facts.flags & STEPS:
-            for one in interrupted(move.transition, move.attempt is not None):
-                ended_at = now if one.state in STEP_ENDED else None
-                row = one._asdict() | {"n": move.facts.n, "ended_at": ended_at}
-                alike.setdefault((one.was, one.state), []).append(row)
+    for n, one in steps:
+        row = one._asdict() | {"n": n, "ended_at": now if one.state in STEP_ENDED else None}
+        alike.setdefault((one.was, one.state), []).append(row)
     for rows in alike.values():
         yield "interrupt_steps", rows
-    if anew := [m.facts.n for m in moves if m.facts.flags & STEPS and restarts_clock(m.transition)]:
-        yield "restart_clocks", numbers(anew)
 
 
-def park(moves: Sequence[Move], now: int) -> Script[None]:
+def park(waits: Mapping[int, Waits], now: int) -> Script[None]:
     """Set jobs aside until they are answered. One that has its answer already comes back in the same transaction."""
-    yield "place_parked", [_parked_row(move, now) for move in moves]
-    expiring = [move.facts.n for move in moves]
-    yield "drop_deadlines", numbers(expiring)
-    yield "started_in_time", numbers(expiring)
-    found = yield "early_answers", numbers(move.facts.n for move in moves)
+    yield "place_parked", [{"n": n, "attempt": one.attempt, "wake_at": one.at} for n, one in waits.items()]
+    found = yield "early_answers", numbers(waits)
     for n, name, key, place, attempt, result, error, by in found:
         yield from _end_wait(n, StepKey(name, key), place, answered(Reply(result, error), attempt), by, now)
     yield from wake({row[0] for row in found}, Answered())
-
-
-def _parked_row(move: Move, now: int) -> dict[str, Any]:
-    delay_ms = move.transition.delay_ms
-    return {
-        "n": move.facts.n,
-        "attempt": move.transition.attempt,
-        "wake_at": now + delay_ms if delay_ms else None,
-    }
 
 
 def wake(ns: Collection[int], outcome: Answered | WaitOver) -> Script[int]:
@@ -181,10 +164,14 @@ def wake(ns: Collection[int], outcome: Answered | WaitOver) -> Script[int]:
 
 
 def woken(taken: Sequence[tuple[int, int]], outcome: Answered | WaitOver) -> Script[int]:
-    decided = [(n, decide(RowState(Status.WAITING, attempt, attempt + 1), outcome)) for n, attempt in taken]
-    if decided:
-        yield "place_ready", [{"n": n, "attempt": transition.attempt} for n, transition in sorted(decided)]
-    return len(decided)
+    """Nothing else follows: what its attempt had and held was settled when the job was parked."""
+    if taken:
+        rows = [
+            {"n": n, "attempt": decide(RowState(Status.WAITING, attempt, attempt + 1), outcome).attempt}
+            for n, attempt in sorted(taken)
+        ]
+        yield "place_ready", rows
+    return len(taken)
 
 
 # -- by an answer ----------------------------------------------------------------------------------
