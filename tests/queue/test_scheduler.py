@@ -13,9 +13,11 @@ import pytest
 from tests.faulty import Around, FaultyQueue, faulty
 from tests.queue.hands import Hands, eventually
 from tests.queue.scheduling import DAY_MS, HOUR_MS, fire, jobs_of, make_due
+from tests.worker import misbehaving as bad
 from treadle import Concurrency, Job, NotSchedulable, Queue, Schedule, TemplateDisabled
 from treadle.maintenance import scheduler
 from treadle.maintenance.scheduler import Scheduler
+from treadle.model.errors import InvalidPayload
 from treadle.model.job import to_ms
 from treadle.policy.schedule import KIND
 from treadle.queue.schedules.options import CodeSchedule
@@ -483,3 +485,62 @@ async def _keep_firing(queue: Queue) -> None:
 
 async def _has_jobs(queue: Queue, count: int) -> bool:
     return len(await jobs_of(queue)) == count
+
+
+@pytest.mark.parametrize("error", bad.ERRORS)
+async def test_a_payload_type_that_raises_anything_skips_its_own_slot_alone(queue: Queue, error: str) -> None:
+    queue.register("report", bad.takes_checked)
+    made = await queue.schedules.create("report", "0 9 * * *", payload={"error": "-"})
+    other = await queue.schedules.create("free", "0 9 * * *")
+    [record] = await queue.store.get_records([(KIND, made.id)])
+    assert record
+    body = body_of(replace(schedule_from(record), payload={"error": error}))
+    write = RecordWrite(KIND, made.id, made.id, body, record.due, record.version)
+    assert await queue.store.write_records([write]) != [None]
+    for one in (made, other):
+        await make_due(queue, one.id)
+    await fire(queue)
+    assert [job.topic for job in await jobs_of(queue)] == ["free"]
+    [event] = await queue.schedules.events(made.id)
+    after = await queue.schedules.get(made.id)
+    assert (event.type, after.problem, after.next_ms) == ("schedule:skipped", event.message, made.next_ms)
+    with pytest.raises(InvalidPayload, match="its type can't read it"):
+        await queue.enqueue("report", {"error": error})
+
+
+async def test_a_job_that_no_database_takes_skips_its_own_slot_alone(queue: FaultyQueue) -> None:
+    made = await queue.schedules.create("report", "0 9 * * *")
+    other = await queue.schedules.create("free", "0 9 * * *")
+    for one in (made, other):
+        await make_due(queue, one.id)
+
+    async def picky(call: Around, jobs: Any, **options: Any) -> Any:
+        if any(job.topic == "report" for job in jobs):
+            raise ValueError("not this one")
+        return await call(jobs, **options)
+
+    faulty(queue).around("insert", picky)
+    await fire(queue)
+    assert [job.topic for job in await jobs_of(queue)] == ["free"]
+    after = await queue.schedules.get(made.id)
+    assert (after.problem, after.next_ms) == ("the job could not be made: ValueError: not this one", made.next_ms)
+
+
+async def test_a_key_that_cannot_be_made_skips_its_own_slot_alone(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await queue.schedules.create("report", "0 9 * * *")
+    other = await queue.schedules.create("free", "0 9 * * *")
+    for one in (made, other):
+        await make_due(queue, one.id)
+    new_job = queue.schedules.new_job
+
+    async def broken(schedule: Schedule, slot: Any) -> Any:
+        if schedule.topic == "report":
+            raise RecursionError("too deep")
+        return await new_job(schedule, slot)
+
+    monkeypatch.setattr(queue.schedules, "new_job", broken)
+    await fire(queue)
+    assert [job.topic for job in await jobs_of(queue)] == ["free"]
+    assert (await queue.schedules.get(made.id)).problem == "the job could not be made: RecursionError: too deep"

@@ -18,6 +18,7 @@ from treadle.worker.callers.loop import LoopCaller
 from treadle.worker.callers.thread import ThreadCaller
 from treadle.worker.errors import describe
 from treadle.worker.lease_keeper import Lease
+from treadle.worker.threads import Threads
 
 JOB = Claimed(1, "01890000-0000-7000-8000-000000000000", "mail", "{}", 1, 3, 0, None, None, None, token=1, lease=1)
 
@@ -139,12 +140,13 @@ async def test_an_attempt_can_make_many_calls_of_several_kinds_side_by_side(atte
     def refuses(payload: dict[str, int]) -> object:
         return object()
 
-    threads = ThreadCaller(NoServices())
+    threads = Threads()
+    in_threads = ThreadCaller(NoServices(), threads)
     try:
         results = await asyncio.gather(
             result_of(LoopCaller(NoServices()).begin(call_of(attempt, on_the_loop))),
-            result_of(threads.begin(call_of(attempt, in_a_thread))),
-            result_of(threads.begin(call_of(attempt, refuses))),
+            result_of(in_threads.begin(call_of(attempt, in_a_thread))),
+            result_of(in_threads.begin(call_of(attempt, refuses))),
         )
     finally:
         threads.close()

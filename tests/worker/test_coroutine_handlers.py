@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -329,7 +330,7 @@ async def test_a_cancel_left_behind_that_hits_when_the_slot_is_given_a_job_does_
     assert len(set(slot)) == 1
 
 
-def test_a_keyboard_interrupt_in_a_handler_ends_the_program_and_its_job_is_given_back(
+def test_ctrl_c_in_a_handler_ends_the_program_and_its_job_is_given_back(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutdown, "CLEAN_UP_S", 0.05)
@@ -338,7 +339,8 @@ def test_a_keyboard_interrupt_in_a_handler_ends_the_program_and_its_job_is_given
 
     @queue.job
     async def interrupted() -> None:
-        raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a program with no handler of its own
+        signal.raise_signal(signal.SIGINT)
 
     async def work() -> None:
         await queue.open()
@@ -352,10 +354,14 @@ def test_a_keyboard_interrupt_in_a_handler_ends_the_program_and_its_job_is_given
         await queue.close()
         return list(jobs)
 
-    with asyncio.Runner() as runner:
-        with pytest.raises(KeyboardInterrupt):
-            runner.run(work())
-        (job,) = runner.run(leave())
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with asyncio.Runner() as runner:
+            with pytest.raises(KeyboardInterrupt):
+                runner.run(work())
+            (job,) = runner.run(leave())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (job.status, job.attempt) == ("pending", 0)
 
 

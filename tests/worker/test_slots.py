@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import until
+from treadle.model.retry import Retry
 from treadle.policy.lifecycle import Completed, Outcome, decide
 from treadle.store.values import Claimed, Settlement
 from treadle.worker.attempt import Attempt
@@ -43,7 +44,7 @@ async def slots(endings: Endings) -> AsyncIterator[Slots]:
 
 
 async def start(slots: Slots, run: Run) -> None:
-    slots.start({"mail": Recipe(run, Times())})
+    slots.start({"mail": Recipe(run, Times(), Retry())})
     await until(lambda: slots.parked == 3)
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from treadle.model.errors import InvalidInput, Refused, StoreBusy, TreadleError, VersionConflict
+from treadle.model.errors import InvalidInput, Refused, StoreBusy, StoreUnavailable, TreadleError, VersionConflict
+from treadle.model.raised import one_line
 from treadle.policy.schedule import KIND, Firing, Schedule, ScheduleSlot, fire
 from treadle.queue.schedules.records import Stored, due_of, schedule_from
 from treadle.store.values import Inserted, NewJob, Record, RecordWrite
@@ -106,22 +107,35 @@ class Scheduler:
         ready = [one for record in records if (one := await self._prepared(record, now))]
         try:
             await self._save(ready)
-        except (VersionConflict, StoreBusy):  # one was changed or its key is locked, which must not stop the others
-            for one in ready:
-                with contextlib.suppress(VersionConflict):
-                    await self._save_or_put_off(one)
+        except StoreBusy:  # the key of one is locked, which must not stop the others
+            await self._save_each(ready)
+        except StoreUnavailable:
+            raise
+        except Exception:  # one was changed, or its job can't be stored
+            await self._save_each(ready)
+
+    async def _save_each(self, ready: Sequence[_Due]) -> None:
+        for one in ready:
+            with contextlib.suppress(VersionConflict):
+                await self._save_or_put_off(one)
 
     async def _save_or_put_off(self, one: _Due) -> None:
         try:
             await self._save([one])
         except StoreBusy:
             await self._store.write_records([one.stored.write(one.stored.schedule, one.now + BUSY_MS)])
+        except (StoreUnavailable, VersionConflict):
+            raise
+        except Exception as error:  # drivers have many errors for "this value can't be stored"
+            log.exception("the jobs of schedule %s can't be stored", one.stored.schedule.id)
+            one.made, one.jobs = [_not_made(error) for _ in one.made], []
+            await self._save([one])
 
     async def _prepared(self, record: Record, now: int) -> _Due | None:
         try:
             schedule = schedule_from(record)
-        except InvalidInput as error:  # such as a time zone that this machine does not have
-            log.error("schedule %s can't be read: %s", record.id, error)
+        except Exception as error:  # such as a time zone that this machine does not have
+            log.error("schedule %s can't be read: %s", record.id, one_line(error))
             later = RecordWrite(KIND, record.id, record.key, record.body, now + LOOK_EVERY_MS, record.version)
             await self._store.write_records([later])
             return None
@@ -141,6 +155,11 @@ class Scheduler:
             job = await self._queue.schedules.new_job(one.stored.schedule, slot)
         except (Refused, InvalidInput) as error:
             one.made.append(error)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # what belongs to one topic must not stop the schedules of others
+            log.exception("schedule %s can't make its job", one.stored.schedule.id)
+            one.made.append(_not_made(error))
         else:
             one.made.append(job.id)
             one.jobs.append(job)
@@ -165,6 +184,10 @@ class Scheduler:
         one.made = made
         write = one.stored.write(one.changed, one.due)
         await self._store.write_records([write._replace(version=one.stored.version + 1)])
+
+
+def _not_made(error: Exception) -> InvalidInput:
+    return InvalidInput(f"the job could not be made: {one_line(error)}")
 
 
 def _jobs_made(count: int) -> str:

@@ -215,6 +215,10 @@ class RemoteError(Exception):
         """The traceback."""
 
 
+class StepExited(Exception):
+    """A step in a task of its own raised SystemExit or KeyboardInterrupt, which ends its job and not the worker."""
+
+
 # What a handler may raise to choose how its attempt ends.
 
 

@@ -12,8 +12,9 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, is_typeddict
 
-from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload
+from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload, TreadleError
 from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
+from treadle.model.raised import not_ctrl_c, one_line
 from treadle.model.template import Template
 from treadle.model.typed_dicts import understood
 
@@ -117,11 +118,16 @@ class Handler:
             return dumps_object(given)
         try:
             value = self._payload.validator.validate_python({} if given is None else given)
+            return dumps_object(_written(self._payload, value, "payload"))
         except ValidationError as error:
             if payload is None and self._default is None:
                 return "{}"
             raise _explained(self.topic, "payload", error) from None
-        return dumps_object(_written(self._payload, value, "payload"))
+        except TreadleError:
+            raise
+        except BaseException as error:  # its type may raise anything, which must not reach those who make jobs of it
+            told = one_line(not_ctrl_c(error))
+            raise InvalidPayload(f"{self.topic}: payload: its type can't read it: {told}", field="payload") from error
 
     @property
     def default_payload(self) -> Any:

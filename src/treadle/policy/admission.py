@@ -230,9 +230,13 @@ class _Admission:
 
 
 def _taken(request: Request, key: UniqueKey, owner: Owner) -> Decision:
-    if request.returning:
-        return Refuse(WrongState("another live job has the same dedupe keys: requeue is not possible", status="ended"))
-    if key.kind != IDEMPOTENCY or owner.payload_hash == request.payload_hash:
+    same = key.kind != IDEMPOTENCY or owner.payload_hash == request.payload_hash
+    if request.returning and same:
+        what = "another job has the same idempotency key"
+        if key.kind == DEDUPE:
+            what = "another live job has the same dedupe keys"
+        return Refuse(WrongState(f"{what}: requeue is not possible", status="ended"))
+    if same:
         return Existing(owner.id)
     return Refuse(
         KeyReused(f"the idempotency key belongs to job {owner.id} with another payload; use a new key", jobId=owner.id),

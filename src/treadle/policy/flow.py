@@ -166,7 +166,7 @@ def _sorted_out(ready: Sequence[PlannedStep], facts: FlowFacts, parallel: int) -
         return plan._replace(wait=())
     unserved_here = [name for what, name in nexts if what == "unserved"]
     if unserved_here:
-        return plan._replace(wait=(), end=Snoozed(UNSERVED_MS, unserved(unserved_here[0])))
+        return plan._replace(wait=(), end=unserved_step(unserved_here[0]))
     return plan._replace(end=Parked(listed([name for _, name in nexts])))
 
 
@@ -203,8 +203,9 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:LISTED])} and {len(names) - LISTED:,} more"
 
 
-def unserved(name: str) -> str:
-    return f"{UNSERVED} {name}"
+def unserved_step(name: str) -> Snoozed:
+    """What becomes of a job whose next step has its code elsewhere."""
+    return Snoozed(UNSERVED_MS, f"{UNSERVED} {name}")
 
 
 def progress(steps: Sequence[PlannedStep], states: Mapping[str, KnownStep], step_progress: int) -> int:

@@ -55,7 +55,8 @@ class JobControl(OpenedQueue):
         """Put an ended job back with all its attempts; a completed one only with `force`.
 
         Of a job with steps, only what has not completed runs again; with `mode="all"` everything, with `mode="from"`
-        that step and all after it. A new `payload` means `mode="all"`; the old one stays in the history.
+        that step and all after it. A new `payload` means `mode="all"` and brings its own keys, as in a new job; the old
+        one stays in the history.
         """
         return (await self._requeue(job_id, force, mode, step, payload, dry_run=False)).job
 
@@ -88,9 +89,9 @@ class JobControl(OpenedQueue):
             return Again(force, mode or "unfinished", step)
         if mode not in (None, "all"):
             raise InvalidInput("mode: a new payload runs everything again; use mode all", field="mode")
-        topic = (await self.get(job_id)).topic
-        maker = JobMaker(*self._known.chosen(await self._session(), topic))
-        return Again(force, "all", step, maker.text(payload))
+        job = await self.get(job_id)
+        maker = JobMaker(*self._known.chosen(await self._session(), job.topic))
+        return Again(force, "all", step, maker.again(job, payload))
 
     async def release(self, job_id: str) -> Job:
         """Take a running job from its worker and requeue it without using up the attempt; the worker's later writes are

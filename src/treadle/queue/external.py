@@ -24,8 +24,8 @@ from treadle.model.retry import families_of
 from treadle.model.status import Status
 from treadle.model.steps import DONE
 from treadle.model.template import checked_capability
-from treadle.policy.flow import UNSERVED_MS, unserved
-from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, Snoozed, decide
+from treadle.policy.flow import unserved_step
+from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, decide
 from treadle.policy.output import EMPTY, Chunk
 from treadle.store.protocol import Store
 from treadle.store.values import HAS_STEPS, Claimed, Holding, OutputWrite, Settlement, Touch, Wants
@@ -138,7 +138,7 @@ class ExternalWorkers:
             pending = next((step.name for step in steps if step.declared and step.state not in DONE), None)
             if pending is None:
                 continue
-            put_back = Snoozed(UNSERVED_MS, unserved(pending))
+            put_back = unserved_step(pending)
             transition = decide(RowState(Status.PROCESSING, job.attempt, job.max_attempts), put_back)
             await store.settle([Settlement(job, transition, None)])
             flows.append(job)

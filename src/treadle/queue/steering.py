@@ -17,7 +17,7 @@ from treadle.policy.rerun import Ran, check_mode, rerun
 from treadle.queue.enqueueing.new_jobs import checked_attempts
 from treadle.queue.on_behalf import may_replace
 from treadle.store.protocol import Store
-from treadle.store.values import Refusal, SteeredJob
+from treadle.store.values import NewJob, Refusal, SteeredJob
 
 Answers = Sequence[Job | Refusal | None]
 
@@ -39,8 +39,8 @@ class Again(NamedTuple):
     force: bool = False
     mode: str = "unfinished"
     step: str | None = None
-    payload: str | None = None
-    """JSON text; None keeps the old one."""
+    changed: NewJob | None = None
+    """The job with another payload and its keys; None: it keeps its own."""
 
 
 async def requeue(
@@ -68,9 +68,11 @@ async def requeue(
         if runs is not None:
             runs[job.id] = list(dict.fromkeys(step.name for step in steps)) if chosen.names is None else chosen.names
         mode = chosen.mode if steps else ""
-        return Requeued(how.force, job.stale, mode, chosen.names, how.payload, chosen.runs, replaces)
+        payload = how.changed.payload if how.changed else None
+        return Requeued(how.force, job.stale, mode, chosen.names, payload, chosen.runs, replaces)
 
-    return await store.steer(ids, judge, dry_run=dry_run)
+    changed = {how.changed.id: how.changed} if how.changed else {}
+    return await store.steer(ids, judge, dry_run=dry_run, changed=changed)
 
 
 async def release(store: Store, ids: Sequence[str]) -> Answers:

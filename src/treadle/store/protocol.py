@@ -18,6 +18,7 @@ from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.store.values import (
+    NO_CHANGES,
     Advanced,
     Answer,
     Checkpoint,
@@ -184,8 +185,12 @@ class Store(Protocol):
         """Take back jobs of expired leases, and mark jobs as cancelled that kept running past their topic's grace after
         a cancel request. About `limit` jobs at a time."""
 
-    async def steer(self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False) -> Sequence[Job | Refusal | None]:
+    async def steer(
+        self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False, changed: Mapping[str, NewJob] = NO_CHANGES
+    ) -> Sequence[Job | Refusal | None]:
         """Change jobs as `judge` says, all in one transaction: lock each one, judge it, move it.
+
+        `changed`: the jobs, by id, that are requeued with another payload. They are admitted anew, with their new keys.
 
         Returns the changed job, None if it was deleted, or the refusal. A `dry_run` returns the same answers with
         unchanged jobs and changes nothing. Waits up to 5 seconds for a job or key that another transaction has locked

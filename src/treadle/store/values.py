@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_json
@@ -116,6 +117,9 @@ _shape = itemgetter(NewJob._fields.index("topic"), slice(NewJob._fields.index("p
 def alike(jobs: Sequence[NewJob]) -> list[list[NewJob]]:
     """Runs of jobs that differ only in id, payload and trace, so that the rest is looked at once for each run."""
     return [list(jobs)] if len(jobs) == 1 else [list(run) for _, run in groupby(jobs, _shape)]
+
+
+NO_CHANGES: Mapping[str, NewJob] = MappingProxyType({})
 
 
 class Inserted(NamedTuple):

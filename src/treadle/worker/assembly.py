@@ -41,6 +41,7 @@ from treadle.worker.spans import traced
 from treadle.worker.steps.declared import FlowRunner
 from treadle.worker.steps.made import StepServices
 from treadle.worker.steps.writer import WRITES_AT_A_TIME, StepWriter
+from treadle.worker.threads import Threads
 
 if TYPE_CHECKING:
     from treadle.queue import Queue
@@ -119,15 +120,18 @@ class Assembly:
         self.progress.post_steps = self.step_writer.post
         self.step_services = StepServices(store, self.step_writer)
         connections = min(options.slots, MOST_CONNECTIONS)
+        self.threads = Threads()
         self.output = OutputWriter(store, self.job_lost)
-        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, self.output, connections)
+        services = LoopServices(
+            self.queue, self.keeper, self.progress, self.step_services, self.output, connections, self.threads
+        )
         self.services = services
         self.resources = services.resources
         thread_services = ThreadServices(services)
         self.loop_caller = LoopCaller(services)
-        self.threads = ThreadCaller(thread_services)
+        self.thread_caller = ThreadCaller(thread_services, self.threads)
         self.processes = ProcessCaller(services)
-        self.hooks = HookRunner(self.queue.hooks, services, thread_services)
+        self.hooks = HookRunner(self.queue.hooks, services, thread_services, self.threads)
         job_log = JobLog()
         self.settler = Settler(
             store,
@@ -167,15 +171,16 @@ class Assembly:
         handler: Handler = self.queue.handlers[topic]
         callers: dict[str, HandlerCaller] = {
             "async": self.loop_caller,
-            "thread": self.threads,
+            "thread": self.thread_caller,
             "process": self.processes,
         }
         hooks = self.hooks.of(topic)
         if isinstance(handler, FlowHandler):
-            return Recipe(traced(self._flow_runner(handler, callers, hooks).run), self.metrics.times(topic))
+            run = self._flow_runner(handler, callers, hooks).run
+            return Recipe(traced(run), self.metrics.times(topic), handler.template.retry)
         function = Function(handler, self._middleware(topic), keeps_errors=hooks is not None and hooks.wants_errors)
         single = SingleCall(function, callers[handler.kind].begin, hooks)
-        return Recipe(traced(single.run), self.metrics.times(topic))
+        return Recipe(traced(single.run), self.metrics.times(topic), handler.template.retry)
 
     def _flow_runner(
         self, handler: FlowHandler, callers: Mapping[str, HandlerCaller], hooks: TopicHooks | None
@@ -194,9 +199,9 @@ class Assembly:
             self.store,
             self.step_writer,
             self.step_services,
-            self.services,
             hooks,
             lambda: self.queue.saved_version(handler.topic),
+            self.threads,
         )
 
     def _middleware(self, topic: str) -> list[Middleware]:

@@ -11,6 +11,8 @@ from treadle.worker.call import Call
 from treadle.worker.lease_keeper import Lease
 
 if TYPE_CHECKING:
+    import asyncio
+
     from treadle.worker.output import JobOutput
     from treadle.worker.steps.journal import StepJournal
 
@@ -37,6 +39,8 @@ class Attempt:
     beaten_at = 0.0
     steps: StepJournal | None = None
     """What its steps have done; None: it has none, or they were not read."""
+    thread_places: asyncio.Semaphore | None = None
+    """For steps of a coroutine that run in threads."""
     follow_ups: tuple[NewJob, ...] = ()
     """Jobs to store together with its completion."""
     output: JobOutput | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import Suspend
 from treadle.model.handler import Handler
+from treadle.model.raised import not_ctrl_c
 from treadle.policy.judgement import NOTHING, CallResult, Cause, Interrupt, Returned
 from treadle.queue.handlers.context import Context, HandlerServices, RunningCall
 from treadle.queue.handlers.flows import Results
@@ -20,6 +21,8 @@ from treadle.queue.handlers.hooks import Middleware, wrapped
 from treadle.worker.errors import describe, refused
 
 if TYPE_CHECKING:
+    import asyncio
+
     from treadle.store.values import Claimed
     from treadle.worker.attempt import Attempt
     from treadle.worker.steps.journal import StepJournal
@@ -82,8 +85,8 @@ class Function:
             return NOTHING
         try:
             return Returned(self.result_text(value))
-        except Exception as error:  # a user's serializer may raise anything
-            return self.refused(call, error)
+        except BaseException as error:  # a user's serializer may raise anything
+            return self.refused(call, not_ctrl_c(error))
 
 
 class ServedCall(RunningCall, Protocol):
@@ -100,7 +103,7 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
     function = call.function
     try:
         payload = function.payload(call.payload)
-    except Exception as error:  # the payload's type may raise anything
+    except BaseException as error:  # the payload's type may raise anything
         return function.refused(call, error)
     context = Context(call, services, payload)
     try:
@@ -139,6 +142,7 @@ class Call:
     error: BaseException | None = None
     """The handler's exception, if it was raised in this process."""
     suspended: Suspend | None = None
+    task: asyncio.Task[Any] | None = None
 
     def __init__(self, attempt: Attempt, function: Function, payload: str, deadline: float) -> None:
         self.attempt = attempt

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from treadle.model.durations import duration_ms
 from treadle.model.errors import Fail, InvalidInput, JobCancelled, RetryAfter, Snooze, Suspend, suspend_in
+from treadle.model.raised import is_ctrl_c
 from treadle.model.retry import families_of, full_name
 from treadle.policy.judgement import Raised, RaisedKind
 
@@ -18,12 +19,23 @@ _OWN_FILES = str(Path(__file__).parent)
 
 
 def describe(error: BaseException) -> Raised:
+    """It never raises: an exception may have a text, a delay or a cause that does."""
+    try:
+        return _described(error)
+    except BaseException as worse:
+        if is_ctrl_c(worse):
+            raise
+        kind = type_name(type(error))
+        return Raised("error", f"{kind}: it can't be shown: {type_name(type(worse))}", kind, None, families_of(error))
+
+
+def _described(error: BaseException) -> Raised:
     try:
         match error:
             case Suspend():
                 return Raised(error.kind, str(error), "Suspend", error.delay_ms)
             case BaseExceptionGroup() if suspended := suspend_in(error):
-                return describe(suspended)
+                return _described(suspended)
             case asyncio.CancelledError() | JobCancelled():
                 return _raised("stop", error)
             case Snooze():
@@ -43,7 +55,8 @@ def describe(error: BaseException) -> Raised:
 
 def refused(error: BaseException) -> Raised:
     """A payload that can't be read or a result that can't be stored; another attempt would end the same way."""
-    return _raised("refused", error)
+    described = describe(error)
+    return Raised("refused", described.text, described.type, None, described.families)
 
 
 def _raised(
@@ -56,7 +69,8 @@ def _raised(
 
 
 def type_name(kind: type) -> str:
-    own = kind.__module__ == "builtins" or kind.__module__.startswith("treadle.")
+    module = str(kind.__module__)  # a class may have said anything
+    own = module == "builtins" or module.startswith("treadle.")
     return kind.__qualname__ if own else full_name(kind)
 
 

@@ -11,11 +11,13 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic_core import from_json
 
 from treadle.model.errors import JobFailed, RemoteError
+from treadle.model.raised import is_ctrl_c, not_ctrl_c
 from treadle.model.status import Status
 from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
 from treadle.policy.lifecycle import Transition
@@ -25,15 +27,20 @@ from treadle.store.values import Settlement
 from treadle.telemetry.log_context import facts_of, running_job
 from treadle.worker.call import Call
 from treadle.worker.errors import describe
+from treadle.worker.stray_cancels import absorb_cancel
+from treadle.worker.threads import Threads, ended
 
 log = logging.getLogger("treadle.worker")
 
 
 class HookRunner:
-    def __init__(self, hooks: Hooks, services: HandlerServices, thread_services: HandlerServices) -> None:
+    def __init__(
+        self, hooks: Hooks, services: HandlerServices, thread_services: HandlerServices, threads: Threads
+    ) -> None:
         self._hooks = hooks
         self._services = services
         self._thread_services = thread_services
+        self._threads = threads
         self.on_done: Callable[[], None] = lambda: None
         self._unstored: dict[tuple[int, int], tuple[TopicHooks, Call, CallResult]] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -77,13 +84,21 @@ class HookRunner:
             services = self._services if is_async(hook) else self._thread_services
             context = Context(call, services, _payload(call))
             try:
-                await _called(hook, context, *values)
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                raise
-            except BaseException:  # even an exit: a hook must not harm the worker
-                log.exception("the hook %s of job %s failed", _name(hook), call.job.id, extra=facts_of(call.job))
-            finally:
-                context._close()
+                try:
+                    await self._call(hook, context, *values)
+                finally:
+                    context._close()
+            except BaseException as error:  # even an exit: a hook must not harm the worker
+                if is_ctrl_c(error) or (isinstance(error, asyncio.CancelledError) and _is_meant(call)):
+                    raise
+                text = describe(error).text
+                log.error("the hook %s of job %s failed\n%s", _name(hook), call.job.id, text, extra=facts_of(call.job))
+
+    async def _call(self, hook: Hook, *arguments: Any) -> None:
+        if is_async(hook):
+            await hook(*arguments)
+        else:
+            await self._threads.run(partial(hook, *arguments))
 
 
 class TopicHooks:
@@ -106,6 +121,8 @@ class TopicHooks:
                 return describe(error)
             finally:
                 call.on_interrupt = None
+            if task.cancelling():
+                await absorb_cancel(task)  # a hook has cancelled the task that it runs in, not its job
             call.begin(time.monotonic())
         return STOPPED if call.interrupt else None
 
@@ -115,22 +132,32 @@ class TopicHooks:
     async def ended(self, call: Call, result: CallResult, transition: Transition) -> None:
         moment = _moment(transition)
         hooks = self._hooks.get(moment) if moment else None
-        if hooks:
+        if not hooks:
+            return
+        try:
             value = _value(call, result) if moment == "on_success" else _error(call, result, transition)
+        except BaseException as error:  # the result's type may raise anything
+            not_ctrl_c(error)
+            text = describe(error).text
+            log.error("job %s can't be shown to its hooks\n%s", call.job.id, text, extra=facts_of(call.job))
+        else:
             await self._runner.run(hooks, call, value)
 
 
 async def run_worker_hooks(hooks: Sequence[Hook], worker: object) -> None:
     """Run `on_worker_start` or `on_worker_stop` hooks, which take the worker or nothing."""
     for hook in hooks:
-        await _called(hook, *([worker] if inspect.signature(hook).parameters else []))
+        arguments = [worker] if inspect.signature(hook).parameters else []
+        if is_async(hook):
+            await hook(*arguments)
+        else:
+            (await asyncio.to_thread(ended, partial(hook, *arguments))).result()
 
 
-async def _called(hook: Hook, *arguments: Any) -> None:
-    if is_async(hook):
-        await hook(*arguments)
-    else:
-        await asyncio.to_thread(hook, *arguments)
+def _is_meant(call: Call) -> bool:
+    """Whether a cancel comes from outside of the hook: its job should stop, or the program ends."""
+    task = asyncio.current_task()
+    return call.interrupt is not None or (call.attempt.ended and task is not None and task.cancelling() > 0)
 
 
 def _moment(transition: Transition) -> Moment | None:
@@ -144,7 +171,8 @@ def _moment(transition: Transition) -> Moment | None:
 def _payload(call: Call) -> Any:
     try:
         return call.function.payload(call.payload)
-    except Exception:  # the result does not match its type, which is why the job failed
+    except BaseException as error:  # the payload does not match its type, which is why the job failed
+        not_ctrl_c(error)
         return from_json(call.payload)
 
 
@@ -159,7 +187,7 @@ def _error(call: Call, result: CallResult, transition: Transition) -> BaseExcept
     if interrupt and interrupt.cause is Cause.TIMEOUT:
         return interrupt.error()
     if isinstance(result, Raised):
-        return call.error or RemoteError(result.type, result.text)
+        return RemoteError(result.type, result.text) if call.error is None else call.error
     return JobFailed(transition.error or "the job failed", status=transition.to.value)
 
 

@@ -6,8 +6,12 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any
 
+from treadle.model.retry import Retry
+from treadle.model.steps import DONE
+from treadle.policy.flow import unserved_step
 from treadle.policy.judgement import CallResult, judge
 from treadle.policy.lifecycle import Outcome
+from treadle.store.values import ClaimedSteps
 from treadle.worker.attempt import Attempt
 from treadle.worker.call import Begun, Call, Function, result_of
 from treadle.worker.hook_runner import TopicHooks
@@ -21,10 +25,11 @@ Run = Callable[[Attempt], AttemptEnd]
 class Recipe:
     """How to run a topic's attempts, and where to record their times."""
 
-    __slots__ = ("note_run", "note_start", "run")
+    __slots__ = ("note_run", "note_start", "retry", "run")
 
-    def __init__(self, run: Run, times: Times) -> None:
+    def __init__(self, run: Run, times: Times, retry: Retry) -> None:
         self.run = run
+        self.retry = retry
         self.note_start = times.new_starts.append
         self.note_run = times.new_runs.append
 
@@ -41,6 +46,8 @@ class SingleCall:
         self._hooks = hooks
 
     def run(self, attempt: Attempt) -> AttemptEnd:
+        if attempt.job.steps is not None and (snoozed := _of_newer_code(attempt.job.steps)):
+            return snoozed
         function = self._function
         call = Call(attempt, function, attempt.job.payload, attempt.started + function.timeout_s)
         attempt.calls = (call,)
@@ -66,6 +73,15 @@ class SingleCall:
         if outcome is not None:
             hooks.expect(call, result)
         return outcome
+
+
+def _of_newer_code(steps: ClaimedSteps) -> Outcome | None:
+    """A job with declared steps was made by code that has a flow here: it is left to a worker that has it, too."""
+    declared = [step for step in steps.steps if step.declared]
+    if not declared:
+        return None
+    pending = [step.name for step in sorted(declared, key=lambda step: step.place) if step.state not in DONE]
+    return unserved_step((pending or [declared[-1].name])[0])
 
 
 async def _finished(call: Call, begun: Coroutine[Any, Any, CallResult]) -> CallResult:

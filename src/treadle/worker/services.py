@@ -14,6 +14,7 @@ from treadle.store.values import StepKey
 from treadle.worker.blocking import BlockingConnection, BlockingHttp, BlockingPool, found, on_loop
 from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
+from treadle.worker.threads import PLACES, Threads
 
 if TYPE_CHECKING:
     from treadle.model.job import Job
@@ -51,7 +52,9 @@ class LoopServices:
         steps: StepServices,
         output: OutputWriter,
         connections: int,
+        threads: Threads,
     ) -> None:
+        self.in_thread = threads.wait
         self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
@@ -59,6 +62,12 @@ class LoopServices:
         self._keeper = keeper
         self._progress = progress
         self.resources = Resources(queue.store.user_database, connections)
+
+    def thread_place(self, call: Call) -> asyncio.Semaphore:
+        attempt = call.attempt
+        if attempt.thread_places is None:
+            attempt.thread_places = asyncio.Semaphore(PLACES)
+        return attempt.thread_places
 
     async def heartbeat(self, call: Call) -> None:
         now, attempt = time.monotonic(), call.attempt

@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from treadle.model.durations import format_ms
 from treadle.model.errors import StoreUnavailable
+from treadle.model.raised import not_ctrl_c
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Failed, Transition, decide
 from treadle.queue.backoff import StoreRetry
 from treadle.store.protocol import Store
 from treadle.store.values import FollowUpsBusy, Settlement, Touch
 from treadle.telemetry.log_context import facts_of
-from treadle.worker.errors import storable
+from treadle.worker.errors import describe, storable
 from treadle.worker.hook_runner import HookRunner
 from treadle.worker.job_log import JobLog
 from treadle.worker.metrics import Metrics
@@ -199,7 +200,11 @@ class Settler:
         self._job_log.completed(done)
         self._hooks.stored(batch)
         if self.on_settled:
-            self.on_settled(batch)
+            try:
+                self.on_settled(batch)
+            except BaseException as error:  # it must not look as if the outcomes were not stored
+                not_ctrl_c(error)
+                log.error("a listener to outcomes failed\n%s", describe(error).text)
 
     def _tell_retries(self, transitions: list[Transition]) -> None:
         """Report when the first of the jobs put back is due; no hint is needed."""

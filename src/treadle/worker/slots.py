@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CoroutineType
 
+from treadle.model.raised import is_ctrl_c, not_ctrl_c
 from treadle.model.status import Status
+from treadle.policy.judgement import STOPPED, judge
 from treadle.policy.lifecycle import (
     CancelAcknowledged,
     Completed,
@@ -29,12 +31,13 @@ from treadle.policy.lifecycle import (
 from treadle.store.values import Claimed, Effects, Settlement
 from treadle.telemetry.log_context import facts_of, running_job
 from treadle.worker.attempt import Attempt
-from treadle.worker.errors import error_text, type_name
+from treadle.worker.errors import describe
 from treadle.worker.inbox import Inbox
 from treadle.worker.job_log import JobLog
 from treadle.worker.lease_keeper import Lease
 from treadle.worker.recipe import Recipe
 from treadle.worker.settler import Settler
+from treadle.worker.stray_cancels import absorb_cancel, uncancel
 
 log = logging.getLogger("treadle.worker")
 
@@ -161,13 +164,31 @@ class Slots:
         while not self._closed:
             try:
                 await self._serve(slot)
-            except asyncio.CancelledError:
-                if self._closed:
+            except BaseException as error:
+                thrown_away = isinstance(error, GeneratorExit) and not self._loop.is_running()
+                if self._closed or thrown_away or is_ctrl_c(error):
                     raise
-                # Not from us: something left behind by a handler cancelled the task that it once ran in.
-                _uncancel(slot.task)
-                if slot in self._parked:
-                    self._parked.remove(slot)
+                self._go_on(slot, error)
+
+    def _go_on(self, slot: Slot, error: BaseException) -> None:
+        """Whatever reaches a slot, it lives on, and its job gets an outcome: its lease is renewed with the others'."""
+        uncancel(slot.task)
+        if slot in self._parked:
+            self._parked.remove(slot)
+        attempt, slot.attempt = slot.attempt, None
+        if attempt is None:
+            # Something left behind by a handler may cancel the task that it once ran in.
+            if not isinstance(error, asyncio.CancelledError):
+                log.error("a slot was interrupted; it goes on\n%s", describe(error).text)
+            return
+        job, self.finished, attempt.ended = attempt.job, self.finished + 1, True
+        outcome = _unforeseen(attempt, self.recipes[job.topic], error)
+        if outcome is not None and not attempt.abandoned:
+            effects = None if attempt.steps is None else Effects()
+            ran_ms = attempt.ran_ms(time.monotonic())
+            self._settler.add(Settlement(job, _decided(job, outcome), ran_ms, effects))
+        text = describe(error).text
+        log.error("could not decide the outcome of job %s\n%s", job.id, text, extra=facts_of(job))
 
     async def _serve(self, slot: Slot) -> None:
         jobs, recipes, clock = self.inbox.jobs, self.recipes, time.monotonic
@@ -184,26 +205,22 @@ class Slots:
                 self.on_room()
             if job.start_within_ms is not None and self._too_late(job):
                 continue
+            slot.attempt = attempt = Attempt(job, self.lease, now)
             recipe = recipes[job.topic]
             running_job.set(job)
             if self._starts_to_tell:
                 self._tell_start(job)
-            slot.attempt = attempt = Attempt(job, self.lease, now)
-            try:
-                outcome = recipe.run(attempt)
-                if outcome.__class__ is CoroutineType:
-                    self._pass_on()
-                    outcome = await outcome
-            except Exception as error:  # a user's retry policy that raises, or a bug
-                log.exception("could not decide the outcome of job %s", job.id, extra=facts_of(job))
-                outcome = Failed(error_text(error), type_name(type(error)))
+            outcome = recipe.run(attempt)
+            if outcome.__class__ is CoroutineType:
+                self._pass_on()
+                outcome = await outcome
             if self._closed:
                 return
-            slot.attempt = None
             now = clock()
             self._report(attempt, recipe, outcome, now)  # type: ignore[arg-type]
+            slot.attempt = None
             if task.cancelling():
-                await self._absorb_cancel(task)
+                await absorb_cancel(task)  # it was meant for the job that is over
                 now = clock()
             if now >= self._turn_ends:
                 await self._next_turn()
@@ -217,12 +234,7 @@ class Slots:
         recipe.note_run(now - started)
         if outcome is None or attempt.abandoned:
             return
-        if outcome.__class__ is Completed:
-            transition = _completed(job, outcome.result)
-        elif isinstance(outcome, CancelAcknowledged):
-            transition = _cancelled(job, outcome.reason)
-        else:
-            transition = decide(job, outcome)
+        transition = _completed(job, outcome.result) if outcome.__class__ is Completed else _decided(job, outcome)
         # Completing sets progress to 100: only a message is worth keeping.
         if attempt.news and (attempt.message or transition.to is not Status.COMPLETED):
             self._settler.add_touch(job.lease, attempt.touch(now))
@@ -244,14 +256,6 @@ class Slots:
     def _tell_start(self, job: Claimed) -> None:
         self._starts_to_tell -= 1
         self._job_log.started(job)
-
-    async def _absorb_cancel(self, task: asyncio.Task[None]) -> None:
-        """The cancel was meant for the job that is over and must not reach the next one."""
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            pass
-        _uncancel(task)
 
     # -- taking turns ----------------------------------------------------------------------------
 
@@ -301,6 +305,23 @@ _DONE = [
 ]
 
 
+def _decided(job: Claimed, outcome: Outcome) -> Transition:
+    return _cancelled(job, outcome.reason) if isinstance(outcome, CancelAcknowledged) else decide(job, outcome)
+
+
+def _unforeseen(attempt: Attempt, recipe: Recipe, error: BaseException) -> Outcome | None:
+    """The outcome of an attempt that raised outside of its handler; None if the lease is lost."""
+    raised = describe(error)
+    interrupt = attempt.lost_interrupt() if attempt.lost else attempt.interrupt
+    if interrupt is not None:
+        raised = STOPPED
+    try:
+        return judge(raised, interrupt, recipe.retry, attempt.job.attempt)
+    except BaseException as again:  # a user's retry policy may raise anything, and may have been what raised before
+        not_ctrl_c(again)
+        return Failed(raised.text, raised.type)
+
+
 def _effects(attempt: Attempt, outcome: Outcome) -> Effects | None:
     effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
     if attempt.follow_ups and isinstance(outcome, Completed):
@@ -313,8 +334,3 @@ def _effects(attempt: Attempt, outcome: Outcome) -> Effects | None:
 def _cancelled(job: Claimed, reason: str) -> Transition:
     """The worker knows about the cancel, which was requested after the claim."""
     return decide(RowState(Status.CANCELLING, job.attempt, job.max_attempts), CancelAcknowledged(reason))
-
-
-def _uncancel(task: asyncio.Task[None] | None) -> None:
-    while task and task.cancelling():
-        task.uncancel()

@@ -171,6 +171,17 @@ class JobMaker:
         """A payload as stored, validated."""
         return self._text(payload)
 
+    def again(self, job: Job, payload: Any) -> NewJob:
+        """An existing job with another payload, which brings its own keys. A key that its caller chose stays."""
+        made = NewJob(job.id, self._shared.topic, self._text(payload), *self._other_fields)
+        key = None if self._template.idempotency_key else job.idempotency_key
+        made = made._replace(
+            given=made.given._replace(
+                scope=job.scope, scope_id=job.scope_id, created_by=job.created_by, idempotency_key=key
+            )
+        )
+        return _with_keys(made, self._template) if self._keyed else made
+
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
         topic, shared, text = self._shared.topic, self._other_fields, self._text
         made = [NewJob(str(uuid7()), topic, text(payload), *shared) for payload in payloads]

@@ -6,10 +6,11 @@ written, how an enqueue is awaited) are behind `HandlerServices`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from typing_extensions import Unpack
@@ -28,6 +29,7 @@ from treadle.queue.handlers.steps import (
     Waiting,
     awaited_step,
     awaited_wait,
+    deadline,
     innermost_step,
 )
 from treadle.queue.handlers.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
@@ -48,6 +50,8 @@ class RunningCall(Protocol):
 
     suspended: Suspend | None
     """Set once the handler was told to leave because it has to wait."""
+    task: asyncio.Task[Any] | None
+    """Of a coroutine that has waited: where it runs."""
 
     @property
     def job(self) -> Claimed: ...
@@ -91,6 +95,18 @@ class HandlerServices(Protocol):
     def http(self) -> Any: ...
 
 
+class AwaitedServices(HandlerServices, Protocol):
+    """What a coroutine can ask for besides."""
+
+    def thread_place(self, call: Any) -> AbstractAsyncContextManager[None]:
+        """A place among the threads of its job, for a plain function that it makes a step."""
+        ...
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """How the function ended, and a cancel that came while it ran."""
+        ...
+
+
 class Checkpoint:
     """Already done, so it may be ignored. Awaiting it lets the event loop run once, so that a cancel can arrive."""
 
@@ -106,14 +122,13 @@ CHECKPOINT = Checkpoint()
 class Context(HandlerContext):
     """The running job, seen from its handler."""
 
-    __slots__ = ("_call", "_database", "_deadline", "_services", "payload")
+    __slots__ = ("_call", "_database", "_services", "payload")
 
     def __init__(self, call: RunningCall, services: HandlerServices, payload: Any) -> None:
         self._call = call
         self._services = services
         self._database: Any = None
         self.payload = payload
-        self._deadline: tuple[float, Callable[[], BaseException]] | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.topic} {self.job_id}, attempt {self.attempt}>"
@@ -203,8 +218,9 @@ class Context(HandlerContext):
     def check_cancelled(self) -> Checkpoint:
         """Stop here if the job should stop: raises JobCancelled, TimeoutError or LeaseLost."""
         self._check()
-        if self._deadline is not None and time.monotonic() > self._deadline[0]:
-            error = self._deadline[1]()
+        limit = deadline.get()
+        if limit is not None and time.monotonic() > limit[0]:
+            error = limit[1]()
             raise error
         return CHECKPOINT
 

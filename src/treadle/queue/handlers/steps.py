@@ -11,13 +11,14 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from treadle.model.durations import Duration, duration_ms, format_ms
-from treadle.model.errors import Fail, InvalidAnswer, InvalidInput, Suspend
+from treadle.model.errors import Fail, InvalidAnswer, InvalidInput, StepExited, Suspend
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
 from treadle.model.steps import (
@@ -35,10 +36,12 @@ from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
 
 if TYPE_CHECKING:
-    from treadle.queue.handlers.context import Context
+    from treadle.queue.handlers.context import AwaitedServices, Context
 
 _inside: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("treadle_step", default=())
 """The steps that run here, with their keys, from the outermost: steps that the last one makes are nested in it."""
+deadline: ContextVar[tuple[float, Callable[[], BaseException]] | None] = ContextVar("treadle_deadline", default=None)
+"""Until when the step that runs here may take, and what its function hears after that."""
 # How often a blocking step that waits for its next try looks whether it should stop.
 LOOK_EVERY_S = 0.2
 # How many turns of the loop a branch of a handler has to begin its next step: each group of tasks around it takes two.
@@ -125,10 +128,19 @@ class Run:
         self._tries = 0
         self._ran_ms = 0
         self._error: BaseException | None = None
+        self._late_cancel: asyncio.CancelledError | None = None
+        """It came while the function ran in a thread."""
 
     # -- in a coroutine --------------------------------------------------------------------------
 
     async def awaited(self) -> Any:
+        if is_async(self._function):
+            return await self._awaited()
+        services = cast("AwaitedServices", self._ctx._services)
+        async with services.thread_place(self._ctx._call):  # before it begins: waiting takes none of its time
+            return await self._awaited()
+
+    async def _awaited(self) -> Any:
         services, call = self._ctx._services, self._ctx._call
         known = await services.recall_step(call, self.name, self.key, self._finish_ms())
         if known.done:
@@ -153,19 +165,36 @@ class Run:
         inside = _inside.set((*_inside.get(), (self.name, self.key)))
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000) as limit:
-                if is_async(self._function):
-                    value = await self._function(*self._args)
-                else:
-                    value = await asyncio.to_thread(self._function, *self._args)
-        except TimeoutError as error:
-            return self._raised(self._too_long() if limit.expired() else error)
+            value = await (self._on_loop() if is_async(self._function) else self._in_thread())
         except BaseException as error:
             return self._raised(error)
         finally:
             _inside.reset(inside)
             self._ran_ms += int((time.monotonic() - began) * 1000)
         return self._returned(value)
+
+    async def _on_loop(self) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000) as limit:
+                return await self._function(*self._args)
+        except TimeoutError:
+            if limit.expired():
+                raise self._too_long() from None
+            raise
+
+    async def _in_thread(self) -> Any:
+        """Until the function has ended: a thread can't be stopped, and must not run a second time beside itself."""
+        ends = time.monotonic() + self._timeout_ms / 1000
+        before = deadline.set((ends, self._too_long))
+        try:
+            services = cast("AwaitedServices", self._ctx._services)
+            ended, self._late_cancel = await services.in_thread(partial(self._function, *self._args))
+        finally:
+            deadline.reset(before)
+        value = ended.result()
+        if time.monotonic() > ends:
+            raise self._too_long()
+        return value
 
     # -- in a thread or a process ----------------------------------------------------------------
 
@@ -193,19 +222,19 @@ class Run:
         self._begin()
         inside = _inside.set((*_inside.get(), (self.name, self.key)))
         began = time.monotonic()
-        deadline = began + self._timeout_ms / 1000
-        outer, self._ctx._deadline = self._ctx._deadline, (deadline, self._too_long)
+        ends = began + self._timeout_ms / 1000
+        outer = deadline.set((ends, self._too_long))
         try:
             with self._ctx._services.time_limit(self._timeout_ms / 1000, self._too_long):
                 value = self._function(*self._args)
                 if asyncio.iscoroutine(value):
                     value = asyncio.run(value)
-            if time.monotonic() > deadline:
+            if time.monotonic() > ends:
                 raise self._too_long()
         except BaseException as error:
             return self._raised(error)
         finally:
-            self._ctx._deadline = outer
+            deadline.reset(outer)
             _inside.reset(inside)
             self._ran_ms += int((time.monotonic() - began) * 1000)
         return self._returned(value)
@@ -245,6 +274,8 @@ class Run:
         return TimeoutError(f"step {step} ran longer than its limit of {format_ms(self._timeout_ms)}")
 
     def _ended(self, result: CallResult) -> StepEnd | RetryInPlace:
+        if self._late_cancel is not None and isinstance(result, Raised):
+            raise self._late_cancel
         if isinstance(result, Raised) and result.kind == "stop":
             assert self._error
             raise self._error
@@ -266,12 +297,21 @@ class Run:
         return Wait(self.name, self.key, end.outcome.delay_ms, None, True, _inside.get(), retries=True)
 
     def _outcome(self, end: StepEnd) -> Any:
+        if self._late_cancel is not None:
+            raise self._late_cancel  # the step has ended and is stored; its handler goes no further
         if self._error is None:
             return self._type.value(end.result)
         if self._pauses(end):
             assert isinstance(end.outcome, Snoozed)
             self._ctx._leave(Suspend("snooze", end.outcome.reason, end.outcome.delay_ms))
+        if isinstance(self._error, SystemExit | KeyboardInterrupt) and self._in_another_task():
+            step = shown_step(self.name, self.key)
+            raise StepExited(f"step {step} raised {type(self._error).__name__}: {self._error}") from self._error
         raise self._error
+
+    def _in_another_task(self) -> bool:
+        """Not the handler's own: there, these errors would end the event loop, and with it the worker."""
+        return not self._ctx._services.blocking and asyncio.current_task() is not self._ctx._call.task
 
 
 async def awaited_step(ctx: Context, *given: Any) -> Any:

@@ -45,6 +45,11 @@ FROM {rows: kind text, key text} JOIN {keys} k ON k.kind = t.kind AND k.key = t.
 -- Free the keys of one kind that these jobs hold.
 DELETE FROM {keys} WHERE n {among: n bigint} AND kind = (SELECT min(t.kind) FROM {rows: kind text})
 
+-- name: idempotency_keys
+-- Those that these jobs hold, as they are locked and as they were given.
+SELECT k.n, k.key, j.idempotency_key FROM {rows: n bigint} {seek: keys k ON k.n = t.n AND k.kind = 'idempotency'}
+    {seek: jobs j ON j.n = t.n}
+
 -- name: keep_once
 -- A job that may complete only once has completed: its dedupe key stays for good.
 UPDATE {keys} SET kind = 'once' WHERE kind = 'dedupe' AND n {among: n bigint}

@@ -136,12 +136,12 @@ FROM me CROSS JOIN seen CROSS JOIN LATERAL (
 
 -- name: completions
 -- A part of settle_completed and settle_flows: what is written for the jobs in `done`. $1 is the lease, $5 how long they
--- waited and ran, as rows of `tally_hist`.
+-- waited and ran, as rows of `tally_hist`. `now` may be from before a lock that a cancel held, which came first.
 ended AS (
     INSERT INTO {outcomes} (n, token, topic, status, attempt, ended_at, claimed_at, started_at, cancel_at, cancel_reason,
         message, result, worker)
-    SELECT n, token, topic, 'completed', attempt, now, claimed_at, now - ran, cancel_at, cancel_reason, message, result,
-        worker_id FROM done
+    SELECT n, token, topic, 'completed', attempt, greatest(now, cancel_at), claimed_at, now - ran, cancel_at,
+        cancel_reason, message, result, worker_id FROM done
 ), counted AS (
     INSERT INTO {tally} AS y (minute, writer, topic, status, count, run_ms)
     SELECT now / 60000, $1, topic, 'completed', count(*), coalesce(sum(greatest(ran, 0)), 0) FROM done GROUP BY now, topic
@@ -314,6 +314,18 @@ RETURNING r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.
 -- Delete records of any kinds; found as in change_records.
 DELETE FROM {records} WHERE n = ANY(ARRAY(SELECT r.n FROM {rows: kind text, id text} CROSS JOIN LATERAL (
     SELECT r.n FROM {records} r WHERE r.kind = t.kind AND r.id BETWEEN t.id AND t.id ORDER BY r.id LIMIT 1) r)) RETURNING id
+
+-- name: set_job_keys
+-- What comes with new payloads. 27: the traits that belong to keys. No join, as in settle_completed.
+WITH t AS MATERIALIZED (SELECT jsonb_object_agg(t.n, to_jsonb(t)) AS keys FROM {rows: n bigint, idempotency_key text,
+    dedupe_key text, traits integer, limit_key text, limit_policy text, limit_most integer})
+UPDATE {jobs} j SET idempotency_key = (SELECT keys FROM t) -> j.n::text ->> 'idempotency_key',
+    dedupe_key = (SELECT keys FROM t) -> j.n::text ->> 'dedupe_key',
+    flags = (j.flags & ~27) | ((SELECT keys FROM t) -> j.n::text ->> 'traits')::integer,
+    limit_key = (SELECT keys FROM t) -> j.n::text ->> 'limit_key',
+    limit_policy = (SELECT keys FROM t) -> j.n::text ->> 'limit_policy',
+    limit_most = ((SELECT keys FROM t) -> j.n::text ->> 'limit_most')::integer
+WHERE j.n {among: n bigint}
 
 -- name: set_payloads
 -- New payloads of jobs that are requeued. No join, as in settle_completed.

@@ -227,6 +227,13 @@ RETURNING {records}.kind, {records}.id, {records}.key, {records}.body, {records}
 -- Delete records of any kinds.
 DELETE FROM {records} WHERE (kind, id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) RETURNING id
 
+-- name: set_job_keys
+-- What comes with new payloads. 27: the traits that belong to keys.
+UPDATE {jobs} SET idempotency_key = t.idempotency_key, dedupe_key = t.dedupe_key, flags = ({jobs}.flags & ~27) | t.traits,
+    limit_key = t.limit_key, limit_policy = t.limit_policy, limit_most = t.limit_most
+FROM {rows: n bigint, idempotency_key text, dedupe_key text, traits integer, limit_key text, limit_policy text,
+    limit_most integer} WHERE {jobs}.n = t.n
+
 -- name: set_payloads
 -- New payloads of jobs that are requeued.
 UPDATE {jobs} SET payload = t.payload FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n

@@ -21,6 +21,7 @@ from treadle.store.sql.rows import claimed_steps, job_from_row, step_from_row, s
 from treadle.store.sql.runner import SqlRunner
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.values import (
+    NO_CHANGES,
     Advanced,
     Answer,
     CancelRequest,
@@ -247,17 +248,22 @@ class SqlStore(SqlRunner):
             return Reaped([])
         return await self.transact(lambda: scripts.reap(graces, limit), [wakeups.READY, wakeups.ENDED])
 
-    async def steer(self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False) -> list[Job | Refusal | None]:
+    async def steer(
+        self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False, changed: Mapping[str, NewJob] = NO_CHANGES
+    ) -> list[Job | Refusal | None]:
         known = [id for id in dict.fromkeys(ids) if is_job_id(id)]
         if not known:
             return [scripts.not_found(id) for id in ids]
-        answers = await self._steer(known, judge, dry_run)
+        answers = await self._steer(known, judge, dry_run, changed)
         jobs = dict(zip(known, await self.get(known), strict=True))
         return [answers.get(id, scripts.not_found(id)) or jobs[id] for id in ids]
 
-    async def _steer(self, known: Sequence[str], judge: Judge, dry_run: bool) -> dict[str, Refusal | None]:
+    async def _steer(
+        self, known: Sequence[str], judge: Judge, dry_run: bool, changed: Mapping[str, NewJob]
+    ) -> dict[str, Refusal | None]:
         def script() -> Script[scripts.Steering]:
-            return scripts.then_wake(scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run))
+            steer = scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run, changed=changed)
+            return scripts.then_wake(steer)
 
         try:
             steering = await self.transact_patiently(known, script)

@@ -15,6 +15,7 @@ from contextvars import copy_context
 from typing import Any
 
 from treadle.model.errors import Suspend
+from treadle.model.raised import not_ctrl_c
 from treadle.policy.judgement import CallResult
 from treadle.queue.handlers.context import Context, HandlerServices
 from treadle.worker.call import Begun, ServedCall
@@ -28,8 +29,8 @@ class LoopCaller:
         function = call.function
         try:
             payload = function.payload(call.payload)
-        except Exception as error:  # the payload's type may raise anything
-            return function.refused(call, error)
+        except BaseException as error:  # the payload's type may raise anything
+            return function.refused(call, not_ctrl_c(error))
         context = Context(call, self._services, payload) if function.wants_context else None
         try:
             coroutine = function.invoke(context, payload)
@@ -37,12 +38,10 @@ class LoopCaller:
             waits_for = variables.run(coroutine.send, None)
         except StopIteration as returned:
             value = returned.value
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # cancels and exits of a handler end the job, not the worker
             if context:
                 context._close()
-            return function.raised(call, error)
+            return function.raised(call, not_ctrl_c(error))
         else:
             return self._rest(call, context, variables, coroutine, waits_for)
         # Outside of `except`: the error of a result that can't be stored would show the whole StopIteration.
@@ -60,15 +59,15 @@ class LoopCaller:
     ) -> CallResult:
         task = asyncio.current_task()
         assert task
-        call.on_interrupt = task.cancel
+        call.task, call.on_interrupt = task, task.cancel
         try:
             value = await _go_on(call, variables, coroutine, waits_for)
-        except (KeyboardInterrupt, GeneratorExit):
+        except GeneratorExit:
             raise
         except _Exited as exited:
             return call.function.raised(call, exited.error)
         except BaseException as error:
-            return call.function.raised(call, error)
+            return call.function.raised(call, not_ctrl_c(error))
         finally:
             call.on_interrupt = None
             if context:
@@ -93,10 +92,10 @@ def _go_on(
     while True:
         try:
             sent = yield waits_for
-        except GeneratorExit:
-            variables.run(coroutine.close)
-            raise
         except BaseException as error:  # usually a cancel, which belongs to the handler
+            if isinstance(error, GeneratorExit) and not _raised_by(waits_for, error):
+                variables.run(coroutine.close)
+                raise
             resume, value = coroutine.throw, error
         else:
             resume, value = coroutine.send, sent
@@ -108,6 +107,12 @@ def _go_on(
             return returned.value
         except GeneratorExit as error:
             raise _Exited(error) from None
+
+
+def _raised_by(future: Any, error: BaseException) -> bool:
+    """Whether a task of the handler's own has raised it, and not the loop, which throws the slot away."""
+    done = isinstance(future, asyncio.Future) and future.done() and not future.cancelled()
+    return done and future.exception() is error
 
 
 def _collected(future: Any) -> bool:

@@ -42,6 +42,7 @@ from treadle.worker.child.resources import CONNECTIONS, ChildResources
 from treadle.worker.child.time_limit import time_limit
 from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
+from treadle.worker.threads import PLACES, Threads
 
 # How often an idle child checks whether its worker is still alive.
 PARENT_CHECK_S = 1.0
@@ -162,6 +163,7 @@ class ChildCall:
     function: Function
     error: BaseException | None = None
     suspended: Suspend | None = None
+    task: asyncio.Task[Any] | None = None
 
     def __init__(
         self,
@@ -293,6 +295,12 @@ class ChildLoopServices(ChildServices):
     def __init__(self, call: ChildCall) -> None:
         super().__init__(call)
         self.resources = Resources(call.line.database, CONNECTIONS)
+        self.threads = Threads()
+        self.in_thread = self.threads.wait
+        self._places = asyncio.Semaphore(PLACES)
+
+    def thread_place(self, call: ChildCall) -> asyncio.Semaphore:
+        return self._places
 
     def database(self) -> Any:
         return self.resources.connection() or self.resources.pool()
@@ -351,6 +359,7 @@ async def _await(call: ChildCall) -> CallResult:
         return await result_of(LoopCaller(services).begin(call))
     finally:
         call.loop = None
+        services.threads.close()
         await services.resources.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +16,20 @@ from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepChange, StepEnd, Tries, after_call
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.policy.lifecycle import Completed, Outcome, Released
-from treadle.queue.handlers.context import Context, HandlerServices
 from treadle.queue.handlers.flows import FlowHandler, FlowStep
 from treadle.queue.handlers.steps import input_hash
 from treadle.store.protocol import Store
 from treadle.store.values import StepKey
 from treadle.worker.attempt import Attempt
-from treadle.worker.call import Begun, Call, Function
-from treadle.worker.errors import describe
+from treadle.worker.call import Begun, Call, Function, result_of
 from treadle.worker.hook_runner import TopicHooks
 from treadle.worker.recipe import AttemptEnd
+from treadle.worker.steps.conditions import YES, condition
 from treadle.worker.steps.journal import StepJournal
 from treadle.worker.steps.made import StepServices
 from treadle.worker.steps.writer import StepWriter
+from treadle.worker.stray_cancels import absorb_cancel
+from treadle.worker.threads import Threads
 
 # How often a step that waits for its next try looks whether it should stop.
 PAUSE_LOOK_S = 0.05
@@ -72,9 +72,9 @@ class FlowRunner:
         store: Store,
         writer: StepWriter,
         made: StepServices,
-        services: HandlerServices,
         hooks: TopicHooks | None,
         version: Callable[[], int | None],
+        threads: Threads,
     ) -> None:
         self.handler = handler
         self.version = version
@@ -87,12 +87,16 @@ class FlowRunner:
         self.whole = Function(handler)
         """For hooks that hear of the whole flow."""
         self.any_function = next(iter(functions.values()), None) or self.whole
-        """For the context of a `when` on a step without code."""
+        """For the call of a step without code."""
+        self.conditions = {
+            step.name: condition(step.when, functions.get(step.name) or self.whole, step.spec.external, threads)
+            for step in handler.steps
+            if step.when is not None
+        }
         self.begin = begin
         self.store = store
         self.writer = writer
         self.made = made
-        self.services = services
         self.hooks = hooks
 
     def run(self, attempt: Attempt) -> AttemptEnd:
@@ -224,19 +228,24 @@ class FlowAttempt:
     # -- calls -------------------------------------------------------------------------------------
 
     async def _evaluate_when(self, step: FlowStep[..., Any]) -> _End | None:
-        assert step.when
         await self._read_large_results()
-        call = self._new_call(step)
+        call = self._new_call(step, self._runner.conditions[step.name])
+        call.finishes_by = None
+        self._attempt.open(call)
         try:
-            payload = call.function.payload(call.payload)
-            answer = step.when(Context(call, self._runner.services, payload), payload)
-            self._whens[step.name] = bool(await answer if inspect.isawaitable(answer) else answer)
-        except Exception as error:  # a user's function may raise anything
-            self._last_call, self._last_result = call, describe(error)
-            end = after_call(step.name, self._last_result, None, self._tries(step, 1)._replace(step_retry=None))
-            assert isinstance(end, StepEnd), "a condition is not tried in place"
-            return await self._ended(step, end, 1, 0)
-        return None
+            result = await self._result(call, "async")
+        finally:
+            self._attempt.close(call)
+        interrupt = call.interruption()
+        if interrupt is not None and interrupt.cause is not Cause.TIMEOUT:
+            return None  # the loop sees it
+        if interrupt is None and isinstance(result, Returned):
+            self._whens[step.name] = result.text == YES
+            return None
+        self._last_call, self._last_result = call, result
+        end = after_call(step.name, result, interrupt, self._tries(step, 1)._replace(step_retry=None))
+        assert isinstance(end, StepEnd), "a condition is not tried in place"
+        return await self._ended(step, end, 1, 0)
 
     async def _call(self, step: FlowStep[..., Any]) -> _End | None:
         key = StepKey(step.name)
@@ -278,16 +287,22 @@ class FlowAttempt:
             self._last_call = call
             result = await hooks.start(call) if hooks and first else None
             if result is None:
-                begun = self._runner.begin[call.function.handler.kind](call)
-                result = begun if isinstance(begun, tuple) else await begun
+                result = await self._result(call, call.function.handler.kind)
             await self._steps.finish(call)
         finally:
             attempt.close(call)
         self._last_result = result
         return result
 
-    def _new_call(self, step: FlowStep[..., Any]) -> StepCall:
-        function = self._runner.functions.get(step.name) or self._runner.any_function
+    async def _result(self, call: StepCall, kind: str) -> CallResult:
+        result = await result_of(self._runner.begin[kind](call))
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await absorb_cancel(task)  # it was meant for the call, which ended without seeing it
+        return result
+
+    def _new_call(self, step: FlowStep[..., Any], function: Function | None = None) -> StepCall:
+        function = function or self._runner.functions.get(step.name) or self._runner.any_function
         call = StepCall(self._attempt, function, self._attempt.job.payload, 0.0)
         call.left_s = function.timeout_s
         if self._limit_s is not None:  # only active time counts

@@ -37,6 +37,8 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
     facts = {f.n: f for f in as_facts((yield "job_facts", numbers({one.job.n for one in settlements})))}
     keys = [{"n": one.job.n, "token": one.job.token, "lease": lease} for one in settlements]
     taken = {row[0]: TakenAttempt._make(row) for row in (yield "take_running", keys)}
+    # Read before a cancel's lock was waited for: what is committed later is told later.
+    now = max(now, *(attempt.cancel_at or 0 for attempt in taken.values())) if taken else now
     lost = yield from _lost([one for one in settlements if one.job.n not in taken])
     kept = [one for one in settlements if one.job.n in taken]
     if kept:

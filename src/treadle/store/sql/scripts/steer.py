@@ -24,15 +24,17 @@ from treadle.policy.lifecycle import (
 )
 from treadle.policy.rerun import repeated
 from treadle.store import wakeups
+from treadle.store.requests import returning
 from treadle.store.sql.rows import ONCE, STEPS, traits_in
 from treadle.store.sql.scripts.admitting import Admission, ask, replace
 from treadle.store.sql.scripts.admitting import apply as apply_admission
 from treadle.store.sql.scripts.applier import apply, apply_moves
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, MovingJob, Script, as_facts, not_found, numbers
 from treadle.store.sql.scripts.ended import EndedRow
+from treadle.store.sql.scripts.keys import ChangedJob, set_keys, with_keys, with_owners
 from treadle.store.sql.scripts.moves import attempts, end_attempts
 from treadle.store.sql.scripts.steps import run_again, steps_of
-from treadle.store.values import ClaimedStep, Judge, Refusal, SteeredJob
+from treadle.store.values import NO_CHANGES, ClaimedStep, Judge, NewJob, Refusal, SteeredJob
 
 PENDING_PLACES = ("ready", "later", "held")
 
@@ -68,6 +70,8 @@ class Steering:
     hints: set[str] = field(default_factory=set)
     writer: int = 0
     """The tally row that counts the endings."""
+    changed: Mapping[str, NewJob] = field(default_factory=lambda: NO_CHANGES)
+    """By id: jobs that come back with another payload."""
 
     def refuse(self, job: JobFacts, error: Exception) -> None:
         self.answers[job.id] = Refusal(job.id, error)
@@ -81,8 +85,15 @@ class Undone(Exception):
         self.steering = steering
 
 
-def steer(ids: Sequence[str], judge: Judge, stale_after_ms: int, *, dry_run: bool = False) -> Script[Steering]:
-    steering = Steering({id_: not_found(id_) for id_ in ids})
+def steer(
+    ids: Sequence[str],
+    judge: Judge,
+    stale_after_ms: int,
+    *,
+    dry_run: bool = False,
+    changed: Mapping[str, NewJob] = NO_CHANGES,
+) -> Script[Steering]:
+    steering = Steering({id_: not_found(id_) for id_ in ids}, changed=changed)
     yield from _steer(steering, judge, stale_after_ms, _look)
     if dry_run:
         raise Undone(steering)
@@ -98,6 +109,8 @@ def _steer(steering: Steering, judge: Judge, stale_after_ms: int, look: Look) ->
             break
         now: int = (yield "clock", [])[0][0]
         found = yield from look(facts, left)
+        # Its clock was read before it waited for locks, and what was committed meanwhile came first.
+        now = max(now, *(one.ended.ended_at if one.ended else 0 for one in found)) if found else now
         left -= {one.facts.n for one in found}
         yield from _apply(_judged(found, judge, stale_after_ms, now, steering), now, steering)
         # Jobs that were found nowhere moved between two of the looks.
@@ -232,11 +245,14 @@ def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> 
 
 def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     payloads = yield from _old_payloads(verdicts)
-    requests = [_returning(v.facts, v.outcome) for v in verdicts]
+    changed = yield from with_owners({v.facts.n: new for v in verdicts if (new := steering.changed.get(v.facts.id))})
+    verdicts = [replace_fields(one, facts=with_keys(one.facts, changed)) for one in verdicts]
+    requests = [_returning(v.facts, v.outcome, changed) for v in verdicts]
     asked = yield from ask(requests, [v.facts.n for v in verdicts])
     admitted = yield from _admitted(verdicts, asked, steering)
     if not admitted:
         return
+    yield from set_keys({v.facts.n: changed[v.facts.n] for v in admitted if v.facts.n in changed})
     yield from _start_again(admitted)
     jobs = [_moving(one) for one in admitted]
     moves = [job.move._replace(old_payload=payloads.get(job.facts.n)) for job in jobs]
@@ -270,7 +286,7 @@ def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
 
 
 def _admitted(verdicts: Sequence[JudgedJob], asked: Admission, steering: Steering) -> Script[list[JudgedJob]]:
-    """The jobs that may come back: their dedupe keys are free, and so is a place under their concurrency policy."""
+    """The jobs that may come back: their keys are free, and so is a place under their concurrency policy."""
     yield from apply_admission(asked, cancel)
     admitted = []
     for one, decision in zip(verdicts, asked.decisions, strict=True):
@@ -281,7 +297,9 @@ def _admitted(verdicts: Sequence[JudgedJob], asked: Admission, steering: Steerin
     return admitted
 
 
-def _returning(job: JobFacts, outcome: Outcome | None) -> Request:
+def _returning(job: JobFacts, outcome: Outcome | None, changed: Mapping[int, ChangedJob]) -> Request:
+    if new := changed.get(job.n):
+        return returning(new.job, new.held)
     unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
     replaces = outcome.may_replace if isinstance(outcome, Requeued) else True
     return Request(
