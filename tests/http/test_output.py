@@ -185,7 +185,7 @@ async def test_bad_input(api: Api) -> None:
     assert (await api.get(f"/api/jobs/{job['id']}/output")).json() == {"items": []}
     assert failure(await api.get(f"/api/jobs/{job['id']}/output/t?after=-1"))[0] == 400
     assert failure(await api.get(f"/api/jobs/{job['id']}/output/t?after=x"))[0] == 400
-    assert failure(await api.get(f"/api/jobs/{job['id']}/output/t?afer=1")) == (400, "unknown_parameter")
+    assert failure(await api.get(f"/api/jobs/{job['id']}/output/t?beyond=1")) == (400, "unknown_parameter")
     assert failure(await api.get(f"/api/jobs/{job['id'][:-1]}0/output/t"))[0] == 404
 
 
