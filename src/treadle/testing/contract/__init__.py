@@ -215,6 +215,7 @@ class StoreContract:
 
 
 __all__ = [
+    "AnswerContract",
     "AttemptsContract",
     "BadDataContract",
     "BusyChangesContract",
@@ -234,6 +235,7 @@ __all__ = [
     "EventsContract",
     "FailedGroupsContract",
     "FilterContract",
+    "FollowUpContract",
     "GateRaceContract",
     "GetContract",
     "GuardContract",
