@@ -293,10 +293,10 @@ async def test_a_wait_that_was_left_behind_ends_with_its_handler(queue: Queue, s
 # -- several waits that fail -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["coroutine", "group", "process"])
+@pytest.mark.parametrize("kind", ["coroutine", "group"])
 async def test_after_two_timeouts_the_next_attempt_waits_again_for_both(queue: Queue, start: Start, kind: str) -> None:
     function = handlers.two_short_waits_in_a_group if kind == "group" else handlers.two_short_waits
-    queue.register("both", function, retry=Retry(2, backoff="fixed", delay="1h"), process=kind == "process")
+    queue.register("both", function, retry=Retry(2, backoff="fixed", delay="1h"))
     job = await queue.enqueue("both", {"timeout": "50ms"})
     await start(queue)
     seen = await after_failures(queue, job, 1)

@@ -89,7 +89,9 @@ async def _finished(call: Call, begun: Coroutine[Any, Any, CallResult]) -> CallR
     result = await begun
     steps = call.attempt.steps
     if steps is not None:
-        await steps.finish(call)
+        steps.over = call
+        if steps.active or steps.waits:
+            await steps.finish(call)
     return result
 
 

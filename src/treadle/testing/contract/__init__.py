@@ -218,6 +218,7 @@ class StoreContract:
 
 
 __all__ = [
+    "AnswerContract",
     "AttemptsContract",
     "BadDataContract",
     "BusyChangesContract",
@@ -237,6 +238,7 @@ __all__ = [
     "EventsContract",
     "FailedGroupsContract",
     "FilterContract",
+    "FollowUpContract",
     "GateRaceContract",
     "GetContract",
     "GuardContract",

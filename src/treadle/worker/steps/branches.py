@@ -82,8 +82,10 @@ class Branches:
             self._active.discard(step)
             self._free -= step not in self._held
         self._moves += 1
-        self._look()
-        self._tell_left()
+        if self._blocked:
+            self._look()
+        if self._all_left is not None:
+            self._tell_left()
 
     @contextmanager
     def moving(self) -> Iterator[None]:

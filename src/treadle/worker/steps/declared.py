@@ -82,6 +82,7 @@ class FlowRunner:
         self.limit_s = duration_ms(handler.template.timeout) / 1000 if handler.limited else None
         self.functions = functions
         self.steps = {step.name: step for step in handler.steps}
+        self.titles = {step.name: step.shown_title for step in handler.steps}
         self.places = {name: place for place, name in enumerate(self.steps)}
         self.planned = handler.planned()
         self.whole = Function(handler)
@@ -170,7 +171,7 @@ class FlowAttempt:
     async def _write(self, name: str, change: StepChange, ran_ms: int = 0, input_hash: str | None = None) -> None:
         """Stored before the next step begins."""
         key = StepKey(name)
-        title = self._runner.steps[name].shown_title
+        title = self._runner.titles[name]
         write = self._steps.noted(key, change, ran_ms, input_hash=input_hash, title=title)
         percent = flow.progress(self._planned, self._steps.by_name, 0)
         self._attempt.report(percent, "")
@@ -288,7 +289,9 @@ class FlowAttempt:
             result = await hooks.start(call) if hooks and first else None
             if result is None:
                 result = await self._result(call, call.function.handler.kind)
-            await self._steps.finish(call)
+            self._steps.over = call
+            if self._steps.active or self._steps.waits:
+                await self._steps.finish(call)
         finally:
             attempt.close(call)
         self._last_result = result
@@ -322,7 +325,7 @@ class FlowAttempt:
     async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> _End | None:
         if end.lost:
             return _End(None)
-        key, change = StepKey(step.name), flow.ended(end, tries)
+        change = flow.ended(end, tries)
         if end.outcome is None and not self._ends_the_flow(step.name):
             try:
                 await self._write(step.name, change, ran_ms, self._input_hash)
@@ -330,7 +333,7 @@ class FlowAttempt:
                 return await self._ended(step, flow.refused(refusal.message), tries, 0)
             return None
         known_of = {"input_hash": self._input_hash, "title": step.shown_title}
-        self._steps.with_outcome(self._steps.noted(key, change, ran_ms, **known_of))
+        self._steps.with_outcome(self._steps.noted(StepKey(step.name), change, ran_ms, **known_of))
         return _End(Completed(end.result) if end.outcome is None else end.outcome)
 
     async def _read_large_results(self) -> None:

@@ -96,7 +96,7 @@ class StepJournal:
         self.suspended: Parked | Snoozed | None = None
         """Set when no branch of the handler could go on: how the attempt ends, no matter what it does now."""
         self.over: Call | None = None
-        """A call that has ended: nothing can begin in it."""
+        """A call whose handler has ended: nothing can begin in it."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -158,10 +158,11 @@ class StepJournal:
             check_count(len(self._names), len(self._seen) + 1)
             self._seen.add(step)
         self._begun[step] = time.monotonic()
-        outer = step.name.rpartition("/")[0]
-        while outer:
-            self._nested.setdefault(outer, []).append(step)
-            outer = outer.rpartition("/")[0]
+        if "/" in step.name:
+            outer = step.name.rpartition("/")[0]
+            while outer:
+                self._nested.setdefault(outer, []).append(step)
+                outer = outer.rpartition("/")[0]
         if self._failed_waits:
             over = [failed for failed, (_, heard) in self._failed_waits.items() if heard is branch]
             for failed in over:
@@ -234,16 +235,9 @@ class StepJournal:
 
     # -- the end of a handler --------------------------------------------------------------------
 
-    @property
-    def open(self) -> bool:
-        return bool(self.active or self.waits)
-
     async def finish(self, call: Call) -> None:
         """The handler has ended. What it left behind is stopped, or waited for, before its outcome is stored: the next
         attempt must not run a step that still runs here."""
-        self.over = call
-        if not self.open:
-            return
         self.branches.close()
         if call.function.handler.kind == "process":  # its loop has ended, and its steps with it
             for one in self.active.values():

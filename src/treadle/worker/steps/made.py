@@ -46,7 +46,8 @@ class StepServices:
 
     async def recall(self, call: Call, name: str, key: str, finish_ms: int | None) -> Known:
         """What the step has done before. If it has to run, it is under way from now on."""
-        steps, step = steps_of(call.attempt), StepKey(name, key)
+        attempt = call.attempt
+        steps, step = attempt.steps or steps_of(attempt), StepKey(name, key)
         if call.when_idle and (turn := self.turn(call)):
             await turn
         self._check(call)
@@ -95,7 +96,7 @@ class StepServices:
     async def record(self, call: Call, record: StepRecord | None, name: str, key: str) -> None:
         """Store the end of a step before anything else happens; None: it was interrupted."""
         attempt = call.attempt
-        steps, step = steps_of(attempt), StepKey(name, key)
+        steps, step = attempt.steps or steps_of(attempt), StepKey(name, key)
         if record is not None and record.again:
             written = steps.failed_try(step, record.change, record.ran_ms, input_hash=record.input_hash)
             await self._writer.write(attempt, written)

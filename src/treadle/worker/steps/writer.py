@@ -86,12 +86,13 @@ class StepWriter:
             if attempt in self._under_way:
                 continue
             waiting = self._waiting.pop(attempt)
-            while waiting and len(batch) < BATCH:
+            if len(batch) + len(waiting) <= BATCH:
+                batch += waiting
+                continue
+            while len(batch) < BATCH:
                 batch.append(waiting.popleft())
-            if waiting:
-                self._waiting[attempt] = waiting  # last in the line
-            if len(batch) == BATCH:
-                break
+            self._waiting[attempt] = waiting  # last in the line
+            break
         return batch
 
     async def _write_all(self, lease: int, batch: list[_Waiting]) -> None:
