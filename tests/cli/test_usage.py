@@ -66,7 +66,7 @@ def test_python_m_treadle_is_the_same(alone: Command) -> None:
         (["stats", "--topik", "x"], "No such option: --topik"),
         (["enqueue"], "Missing argument 'TOPIC'"),
         (["jobs", "show"], "Missing argument 'ID'"),
-        (["jobs", "requeue"], "Missing argument 'ID...'"),
+        (["jobs", "requeue"], "give ids, or choose jobs with --filter"),
         (["jobs", "list", "--limit", "many"], "'--limit'"),
         (["worker", "app:queue", "--processes", "0"], "'--processes'"),
         (["stats", "--db"], "--db"),

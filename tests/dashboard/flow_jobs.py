@@ -81,6 +81,12 @@ class FlowJobs:
         await self.ended(claimed, Parked("approve"), write("approve", StepState.WAITING, until_ms=limit, schema=text))
         return await self.queue.get(job.id)
 
+    async def asleep(self) -> Job:
+        """In `ctx.sleep`: it waits for a time, and for nobody."""
+        job, claimed = await self.begun()
+        await self.ended(claimed, Parked("sleep"), write("sleep", StepState.WAITING, until_ms=DAY_MS))
+        return await self.queue.get(job.id)
+
     async def answered(self, job: Job, result: str) -> None:
         """By another caller, as JSON text."""
         assert await self.queue.store.answer([Answer(job.id, "approve", result=result)]) == [None]

@@ -192,7 +192,7 @@ async def test_everything_that_matches_is_changed_as_it_was_at_the_dry_run(visit
 
 async def test_jobs_are_rescheduled_together(visitor: Visitor) -> None:
     await visitor.queue.enqueue_many("mail", [{}] * 1200)
-    answer = await visitor.confirm("/_/bulk?action=patch&all=1&topic=mail", priority="high", typed="1200")
+    answer = await visitor.confirm("/_/bulk?action=patch&all=1&topic=mail", priority="high", typed="1,200")
     assert answer.status_code == 303, answer.text[-500:]
     if "/operations/" in answer.headers["location"]:
         await finished(visitor, answer.headers["location"])
@@ -287,3 +287,19 @@ async def test_read_only_shows_everything_and_changes_nothing(sqlite_url: str) -
         saved = await visitor.post("/_/system/access", manage_rule="true", save="1")
         assert saved.status_code == 403
         assert (await visitor.queue.get(job.id)).status is Status.PENDING
+
+
+async def test_read_only_holds_for_the_api_with_a_session_too(sqlite_url: str) -> None:
+    async with visiting(sqlite_url, read_only=True) as visitor:
+        job = await visitor.queue.enqueue("mail")
+        for method, path in (
+            ("POST", "/api/jobs/enqueue"),
+            ("DELETE", f"/api/jobs/{job.id}"),
+            ("PATCH", "/api/settings"),
+        ):
+            answer = await visitor.client.request(method, path, json={})
+            assert (answer.status_code, answer.json()["code"]) == (403, "read_only"), path
+        assert (await visitor.client.get(f"/api/jobs/{job.id}")).status_code == 200
+        [root] = await visitor.accounts.list("_superusers")
+        token = {"Authorization": await visitor.accounts.token(root)}
+        assert (await visitor.client.request("DELETE", f"/api/jobs/{job.id}", headers=token)).status_code == 204

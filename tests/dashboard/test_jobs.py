@@ -88,7 +88,7 @@ async def test_counts_follow_the_filter_and_never_head_an_empty_list(visitor: Vi
     await visitor.queue.delete(done.id, force=True)
     page = await visitor.text("/_/jobs?status=completed")
     assert "Completed 0" in page
-    assert "No job matches" in page
+    assert "Nothing in Completed" in page
 
 
 async def test_jobs_with_one_timestamp_all_appear_across_pages(visitor: Visitor) -> None:
@@ -105,8 +105,11 @@ async def test_jobs_with_one_timestamp_all_appear_across_pages(visitor: Visitor)
 
 
 async def test_a_search_that_can_t_be_read_says_why(sqlite_visitor: Visitor) -> None:
-    answer = await sqlite_visitor.get("/_/jobs?q=status:")
+    answer = await sqlite_visitor.get('/_/jobs?q=topic:"mail')
     assert answer.status_code == 400
+    assert "a quote is not closed" in answer.text
+    answer = await sqlite_visitor.get("/_/jobs?q=status:")  # half typed
+    assert answer.status_code == 200
     assert "has no value" in answer.text
     assert (await sqlite_visitor.get("/_/jobs?filter=%28")).status_code == 400
     assert (await sqlite_visitor.get("/_/jobs?status=nonsense")).status_code == 400
@@ -250,18 +253,19 @@ async def test_words_are_looked_for_in_the_newest_jobs_and_the_page_says_so(
 ) -> None:
     monkeypatch.setattr("treadle.insights.search.SEARCHED", 3)
     old = await visitor.failed_job(error="SmtpError: REFUSED", max_attempts=1)
-    jobs = [await visitor.failed_job(error="SmtpError: REFUSED", max_attempts=1) for _ in range(2)]
+    jobs = [await visitor.failed_job(error="SmtpError: REFUSED", max_attempts=1) for _ in range(3)]
     await visitor.queue.enqueue("other")
     for query in ("q=refused", "q=error:refused", "q=refused&sort=runAt"):
         page = (await visitor.get(f"/_/jobs?{query}")).text
         assert set(re.findall(r'<tbody id="job-([^"]+)"', page)) == {job.id for job in jobs}, query
-        assert "of 2 that match in the newest 3 jobs" in words(page)
+        assert old.id not in page
+        assert "of 3 that match in the newest 3 of each status" in words(page)
         assert "all that match, older ones too" in words(page)
-    by_status = (await visitor.get("/_/jobs?q=status:failed refused")).text
-    assert old.id in by_status
+    by_status = (await visitor.get("/_/jobs?q=status:pending refused")).text
     assert "in the newest" not in words(by_status)
     nothing = await visitor.text("/_/jobs?q=nowhere")
-    assert "Nothing with nowhere in the newest 3 jobs. To look further back" in nothing
+    assert "Nothing with nowhere in the newest 3 jobs of each status." in nothing
+    assert "Search all 5" in nothing
 
 
 async def test_a_search_by_an_index_reaches_the_oldest_job(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,3 +253,13 @@ async def test_it_is_served_under_a_prefix_too(sqlite_url: str) -> None:
             job = await queue.enqueue("mail", {})
             as_code = (await client.get(f"/queue/_/jobs/{job.id}")).text
             assert "http://queue.test/queue/api/jobs/enqueue" in as_code
+
+
+async def test_signing_out_ends_the_session_itself(visitor: Visitor) -> None:
+    copied = dict(visitor.client.cookies)
+    assert (await visitor.post("/_/logout")).status_code == 303
+    visitor.client.cookies.update(copied)
+    for path in ("/_/", "/_/system", "/_/system/invite"):
+        answer = await visitor.get(path)
+        assert answer.headers["location"].startswith("/_/login"), path
+    assert (await visitor.client.get("/api/jobs")).status_code == 401

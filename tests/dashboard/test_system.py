@@ -357,7 +357,8 @@ async def test_a_superuser_is_invited_and_seen(visitor: Visitor) -> None:
 
 
 async def test_a_foreign_site_can_not_accept_an_invitation(sqlite_visitor: Visitor) -> None:
-    token = await sqlite_visitor.accounts.invite()
+    [root] = await sqlite_visitor.accounts.list("_superusers")
+    token = await sqlite_visitor.accounts.invite(root)
     ada = {"token": token, "email": "ada@example.com", "password": PASSWORD, "passwordConfirm": PASSWORD}
     answer = await sqlite_visitor.post("/_/invitation", headers={"Origin": "https://evil.example"}, **ada)
     assert answer.status_code == 403

@@ -64,3 +64,20 @@ async def test_a_key_is_named_and_a_refused_change_is_not_logged(api: Api) -> No
     assert (await api.request("DELETE", "/api/schedules/other")).status_code == 404
     assert (await api.patch("/api/templates/none", {"enabled": False})).status_code == 404
     assert len(await logged(api)) == 1
+
+
+async def test_what_users_do_to_their_own_jobs_is_no_audit_line(api: Api) -> None:
+    own = "createdBy = @request.auth.id"
+    await api.rules(
+        enqueue_rule="@request.auth.id != ''", manage_rule=f"{own} || @request.auth.id = '{api.people['bob'].id}'"
+    )
+    await api.post("/api/topics/mail/pause")
+    path = f"/api/jobs/{(await api.enqueue('mail', as_='ann'))['id']}"
+    for priority in range(60):
+        assert (await api.patch(path, {"priority": priority}, as_="ann")).status_code == 200
+    for verb in ("cancel", "requeue", "cancel"):
+        assert (await api.post(f"{path}/{verb}", as_="ann")).status_code == 200
+    assert ("root@example.com", "pause", "mail") in await logged(api)
+    assert not [entry for entry in await logged(api) if entry[0] == "ann@example.com"]
+    assert (await api.post(f"{path}/requeue", as_="bob")).status_code == 200  # not his
+    assert (await logged(api))[-1] == ("bob@example.com", "requeue", path.rpartition("/")[2])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
 from tests.http.api import Api, failure
@@ -38,6 +39,7 @@ async def waiting(api: Api, flow: Flow, **payload: Any) -> str:
     return job.id
 
 
+@pytest.mark.every_store
 async def test_a_waiting_flow(api: Api) -> None:
     id = await waiting(api, declared(api))
     job = (await api.get(f"/api/jobs/{id}")).json()
@@ -78,6 +80,7 @@ async def test_an_answer_and_what_is_wrong_with_others(api: Api) -> None:
     assert (await api.get(f"/api/jobs/{id}")).json()["result"] == "published"
 
 
+@pytest.mark.every_store
 async def test_an_answer_for_a_topic_without_code_here(api: Api) -> None:
     id = await waiting(api, declared(api))
     del api.queue.handlers["approval"]
@@ -97,7 +100,9 @@ async def test_who_may_answer(sqlite_api: Api) -> None:
     body = {"step": "approve", "result": {"ok": True}}
     assert failure(await api.post(f"/api/jobs/{job.id}/signal", body, as_="ann"))[0] == 403
     assert failure(await api.post(f"/api/jobs/{job.id}/signal", body, as_=None))[0] == 404
-    assert (await api.post(f"/api/jobs/{job.id}/signal", body, as_="bob")).status_code == 200
+    answered = await api.post(f"/api/jobs/{job.id}/signal", body, as_="bob")
+    assert answered.status_code == 200
+    assert answered.json() == {"id": job.id, "status": "pending", "step": "approve"}, "he may answer, and see no more"
 
 
 async def test_a_signal_for_one_scope_never_wakes_the_job_of_another(api: Api) -> None:

@@ -249,9 +249,9 @@ async def test_no_route_reads_a_large_or_gzipped_body_of_an_anonymous_caller(
     await sqlite_api.rules(enqueue_rule=rule, manage_rule=rule)
     parsed: list[int] = []
 
-    def note(kind: str, body: bytes) -> dict[str, Any]:
+    def note(kind: str, body: bytes, bounds: bodies.Bounds) -> dict[str, Any]:
         parsed.append(len(body))
-        return parse(kind, body)
+        return parse(kind, body, bounds)
 
     parse = bodies._parsed
     monkeypatch.setattr(bodies, "_parsed", note)

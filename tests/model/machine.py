@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.model.model import Model, ModelJob
 from tests.model.stores import Pair, Side
 from tests.model.transactions import UserTransaction, answer_of, enqueued
-from treadle.model.errors import TreadleError
+from treadle.model.errors import StepEnded, TreadleError
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import StepState
@@ -67,6 +67,7 @@ SET_APART = "orders"
 STEPS = (("fetch", ""), ("approve", ""), ("page", "1"), ("page", "2"))
 """The first two are declared by a flow; a handler makes pages."""
 WAITS = (("approve", ""), ("approve", ""), ("page", "1"), ("page", "2"))
+ERRORS = {"failed": ("Boom: no", "Boom"), "timed out": ("nobody answered", "WaitTimeout")}
 LARGE = '"' + "x" * 5_000 + '"'
 """A result that is kept apart from its step."""
 POLICIES = ("queue_same_scope", "reject_same_scope", "replace_same_scope")
@@ -496,18 +497,25 @@ class Lockstep(RuleBasedStateMachine):
         done = {step for step, one in job.flow.steps.items() if one.state == "completed"} if job else set()
         step = random.choice([step for step in STEPS if step not in done] or [("another", "")])
         place = job.flow.place(step) if job else 0
-        state = random.choice(["processing", "completed", "completed", "failed"])
+        state = random.choice(["processing", "completed", "completed", "failed", "timed out"])
+        if state == "timed out":
+            step = random.choice(WAITS)
+            place = job.flow.place(step) if job else 0
         result = random.choice(["1", LARGE]) if state == "completed" else None
         used = [step] if state == "completed" else []
         expected = self.model.checkpoint(hand.id, hand.token, hand.lease, (step, place, state, result), used)
-        error, error_type = ("Boom: no", "Boom") if state == "failed" else (None, None)
-        write = StepWrite(*step, StepState(state), place, 1, error=error, error_type=error_type, result=result)
+        error, error_type = ERRORS.get(state, (None, None))
+        stored = StepState.FAILED if error else StepState(state)
+        write = StepWrite(*step, stored, place, 1, error=error, error_type=error_type, result=result)
         write = write._replace(started_ago_ms=0)
 
         async def call(store: Store, side: Side) -> bool:
             claimed = hand.claimed[side]
             one = Checkpoint(claimed.n, claimed.token, 0, (write,), tuple(StepKey(*step) for step in used))
-            return not await store.checkpoint(claimed.lease, [one])
+            try:
+                return not await store.checkpoint(claimed.lease, [one])
+            except StepEnded:  # it has an answer
+                return False
 
         self.ask(f"checkpoint {hand.id[-4:]} {step} {state}", expected, call)
         # The store leaves the steps of a job alone when it is settled as one without: its owner has to know better.

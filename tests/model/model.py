@@ -364,6 +364,11 @@ class Model:
         job = self.jobs.get(id)
         if not job or not self._owns(job, token, lease):
             return False
+        step, place, state, result = write
+        if state == "timed out":
+            if step in job.flow.answers:
+                return False
+            write = step, place, "failed", result
         job.started = job.has_steps = True
         job.flow.write(*write)
         if write[2] == "completed":
@@ -554,7 +559,8 @@ class Model:
         job.attempt, job.run_at, job.expires_at = 0, self.now, None
         job.started, job.progress, job.message, job.result, job.error = False, None, None, None, None
         job.kept_progress, job.kept_message = None, None
-        job.flow.run_again(job.flow.chosen(mode, step, completed))
+        again = "all" if completed and mode == "unfinished" else mode
+        job.flow.run_again(job.flow.chosen(mode, step, completed), again)
         job.cancel_at, job.cancel_reason, job.ended_as, job.ended_at, job.settled_by = None, None, None, None, None
         self._queue(job)
         return ""

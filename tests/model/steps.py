@@ -100,11 +100,14 @@ class ModelSteps:
         """In the order of their places."""
         return list(dict.fromkeys(name for name, _ in sorted(chosen, key=lambda step: self.steps[step].place)))
 
-    def run_again(self, chosen: Collection[Step]) -> None:
-        """Declared ones start anew, the others are forgotten."""
+    def run_again(self, chosen: Collection[Step], mode: str) -> None:
+        """Declared ones start anew, the others are forgotten. What is unfinished keeps its answers."""
+        if mode == "all":
+            self.answers.clear()
         for step in chosen:
             one = self.steps.pop(step)
-            self.answers.pop(step, None)
+            if mode == "from":
+                self.answers.pop(step, None)
             if one.declared:
                 self.steps[step] = ModelStep(True, one.place, waits=one.waits)
 

@@ -228,6 +228,14 @@ SCRIPTS: dict[str, Callable[[Backlog], Any]] = {
 }
 """What both databases run alike."""
 
+
+def query(name: str, **values: int) -> Act:
+    async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
+        await connection.fetch(store.queries[name].sql, *([json.dumps([values])] if values else []))
+
+    return act
+
+
 WRITES: dict[str, Act] = {
     "claim": claim,
     "settle_completed": settle_completed,
@@ -235,6 +243,9 @@ WRITES: dict[str, Act] = {
     "settle_flows": settle_flows,
     "insert_alike": insert_alike,
     **{name: script(make) for name, make in SCRIPTS.items()},
+    "busy keys": query("busy_keys", top=100),
+    "waits": query("waits", top=10_000),
+    "rates": query("rates_used"),
     "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), DAY)),
 }
 

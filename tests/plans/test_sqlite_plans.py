@@ -144,12 +144,20 @@ def insert_alike(connection: sqlite3.Connection, _: Backlog) -> None:
     hot.insert(connection, QUERIES, [[new_job() for _ in range(10)]], {("mail", ""): 1})
 
 
+def query(name: str, **values: int) -> Act:
+    given = (json.dumps([values]),) if values else ()
+    return lambda connection, _: connection.execute(QUERIES[name].sql, given).fetchall()
+
+
 VERBS: dict[str, Act] = {
     "claim": claim,
     "claim in vain": look,
     "settle_completed": settle_completed,
     "insert_alike": insert_alike,
     **{name: script(make) for name, make in SCRIPTS.items()},
+    "busy keys": query("busy_keys", top=100),
+    "waits": query("waits", top=10_000),
+    "rates": query("rates_used"),
     "prune": script(lambda _: scripts.prune(7 * DAY, 100)),
 }
 

@@ -218,3 +218,55 @@ def doubles_in_thread(ctx: Context, payload: Payload) -> str:
 def nests(ctx: Context, payload: Payload) -> None:
     """Names of 60 characters each are too long together."""
     ctx.step("o" * 60, lambda: ctx.step("i" * 60, note, payload["path"], "never"))
+
+
+# -- follow-up jobs of steps -----------------------------------------------------------------------------
+
+
+def enqueues(ctx: Context, payload: Payload) -> None:
+    ctx.enqueue("next", {"of": "pay"}, with_outcome=True)
+
+
+async def follows_up_in_a_step(ctx: Context, payload: Payload) -> None:
+    async def pay() -> None:
+        await ctx.enqueue("next", {"of": "pay"}, with_outcome=True)
+
+    await ctx.step("pay", pay)
+    if payload.get("waits"):
+        await ctx.wait_external("approve")
+    if payload.get("fails"):
+        raise ValueError("no van")
+
+
+def follows_up_in_a_step_in_thread(ctx: Context, payload: Payload) -> None:
+    ctx.step("pay", enqueues, ctx, payload)
+    if payload.get("waits"):
+        ctx.wait_external("approve")
+    if payload.get("fails"):
+        raise ValueError("no van")
+
+
+# -- several waits that fail -----------------------------------------------------------------------------
+
+
+async def two_short_waits(ctx: Context, payload: Payload) -> list[Any]:
+    waits = [ctx.wait_external(name, timeout=payload["timeout"]) for name in ("one", "two")]
+    return list(await asyncio.gather(*waits))
+
+
+async def two_short_waits_in_a_group(ctx: Context, payload: Payload) -> list[Any]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            waits = [ctx.wait_external(name, timeout=payload["timeout"]) for name in ("one", "two")]
+            tasks = [group.create_task(wait) for wait in waits]
+    except* WaitTimeout as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def catches_the_first_of_two_waits(ctx: Context, payload: Payload) -> list[Any]:
+    try:
+        first = await ctx.wait_external("one", timeout=payload["timeout"])
+    except WaitTimeout as error:
+        first = type(error).__name__
+    return [first, await ctx.wait_external("two", timeout=payload["timeout"])]

@@ -40,12 +40,15 @@ from treadle.accounts.last_seen import KIND as LAST_SEEN
 from treadle.accounts.last_seen import LastSeen
 from treadle.accounts.passwords import Passwords
 from treadle.accounts.throttle import SignInThrottle
-from treadle.model.errors import StoreUnavailable
+from treadle.model.errors import StoreUnavailable, VersionConflict
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite
 
 INSTALL = "install"
 SIGNING = "signing"
+SIGNED_OUT = "signed_out"
+# Begins the key of a superuser that is being deleted; no e-mail address has a blank.
+RETIRED = "deleted "
 # How often to retry when other writers keep changing the same record.
 TRIES = 10
 
@@ -146,12 +149,38 @@ class Accounts:
     async def delete(self, collection: str, account: str) -> Account:
         """Delete the account with this id or address, and with it its tokens; returns the deleted account."""
         found = await self.get(collection, account)
-        if found.collection == SUPERUSERS and len(await self._store.find_records(SUPERUSERS, limit=2)) == 1:
-            raise LastSuperuser(f"{found.email} is the only superuser; create another one first")
+        if found.collection == SUPERUSERS:
+            await self._retire(found)
         if not await self._store.delete_records([(found.collection, found.id)]):
             raise _unknown(account)
         await self._store.delete_records([(LAST_SEEN, found.id)])
         return found
+
+    async def _retire(self, account: Account) -> None:
+        """Mark a superuser as deleted, unless it is the last one.
+
+        The mark and a guard that all deletions change are written together. So of two superusers that are deleted at
+        the same time, the second is seen to be the last.
+        """
+        for _ in range(TRIES):
+            (guard,) = await self._store.get_records([(INSTALL, SUPERUSERS)])
+            records = await self._store.find_records(SUPERUSERS)
+            if not any(one.id != account.id and not _is_retired(one) for one in records):
+                raise LastSuperuser(f"{account.email} is the only superuser; create another one first")
+            record = next((one for one in records if one.id == account.id), None)
+            if record is None or _is_retired(record):
+                return
+            body = account_body(account.email, account.password_hash, new_token_key(), account.verified, account.data)
+            writes = [
+                RecordWrite(INSTALL, SUPERUSERS, SUPERUSERS, "{}", version=guard and guard.version),
+                RecordWrite(SUPERUSERS, record.id, RETIRED + record.id, body, version=record.version),
+            ]
+            try:
+                await self._store.write_records(writes, atomic=True)
+            except VersionConflict:
+                continue
+            return
+        raise _busy(account.email)
 
     async def get(self, collection: str, account: str) -> Account:
         """The account with this id or address; AccountNotFound if there is none."""
@@ -208,9 +237,25 @@ class Accounts:
                 raise SignInFailed
         return account
 
-    async def token(self, account: Account) -> str:
-        """A token for an account that has just signed in. It is invalid if the password has changed since."""
-        return tokens.sign(account, await self._install_key(), self._clock())
+    async def token(self, account: Account, instead_of: str | None = None) -> str:
+        """A token for an account that has just signed in. It is invalid if the password has changed since.
+
+        `instead_of`: a valid token of the account. The new one belongs to the same session.
+        """
+        old = tokens.claimed(instead_of) if instead_of else None
+        session = old.session if old else secrets.token_hex(16)
+        return tokens.sign(account, await self.install_key(), self._clock(), session)
+
+    async def sign_out(self, token: str) -> None:
+        """End the session of this token: all its tokens are invalid from now on, on every server."""
+        claims = tokens.claimed(token)
+        if claims is None or await self.caller(token) is None:
+            return
+        now = await self._store.now()
+        old = await self._store.find_records(SIGNED_OUT, due_before=now)
+        await self._store.delete_records([(SIGNED_OUT, one.id) for one in old])
+        due = now + 1000 * tokens.LIFETIME_SECONDS[claims.collection]  # then its newest token has expired
+        await self._write(RecordWrite(SIGNED_OUT, claims.session, claims.session, "{}", due))
 
     async def caller(self, token: str) -> Caller | None:
         """The caller behind this token or API key; None if it is invalid or no longer valid."""
@@ -220,12 +265,13 @@ class Accounts:
         claims = tokens.claimed(token)
         if claims is None or claims.expires <= self._clock():
             return None
-        install, record = await self._records([(INSTALL, SIGNING), (claims.collection, claims.id)])
-        return None if install is None or record is None else _bearer(token, install, record)
+        names = [(INSTALL, SIGNING), (claims.collection, claims.id), (SIGNED_OUT, claims.session)]
+        install, record, ended = await self._records(names)
+        return None if install is None or record is None or ended else _bearer(token, install, record)
 
-    async def _install_key(self) -> str:
+    async def install_key(self) -> str:
         """The random signing key of this installation, created at its first use."""
-        (record,) = await self._store.get_records([(INSTALL, SIGNING)])
+        (record,) = await self._records([(INSTALL, SIGNING)])
         if record is None:
             body = to_json({"secret": secrets.token_urlsafe(48)}).decode()
             record = await self._write(RecordWrite(INSTALL, SIGNING, SIGNING, body))
@@ -252,9 +298,10 @@ class Accounts:
         await links.use_up(self._store, link)
         return account_from(record)
 
-    async def invite(self) -> str:
-        """The token of a link that creates another superuser. Valid for a day, once, and stored hashed."""
-        return await links.issue(self._store, links.INVITATION, self._now_ms())
+    async def invite(self, by: Account) -> str:
+        """The token of a link that creates another superuser. Valid for a day, once, and while `by` exists; stored
+        hashed."""
+        return await links.issue(self._store, links.INVITATION, self._now_ms(), by.id)
 
     async def redeem_invitation(self, token: str, email: str, password: str) -> Account:
         """Create a superuser; SetupRefused if the token is invalid, AccountExists if the address is taken."""
@@ -277,6 +324,10 @@ class Accounts:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+def _is_retired(record: Record) -> bool:
+    return record.key.startswith(RETIRED)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 Counted in this process: a client may fail 5 times a minute for one identity and 30 times in total. Attempts of one
 client run one after another; in parallel, a thousand of them would all start before the first one failed.
 
+An address may have many people behind it. So after 30 failures the next attempts from there are slowed down to 30 a
+minute and not refused: a right password still signs in, and a wrong one is answered with the limit.
+
 Guessing from many addresses is slowed down as well: after 10 failures of one identity over all addresses, the next
 attempt has to wait 1 s, then 2 s, 4 s and so on, up to a minute. An address that has signed in with this identity
 before does not wait, so other people's guesses can't lock the owner out.
@@ -14,7 +17,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from treadle.accounts.errors import SignInFailed, TooManyAttempts
@@ -69,8 +72,13 @@ class _Identity:
 
 
 class SignInThrottle:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         self._clock = clock
+        self._sleep = sleep
         self._clients: dict[str, _Client] = {}
         self._identities: dict[str, _Identity] = {}
 
@@ -84,12 +92,17 @@ class SignInThrottle:
         try:
             async with one.turn:
                 self._check(one, identity)
-                async with self._of_identity(client, identity):
-                    try:
+                wait = self._too_many(one)
+                if wait and client not in self._identity(identity).known:
+                    await self._sleep(WINDOW / PER_CLIENT)
+                try:
+                    async with self._of_identity(client, identity):
                         yield
-                    except SignInFailed:
-                        one.failures.append((self._clock(), identity))
-                        raise
+                except SignInFailed:
+                    one.failures.append((self._clock(), identity))
+                    if wait:
+                        raise TooManyAttempts(wait) from None
+                    raise
                 one.forget_identity(identity)
         finally:
             one.waiting -= 1
@@ -99,7 +112,7 @@ class SignInThrottle:
         found = self._identity(identity)
         wait = 0.0 if client in found.known else found.wait(self._clock())
         if wait > 0:
-            raise TooManyAttempts(max(1, math.ceil(wait)))
+            raise TooManyAttempts(_seconds(wait))
         found.trying += 1
         try:
             yield
@@ -126,12 +139,15 @@ class SignInThrottle:
     def _check(self, one: _Client, identity: str) -> None:
         now = self._clock()
         one.forget_before(now - WINDOW)
-        times = [at for at, _ in one.failures]
         own = [at for at, who in one.failures if who == identity]
-        # For each of the two limits, the failure that has to leave the window before the next attempt.
-        blocking = [found[-most] for found, most in ((own, PER_IDENTITY), (times, PER_CLIENT)) if len(found) >= most]
-        if blocking:
-            raise TooManyAttempts(max(1, math.ceil(max(blocking) + WINDOW - now)))
+        if len(own) >= PER_IDENTITY:
+            raise TooManyAttempts(_seconds(own[-PER_IDENTITY] + WINDOW - now))
+
+    def _too_many(self, one: _Client) -> int:
+        """When the client has fewer failures than the limit again, in seconds; 0: it has."""
+        if len(one.failures) < PER_CLIENT:
+            return 0
+        return _seconds(one.failures[-PER_CLIENT][0] + WINDOW - self._clock())
 
     def _client(self, name: str) -> _Client:
         found = self._clients.pop(name, None) or _Client()
@@ -149,3 +165,7 @@ class SignInThrottle:
         away = [name for name, one in self._clients.items() if not one.waiting]
         for name in idle or away[: MAX_CLIENTS // 10]:
             del self._clients[name]
+
+
+def _seconds(wait: float) -> int:
+    return max(1, math.ceil(wait))

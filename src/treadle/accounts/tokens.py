@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jwt
 
-from treadle.accounts.account import COLLECTION_IDS, SUPERUSERS, USERS, Account, Collection, is_id
+from treadle.accounts.account import COLLECTION_IDS, SUPERUSERS, USERS, Account, Collection, digest, is_id
 
 ALGORITHM = "HS256"
 MAX_BYTES = 4096
@@ -19,14 +19,17 @@ class Claims(NamedTuple):
     collection: Collection
     id: str
     expires: int
+    session: str
+    """Shared by the tokens that one sign-in led to: its own and those that it was exchanged for."""
 
 
-def sign(account: Account, install_key: str, now: float) -> str:
+def sign(account: Account, install_key: str, now: float, session: str = "") -> str:
     claims = {
         "id": account.id,
         "collectionId": COLLECTION_IDS[account.collection],
         "type": "auth",
         "refreshable": True,
+        **({"session": session} if session else {}),
         "exp": int(now) + LIFETIME_SECONDS[account.collection],
     }
     return jwt.encode(claims, _key(account, install_key), ALGORITHM)
@@ -47,7 +50,13 @@ def _read(token: str) -> Claims | None:
     collection = _COLLECTIONS.get(collection_id) if isinstance(collection_id, str) else None
     if collection is None or not is_id(id) or type(expires) is not int or claims.get("type") != "auth":
         return None
-    return Claims(collection, id, expires)
+    return Claims(collection, id, expires, _session(claims.get("session"), token))
+
+
+def _session(value: Any, token: str) -> str:
+    """Of an older token, or one that we did not sign, the token itself."""
+    known = isinstance(value, str) and 16 <= len(value) <= 64 and value.isascii() and value.isalnum()
+    return str(value) if known else digest(token)
 
 
 def is_genuine(token: str, account: Account, install_key: str) -> bool:

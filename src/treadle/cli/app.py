@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from treadle.cli import (
     api_key,
     bench,
+    codegen,
     completion,
     demo,
     doctor,
     enqueue,
-    jobs,
+    job_output,
     migrate,
     reclaim,
     schedules,
@@ -26,6 +27,7 @@ from treadle.cli import (
     target,
     templates,
     top,
+    topics,
     user,
     worker,
     workers,
@@ -54,9 +56,10 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("enqueue")(enqueue.enqueue)
-app.add_typer(jobs.app, name="jobs")
+app.add_typer(job_output.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
+app.add_typer(topics.app, name="topics")
 app.add_typer(workers.app, name="workers")
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
@@ -64,6 +67,7 @@ app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")
 app.add_typer(user.app, name="user")
 app.add_typer(api_key.app, name="api-key")
+app.add_typer(codegen.app, name="codegen")
 app.command("doctor")(doctor.doctor)
 app.command("migrate")(migrate.migrate)
 app.command("bench")(bench.bench)
@@ -92,12 +96,22 @@ def treadle(
         raise typer.Exit(BAD_USAGE)
 
 
+def built() -> Any:
+    """The application; the usage of each command shows where the queue of your code stands."""
+    whole = typer.main.get_command(app)
+    for name, command in getattr(whole, "commands", {}).items():
+        if name not in target.WITH_AN_ARGUMENT:
+            for one in getattr(command, "commands", {"": command}).values():
+                one.options_metavar = "[MODULE:QUEUE] [OPTIONS]"
+    return whole
+
+
 def run(argv: Sequence[str]) -> int:
     """Run one command; an error becomes one line on stderr. `python -X dev -m treadle` shows tracebacks."""
     _open_closed_streams()
     try:
         be_quiet("--json" in argv)
-        command = typer.main.get_command(app)
+        command = built()
         words = target.take(completion.with_shell(argv), command)
         code = command(words, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()

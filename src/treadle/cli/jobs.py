@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.cli import options
+from treadle.cli import many, options
 from treadle.cli.database import ask, named_database
+from treadle.cli.job_ids import whole_id, whole_ids
 from treadle.cli.output import (
     Column,
     age,
@@ -25,7 +28,7 @@ from treadle.cli.output import (
     status,
 )
 from treadle.insights.lists import COUNT_CAP, Count
-from treadle.model.errors import TreadleError
+from treadle.model.errors import InvalidInput, TreadleError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,13 +59,14 @@ def list_jobs(
     scope_id: Annotated[
         str | None, typer.Option("--scope-id", metavar="ID", help="Only jobs with this scope id.")
     ] = None,
+    filter_: many.Filter = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, clamp=True, help="How many.")] = 30,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, clamp=True, help="How many to skip.")] = 0,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    chosen = {"topic": topic, "status": wanted_status, "scope": scope, "scope_id": scope_id}
+    chosen = {"topic": topic, "status": wanted_status, "scope": scope, "scope_id": scope_id, "filter": filter_}
 
     async def read(queue: Queue) -> tuple[Sequence[Job], Count, str]:
         where = named_database(queue, db)
@@ -136,7 +140,8 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
     """Show everything about a job, with its history."""
 
     async def read(queue: Queue) -> tuple[Job, Sequence[Event]]:
-        return await queue.get(job_id), await queue.events(job_id)
+        found = await queue.get(await whole_id(queue, job_id))
+        return found, await queue.events(found.id)
 
     job, events = ask(db, read)
     if as_json:
@@ -160,9 +165,13 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
 
 
 def _step_tree(steps: Sequence[dict[str, Any]]) -> list[str]:
-    """One line for each step, nested ones below the step that made them."""
+    """One line for each step, nested ones below the step that made them. Very many alike are counted."""
     lines = []
+    folded = _Folded(steps)
     for place, step in enumerate(steps):
+        if (told := folded.line(step)) is not None:
+            lines += [told] if told else []
+            continue
         depth, parent = step["id"].count("/"), step["id"].rpartition("/")[0]
         last = not any(later["id"].rpartition("/")[0] == parent for later in steps[place + 1 :])
         items = step["items"]
@@ -171,6 +180,33 @@ def _step_tree(steps: Sequence[dict[str, Any]]) -> list[str]:
         title = step["id"].rpartition("/")[2] if depth else step["name"]
         lines.append(f"{'   ' * depth}{'└─' if last else '├─'} {title}  {step['status']}{runs}{failed}{_took(step)}")
     return lines
+
+
+# Of steps beside each other whose names differ only in their numbers, so many are shown.
+MOST_ALIKE = 10
+_SETTLED = ("completed", "skipped", "pending")
+_DIGITS = re.compile(r"\d+")
+
+
+class _Folded:
+    """Which steps have no line of their own, and the line that counts them."""
+
+    def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
+        self._alike: dict[str, list[dict[str, Any]]] = {}
+        for step in steps:
+            self._alike.setdefault(_DIGITS.sub("#", step["id"]), []).append(step)
+
+    def line(self, step: dict[str, Any]) -> str | None:
+        """None: show the step. A text, which may be empty: instead of it."""
+        alike = self._alike[_DIGITS.sub("#", step["id"])]
+        hidden = [one for one in alike[MOST_ALIKE:] if one["status"] in _SETTLED]
+        if len(hidden) <= 1 or not any(one is step for one in hidden):
+            return None
+        if step is not hidden[0]:
+            return ""
+        counts = Counter(one["status"] for one in hidden)
+        told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        return f"{'   ' * step['id'].count('/')}├─ … {len(hidden):,} more like {alike[0]['name']}: {told}"
 
 
 def _took(step: dict[str, Any]) -> str:
@@ -239,7 +275,8 @@ def why(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = 
     """Say why a job is not running."""
 
     async def read(queue: Queue) -> tuple[Job, Sequence[str]]:
-        return await queue.get(job_id), await queue.why(job_id)
+        found = await queue.get(await whole_id(queue, job_id))
+        return found, await queue.why(found.id)
 
     job, reasons = ask(db, read)
     if as_json:
@@ -253,7 +290,7 @@ def why(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = 
 
 @app.command()
 def requeue(
-    job_ids: options.JobIds,
+    job_ids: options.JobIds = None,
     force: Force = False,
     mode: Annotated[
         str | None,
@@ -264,23 +301,38 @@ def requeue(
     step: Annotated[
         str | None, typer.Option("--step", metavar="NAME", help="With --mode from: the first step to run.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the steps that would run.")] = False,
+    topic: options.Topic = None,
+    wanted_status: many.Status = None,
+    filter_: many.Filter = None,
+    search: many.Search = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say which jobs, or which steps of the named ones, would run.")
+    ] = False,
+    confirm: many.Confirm = None,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put ended jobs back with all their attempts."""
+    """Put ended jobs back with all their attempts: those with these ids, or all that match."""
+    if chosen := many.wanted(job_ids, topic, wanted_status, filter_, search):
+        if mode or step:
+            raise InvalidInput("--mode and --step are for jobs named by their ids")
+        change = many.bulk_change("requeue", force=force)
+        many.change_many(change, chosen, only_dry=dry_run, confirm=confirm, db=db, as_json=as_json)
+        return
+    ids = job_ids or []
     if dry_run:
-        return _plan_requeue(job_ids, force, mode, step, db, as_json)
-    _steer(
-        "requeued", job_ids, lambda queue, job_id: queue.requeue(job_id, force=force, mode=mode, step=step), db, as_json
-    )
+        _plan_requeue(ids, force, mode, step, db, as_json)
+        return
+    _steer("requeued", ids, lambda queue, job_id: queue.requeue(job_id, force=force, mode=mode, step=step), db, as_json)
 
 
 def _plan_requeue(
     job_ids: Sequence[str], force: bool, mode: str | None, step: str | None, db: str | None, as_json: bool
 ) -> None:
     async def plans(queue: Queue) -> list[tuple[str, list[str]]]:
-        found = [await queue.requeue_plan(one, force=force, mode=mode, step=step) for one in dict.fromkeys(job_ids)]
+        found = [
+            await queue.requeue_plan(one, force=force, mode=mode, step=step) for one in await whole_ids(queue, job_ids)
+        ]
         return [(plan.job.id, plan.steps) for plan in found]
 
     found = ask(db, plans)
@@ -306,7 +358,10 @@ def signal(
 
     value = None if result is None else loads(result, "result")
 
-    job = ask(db, lambda queue: queue.signal(job_id, step, value, error=error, key=key))
+    async def answer(queue: Queue) -> Job:
+        return await queue.signal(await whole_id(queue, job_id), step, value, error=error, key=key)
+
+    job = ask(db, answer)
     if as_json:
         print_json(job.as_json())
     else:
@@ -315,21 +370,51 @@ def signal(
 
 @app.command()
 def cancel(
-    job_ids: options.JobIds,
+    job_ids: options.JobIds = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Stored with the job.")] = "",
+    topic: options.Topic = None,
+    wanted_status: many.Status = None,
+    filter_: many.Filter = None,
+    search: many.Search = None,
+    dry_run: many.DryRun = False,
+    confirm: many.Confirm = None,
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Stop jobs: pending ones immediately, running ones at their next checkpoint."""
-    _steer("", job_ids, lambda queue, job_id: queue.cancel(job_id, reason), db, as_json)
+    if chosen := many.wanted(job_ids, topic, wanted_status, filter_, search):
+        change = many.bulk_change("cancel", reason=reason)
+        many.change_many(change, chosen, only_dry=dry_run, confirm=confirm, db=db, as_json=as_json)
+        return
+    _without_dry_run(dry_run)
+    _steer("", job_ids or [], lambda queue, job_id: queue.cancel(job_id, reason), db, as_json)
 
 
 @app.command()
 def delete(
-    job_ids: options.JobIds, force: Force = False, db: options.Db = None, as_json: options.AsJson = False
+    job_ids: options.JobIds = None,
+    force: Force = False,
+    topic: options.Topic = None,
+    wanted_status: many.Status = None,
+    filter_: many.Filter = None,
+    search: many.Search = None,
+    dry_run: many.DryRun = False,
+    confirm: many.Confirm = None,
+    db: options.Db = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Delete jobs that are pending, failed, cancelled or expired."""
-    _steer("deleted", job_ids, lambda queue, job_id: queue.delete(job_id, force=force), db, as_json)
+    if chosen := many.wanted(job_ids, topic, wanted_status, filter_, search):
+        change = many.bulk_change("delete", force=force)
+        many.change_many(change, chosen, only_dry=dry_run, confirm=confirm, db=db, as_json=as_json)
+        return
+    _without_dry_run(dry_run)
+    _steer("deleted", job_ids or [], lambda queue, job_id: queue.delete(job_id, force=force), db, as_json)
+
+
+def _without_dry_run(asked: bool) -> None:
+    if asked:
+        raise InvalidInput("--dry-run is for jobs chosen with --filter, --search, --topic or --status")
 
 
 JobAction = Callable[["Queue", str], Awaitable["Job | None"]]
@@ -361,7 +446,7 @@ async def _each(queue: Queue, job_ids: Sequence[str], action: JobAction) -> dict
     answers: dict[str, Job | TreadleError | None] = {}
     for job_id in dict.fromkeys(job_ids):
         try:
-            answers[job_id] = await action(queue, job_id)
+            answers[job_id] = await action(queue, await whole_id(queue, job_id))
         except TreadleError as error:
             answers[job_id] = error
     return answers

@@ -25,8 +25,13 @@ Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Onl
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The lowest level to log.")
 ]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more ids.", show_default=False)]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", help="The job's id, or its first or last characters.", show_default=False)
+]
+JobIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID...]", help="Ids, or their first or last characters.", show_default=False),
+]
 
 
 def instant(text: str, option: str) -> datetime:
@@ -77,3 +82,27 @@ def size(text: str | None, option: str) -> int | None:
     if not found or not int(found[1]):
         raise InvalidInput(f"{option}: {text[:40]!r} is not a size; write it like 512M or 2G")
     return int(found[1]) * _SIZES[found[2]]
+
+
+def until(text: str | None) -> datetime | None:
+    """A length from now ("1h") or an instant."""
+    if text is None:
+        return None
+    if text.endswith(("s", "m", "h", "d")):
+        return datetime.now(UTC) + timedelta(milliseconds=duration_ms(text, "--until"))
+    return instant(text, "--until")
+
+
+def plural(count: int, one: str) -> str:
+    return f"{count:,} {one if count == 1 else one + 's'}"
+
+
+def length(ms: int) -> str:
+    """The two largest units: 38s, 14m 12s, 3h 22m, 2d 4h."""
+    left = max(ms, 0) // 1000
+    parts: list[str] = []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")):
+        if left >= size and len(parts) < 2:
+            parts.append(f"{left // size}{unit}")
+        left %= size
+    return " ".join(parts) or "0s"

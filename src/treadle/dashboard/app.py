@@ -28,6 +28,7 @@ from treadle.dashboard.pages import (
     live,
     overview,
     run_again,
+    scan,
     schedule_edit,
     schedules,
     sign_in,
@@ -36,6 +37,7 @@ from treadle.dashboard.pages import (
     template,
     templates,
     topics,
+    whole,
     workers,
 )
 from treadle.dashboard.state import State
@@ -100,6 +102,9 @@ class Dashboard:
             Route("/shortcuts", self._shown(find.shortcuts)),
             Route("/live", self._shown(live.live)),
             Route("/jobs", self._shown(jobs.jobs)),
+            Route("/scan", self._shown(scan.scan)),
+            Route("/scan", self._shown(scan.start), methods=["POST"]),
+            Route("/scan/stop", self._shown(scan.stop), methods=["POST"]),
             Route("/jobs/new", self._shown(enqueue.form)),
             Route("/jobs/new", self._changing(enqueue.enqueue), methods=["POST"]),
             Route("/jobs/{id}", self._shown(job.job)),
@@ -107,6 +112,11 @@ class Dashboard:
             Route("/jobs/{id}/run-again", self._shown(run_again.form)),
             Route("/jobs/{id}/run-again", self._changing(run_again.run), methods=["POST"]),
             Route("/jobs/{id}/answer", self._changing(steps.answer), methods=["POST"]),
+            Route("/jobs/{id}/payload", self._shown(whole.payload)),
+            Route("/jobs/{id}/payload.json", self._shown(whole.payload_file)),
+            Route("/jobs/{id}/result", self._shown(whole.result)),
+            Route("/jobs/{id}/result.json", self._shown(whole.result_file)),
+            Route("/jobs/{id}/code", self._shown(whole.code)),
             Route("/jobs/{id}/{action}", self._shown(job_actions.ask)),
             Route("/jobs/{id}/{action}", self._changing(job_actions.act), methods=["POST"]),
             Route("/bulk", self._shown(bulk.ask)),
@@ -168,7 +178,7 @@ class Dashboard:
     def begin(self, server: Server) -> None:
         """Called when the server is created: set up what its pages share."""
         state = self._states[server] = State(server)
-        server.on_close.append(state.checkup.close)
+        server.on_close += [state.checkup.close, state.scans.close]
 
     # -- around every page -------------------------------------------------------------------------
 

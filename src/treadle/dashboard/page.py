@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from treadle.accounts import Caller
 from treadle.dashboard import words
 from treadle.dashboard.assets import assets
+from treadle.dashboard.folding import More, members
 from treadle.dashboard.state import State
 from treadle.http.errors import ApiError
 from treadle.queue.audit import Actor
@@ -60,6 +61,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(words.FILTERS)
+    made.filters["members"] = members
+    made.tests["more"] = lambda value: isinstance(value, More)
     return made
 
 
@@ -105,8 +108,13 @@ class Page:
     @property
     def address(self) -> str:
         """The dashboard's address for links outside the browser, without a trailing slash."""
-        site, url = self.state.queue.settings.public_url.rstrip("/"), self.request.url
-        return f"{site}/_" if site else f"{url.scheme}://{url.netloc}{self.base}"
+        site = self.state.queue.settings.public_url.rstrip("/")
+        if site:
+            return f"{site}/_"
+        # Not the Host header: whoever sent the request chose that, and a link must not lead to another site.
+        host, port = self.request.scope.get("server") or ("localhost", None)
+        name = f"[{host}]" if ":" in host else host
+        return f"{self.request.url.scheme}://{name}{'' if port is None else f':{port}'}{self.base}"
 
     def local(self, address: str, default: str) -> str:
         """The address if it is on this site, else the default: a link must not lead to another site."""
@@ -122,6 +130,12 @@ class Page:
         assert self.caller is not None
         assert self.caller.account is not None
         return Actor(self.caller.account.email, self.caller.kind)
+
+    @property
+    def who(self) -> str:
+        """The person's id."""
+        assert self.caller is not None
+        return self.caller.account_id or ""
 
     async def note(self, action: str, target: str = "", *, filter: str = "", reason: str = "") -> None:
         """A change was made: keep it in the audit log, and show it."""
@@ -201,12 +215,12 @@ class Page:
 
     def _packed(self, html: str, status: int) -> tuple[bytes, int, dict[str, str]]:
         """Compressed: a list of fifty jobs is 100 kB of markup and 10 kB compressed."""
-        body, headers = html.encode(), self._headers()
+        body, headers = html.encode(), self.headers()
         if len(body) > PACKED_FROM and "gzip" in self.request.headers.get("accept-encoding", ""):
             return gzip.compress(body, 4), status, {**headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         return body, status, headers
 
-    def _headers(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         return {
             "Cache-Control": "no-store",
             "Content-Security-Policy": POLICY.format(nonce=self.nonce),

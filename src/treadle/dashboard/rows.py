@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from treadle.dashboard import words
 from treadle.dashboard.columns import Column
+from treadle.insights.delays import why_late
 from treadle.insights.error_text import read_error
 from treadle.insights.overview import Now
 from treadle.model.job import Job
@@ -21,6 +22,8 @@ LATE = timedelta(seconds=30)
 @dataclass(frozen=True, slots=True)
 class SecondLine:
     text: str
+    since: datetime | None = None
+    """From when on it has been due; the text goes on after that."""
     bad: bool = False
     progress: int | None = None
     step: str = ""
@@ -127,5 +130,4 @@ def _late(job: Job, queue: Now, now: datetime, error: str) -> SecondLine | None:
     late = now - max(job.run_at, job.created_at)
     if late < LATE:
         return None
-    waits = f"Due for {words.duration(late / timedelta(milliseconds=1))}. "
-    return SecondLine(waits + (queue.why_waiting(job) or "Others are ahead of it, or its key is busy."))
+    return SecondLine(why_late(queue, job), since=max(job.run_at, job.created_at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +12,8 @@ from treadle.dashboard import words
 from treadle.dashboard.charts import Spark, spark
 from treadle.dashboard.ranges import Range
 from treadle.dashboard.state import State
+from treadle.insights.delays import Cause, Delay, delay
+from treadle.insights.failing import FailingTopic
 from treadle.insights.overview import HOUR_MS, Now
 from treadle.insights.times import Distribution, distribution
 from treadle.model.job import from_ms
@@ -22,6 +24,7 @@ from treadle.store.views import FOREVER, EndedCount, Topic
 HOURS = 24
 # A due job that has not started after this long is late.
 LATE_MS = 60_000
+FAILING = "failing"
 BAD = frozenset((Status.FAILED, Status.EXPIRED))
 
 
@@ -50,23 +53,26 @@ class TopicRow:
 
 
 async def topic_rows(state: State, range_: Range) -> list[TopicRow]:
-    """Sorted by the longest waiting job."""
+    """Failing ones first, then by the longest waiting job."""
     at = datetime.now(UTC)
-    now, hours, (ended, ran) = await asyncio.gather(
+    now, hours, failing, (ended, ran) = await asyncio.gather(
         state.now.get(),
-        state.insights.history(at - timedelta(hours=HOURS - 1, minutes=at.minute), 60),
+        state.day.get(),
+        state.failing_topics(),
         state.insights.history(at - range_.length, range_.step_minutes),
     )
     minutes = _covered(ended, now, range_)
     rows = [
-        _row(topic, now, distribution(ran, "run", topic.topic), hours.ended, ended, minutes) for topic in now.topics
+        _row(topic, now, failing, distribution(ran, "run", topic.topic), hours.ended, ended, minutes)
+        for topic in now.topics
     ]
-    return sorted(rows, key=lambda row: (-row.oldest_ms, row.name))
+    return sorted(rows, key=lambda row: (row.state != FAILING, -row.oldest_ms, row.name))
 
 
 def _row(
     topic: Topic,
     now: Now,
+    failing: Mapping[str, FailingTopic],
     runs: Distribution,
     hours: Sequence[EndedCount],
     ended: Sequence[EndedCount],
@@ -82,7 +88,7 @@ def _row(
     tried = counts[Status.COMPLETED] + counts[Status.FAILED] + counts[Status.EXPIRED]
     saved = now.templates.get(name)
     enabled = saved is None or saved.enabled
-    state, note, icon, css = _state(topic, now, enabled)
+    state, note, icon, css = _state(topic, now, failing.get(name), enabled)
     return TopicRow(
         name,
         _version(saved),
@@ -125,29 +131,43 @@ def _rate(count: int, minutes: float) -> str:
     return "0" if not count else f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}" if rate >= 0.05 else "< 0.1"
 
 
-def _state(topic: Topic, now: Now, enabled: bool) -> tuple[str, str, str, str]:
+def _state(topic: Topic, now: Now, failing: FailingTopic | None, enabled: bool) -> tuple[str, str, str, str]:
     """The word, its explanation, its icon and its colour."""
     if topic.paused_until is not None:
         until = from_ms(topic.paused_until) if topic.paused_until < FOREVER else None
         return "paused", f"until {until:%H:%M} UTC" if until else "until it is resumed", "pause", "cancelling"
     if not enabled and not topic.processing:
         return "disabled", "template switched off", "st_cancelled", "cancelled"
+    if failing:
+        return FAILING, f"{failing.failed:,} of {failing.ended:,}", "st_failed", "failed"
     unserved = [one for one in now.unserved() if one.topic == topic.topic]
     if unserved:
         needs = unserved[0].capability
         return "no worker", f"needs {needs}" if needs else "none serves it", "errors", "failed"
+    waits = delay(now, topic)
+    if waits and now.at - waits.first > LATE_MS and waits.cause in _LATE:
+        word, icon, css = _LATE[waits.cause]
+        return word, _late_note(waits), icon, css
     if topic.processing:
         return "running", f"{topic.processing:,} running", "play", "pending"
-    return (
-        ("waiting", "due, not started yet", "st_pending", "pending")
-        if now.due(topic.topic)
-        else (
-            "idle",
-            "nothing to do",
-            "st_pending",
-            "pending",
-        )
-    )
+    return ("waiting", "due, not started yet", *_CALM) if waits else ("idle", "nothing to do", *_CALM)
+
+
+_CALM = ("st_pending", "pending")
+_LATE = {
+    Cause.KEY: ("key is full", "st_waiting", "waiting"),
+    Cause.RATE: ("rate is full", "clock", "waiting"),
+    Cause.SLOTS: ("slots full", "st_processing", "processing"),
+    Cause.DRAINING: ("draining", "drain", "cancelling"),
+}
+
+
+def _late_note(waits: Delay) -> str:
+    return {
+        Cause.KEY: f"{waits.jobs:,} wait for it",
+        Cause.RATE: f"{waits.jobs:,} wait for it",
+        Cause.SLOTS: f"all {waits.slots:,} taken",
+    }.get(waits.cause, "its workers stop")
 
 
 def _spark(hours: Sequence[EndedCount], at: int) -> Spark:

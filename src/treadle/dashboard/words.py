@@ -41,6 +41,11 @@ def span(start: datetime | None, end: datetime | None) -> str:
     return DASH if start is None or end is None else duration((end - start) / timedelta(milliseconds=1))
 
 
+def since(when: datetime) -> str:
+    """The time from then until now."""
+    return span(when, datetime.now(UTC))
+
+
 def ago(when: datetime | None, now: datetime | None = None) -> str:
     """41s ago, in 12m: one unit, so that a column is easy to scan."""
     if when is None:
@@ -156,6 +161,7 @@ FILTERS = {
     "length_words": length_words,
     "number": number,
     "percent": percent,
+    "since": since,
     "time_of_day": time_of_day,
     "pretty_json": pretty_json,
 }

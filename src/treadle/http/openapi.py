@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic.json_schema import JsonSchemaMode
 
 from treadle.http import documents, request_models
@@ -24,7 +24,7 @@ ALWAYS = (400, 401, 403, 503)
 WITH_BODY = (413, 415)
 EVENT_STREAM = "text/event-stream"
 # Base models that never appear in a request or response themselves.
-BASES = (BaseModel, Body, Document, JobOptions, ScheduleOptions)
+BASES = (BaseModel, RootModel, Body, Document, JobOptions, ScheduleOptions)
 
 HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-ID": {
@@ -49,8 +49,10 @@ def spec(
     open_to_all: bool = False,
     kind: str = "application/json",
     or_nothing: bool = False,
+    or_stream: bool = False,
 ) -> dict[str, Any]:
-    """Arguments for a route's decorator: its body, its response (`or_nothing`: or 204) and its errors."""
+    """Arguments for a route's decorator: its body, its response (`or_stream`: or server-sent events if the request
+    accepts them; `or_nothing`: or 204) and its errors."""
     codes = sorted({*ALWAYS, *errors, *(WITH_BODY if body else ())})
     extra: dict[str, Any] = {"security": [] if open_to_all else [{"token": []}, {"cookie": []}, {}]}
     if body:
@@ -62,7 +64,10 @@ def spec(
     if or_nothing:
         responses[204] = _response(204)
     if status != 204:
-        responses[status]["content"] = {kind: {"schema": _answer_schema(answer, kind)}}
+        kinds = [kind, *([EVENT_STREAM] if or_stream else [])]
+        responses[status]["content"] = {
+            one: {"schema": _answer_schema(answer if one == kind else None, one)} for one in kinds
+        }
     return {"status_code": status, "response_model": None, "responses": responses, "openapi_extra": extra}
 
 
@@ -125,7 +130,9 @@ def _take_out_what_is_not_so(responses: dict[str, dict[str, Any]]) -> None:
 def _schemas() -> dict[str, Any]:
     """Request bodies as input schemas, responses as output schemas."""
     found: dict[str, Any] = {}
-    for model in (*vars(request_models).values(), *vars(documents).values()):
+    # The names with a bracket are the bases of unions, which pydantic adds to the module.
+    named = vars(request_models) | {name: one for name, one in vars(documents).items() if "[" not in name}
+    for model in named.values():
         if isinstance(model, type) and issubclass(model, BaseModel) and model not in BASES:
             mode: JsonSchemaMode = "validation" if issubclass(model, Body) else "serialization"
             schema = model.model_json_schema(ref_template=REFERENCE, mode=mode, by_alias=True)

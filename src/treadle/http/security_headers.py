@@ -8,6 +8,7 @@ import re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.http.errors import ApiError, internal
+from treadle.http.fast_routes import path_here
 
 log = logging.getLogger("treadle.http")
 
@@ -24,6 +25,8 @@ HEADERS = {
     "Vary": "Origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
 }
+# Answers about jobs, which no cache may keep. The dashboard says for each of its files.
+_API = ("/api/", "/_api/", "/metrics")
 _RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
@@ -45,7 +48,7 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 started = True
                 scope["route"] = asked.get("route")
-                _dress(message["headers"])
+                _dress(message["headers"], asked)
             elif head:
                 message = {**message, "body": b""}
             await send(message)
@@ -67,6 +70,8 @@ def _host(scope: Scope) -> str:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
 
 
-def _dress(headers: list[tuple[bytes, bytes]]) -> None:
+def _dress(headers: list[tuple[bytes, bytes]], scope: Scope) -> None:
     there = {name for name, _ in headers}
     headers += [one for one in _RAW if one[0] not in there]
+    if b"cache-control" not in there and path_here(scope).startswith(_API):
+        headers.append((b"cache-control", b"no-store"))

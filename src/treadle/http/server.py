@@ -15,10 +15,13 @@ from starlette.responses import Response
 
 from treadle.accounts import Accounts
 from treadle.http.access import Access, Permit
+from treadle.http.claim_tokens import ClaimTokens
 from treadle.http.gathering import Gathered
 from treadle.http.one_at_a_time import Turns
 from treadle.http.origin import Origin
+from treadle.http.streams.places import StreamPlaces
 from treadle.model.errors import StoreUnavailable
+from treadle.model.job import Job
 from treadle.policy.rules import Condition
 from treadle.queue.audit import Actor, AuditLog
 from treadle.queue.external import ExternalWorkers
@@ -40,9 +43,11 @@ class Server:
         self.accounts = Accounts(store, records=Gathered(store.get_records))
         self.site = queue.site
         self.origin = Origin.of(queue.settings)
-        self.access = Access(self.accounts, self.site, self.origin)
+        self.access = Access(self.accounts, self.site, self.origin, read_only=queue.settings.read_only)
+        self.claim_tokens = ClaimTokens(self.accounts)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
+        self.streams = StreamPlaces(queue.settings.streams, queue.settings.streams_per_caller)
         self.jobs = Gathered(store.get)
         self._turns = Turns()
         self.audit = AuditLog(queue)
@@ -54,6 +59,13 @@ class Server:
         """One search of a kind at a time per caller, so a caller with many searches only delays itself."""
         async with self._turns.turn(f"{kind} {await self.access.who(request)}"):
             yield
+
+    async def note_job(self, request: Request, action: str, job: Job, **facts: Any) -> None:
+        """`note`, but not of what users do to their own jobs: that is no operator's action, and may be said by the
+        thousand."""
+        caller = await self.access.caller(request)
+        if caller.kind != "user" or job.created_by != caller.account_id:
+            await self.note(request, action, job.id, **facts)
 
     async def note(self, request: Request, action: str, target: str = "", **facts: Any) -> None:
         """Write an operator's action that was just done into the audit log."""

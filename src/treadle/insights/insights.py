@@ -16,7 +16,10 @@ from treadle.model.job import EPOCH, Job, from_ms
 from treadle.model.status import Status
 from treadle.policy.schedule import KIND as SCHEDULE
 from treadle.store.protocol import Store
-from treadle.store.views import AppliedMigration, History, LiveWorker, StepPage
+from treadle.store.views import AppliedMigration, History, LiveWorker, StepPage, Wait
+
+MOST_WAITS = 10_000
+"""How many waiting jobs are looked at."""
 
 
 class Insights:
@@ -49,15 +52,23 @@ class Insights:
 
     async def find_ids(self, wanted: JobSearch, limit: int) -> Sequence[str]:
         """The first ids only; a list of jobs costs more."""
-        return [id_ for _, id_ in await self._store.select(wanted.narrowed.listing(limit, 0))]
+        return await search.find_ids(self._store, wanted, limit)
 
     async def count(self, wanted: JobSearch) -> dict[str, int | None]:
         """Matches by status, and all of them under ""; None if counting took too long."""
         return await search.count_jobs(self._store, wanted)
 
+    async def total(self, topic: str | None = None) -> int:
+        """How many jobs there are, from the roll-ups."""
+        return sum((await self._store.stats(topic)).counts.values())
+
     async def step(self, job_id: str, name: str, offset: int, limit: int, most_bytes: int) -> StepPage | None:
         """Runs of a step, with results up to this size."""
         return await self._store.steps(job_id, name, offset, limit, most_bytes)
+
+    async def waits(self) -> Sequence[Wait]:
+        """Steps that wait for an answer, by topic and step, the longest wait first."""
+        return await self._store.waits(MOST_WAITS)
 
     # -- what has ended ------------------------------------------------------------------------
 

@@ -11,7 +11,17 @@ from treadle.model.errors import InvalidInput
 from treadle.model.job import Job, checked_topic, short_text
 from treadle.model.other_names import STALE, STATUS_WORDS, StatusWord, unknown_status
 from treadle.model.status import Status
-from treadle.policy.rules import Condition, Constant, JobField, SortKey, always, both, by_cost
+from treadle.policy.rules import (
+    Condition,
+    Constant,
+    InvalidRule,
+    JobField,
+    SortKey,
+    always,
+    both,
+    by_cost,
+    parse_filter,
+)
 from treadle.policy.rules.conditions import compare
 from treadle.store.protocol import Store
 from treadle.store.views import Listing
@@ -62,6 +72,14 @@ def listing(
         tuple(sort),
         newest=NEWEST,
     )
+
+
+def filtered(text: str | None) -> Condition:
+    """The condition of a filter that a caller wrote."""
+    try:
+        return parse_filter(text) if text else always
+    except InvalidRule as error:
+        raise InvalidInput(f"filter: {error.message}", field="filter") from None
 
 
 def _status(word: str) -> StatusWord:

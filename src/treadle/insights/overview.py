@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 from treadle.insights.stats import QueueStats, summarise
 from treadle.insights.templates import saved_templates
 from treadle.insights.workers import live_workers
-from treadle.model.job import Job, to_ms
+from treadle.model.job import to_ms
 from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.views import FOREVER, Backlog, History, Leadership, LiveWorker, Topic
+from treadle.store.views import Backlog, History, Leadership, LiveWorker, Topic
 
 T = TypeVar("T")
 HOUR_MS = 3_600_000
@@ -120,17 +120,6 @@ class Now:
     def unserved(self) -> list[Backlog]:
         """Due jobs that no live worker can run."""
         return [one for one in self.backlog if one.due and not self.serving(one.topic, one.capability)]
-
-    def why_waiting(self, job: Job) -> str | None:
-        """The most obvious reason why a due job has not started, without reading that job from the database."""
-        until = self.paused_until(job.topic)
-        if until is not None:
-            return "Its topic is paused" + (" until it is resumed." if until >= FOREVER else ".")
-        if not self.serving(job.topic):
-            return "No running worker serves its topic."
-        if job.capability and not self.serving(job.topic, job.capability):
-            return f"No running worker has the capability {job.capability}."
-        return None
 
 
 async def now(store: Store) -> Now:

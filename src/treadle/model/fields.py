@@ -141,6 +141,8 @@ FIELDS: Mapping[str, FieldKind] = {
     field.json: field.kind for field in JOB_FIELDS if field.kind is not FieldKind.DOCUMENT
 }
 """Single-value fields by JSON name, for filters, rules and sorting."""
+DERIVED: Mapping[str, FieldKind] = {"ranMs": FieldKind.NUMBER, "waitedMs": FieldKind.NUMBER}
+"""Values that searches compare and no answer shows: how long the last attempt ran, and how long it was waited for."""
 DOCUMENTS: Sequence[str] = tuple(field.json for field in JOB_FIELDS if field.kind is FieldKind.DOCUMENT)
 NEW_JOB: Mapping[str, Any] = {field.json: field.new for field in JOB_FIELDS}
 """A job that is about to be created, with the values that all new jobs share."""

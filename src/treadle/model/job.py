@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from treadle.model.durations import Duration
 from treadle.model.errors import InvalidInput
 from treadle.model.fields import JOB_FIELDS, Field, FieldKind
+from treadle.model.output import DEFAULT_CHANNEL
 from treadle.model.status import ENDED, Status
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         async def events(self, job_id: str) -> Sequence[Event]: ...
         async def why(self, job_id: str) -> Sequence[str]: ...
         def watch(self, job_id: str) -> AsyncGenerator[Job]: ...
+        def output(self, job_id: str, channel: str, *, after: int, latest: bool) -> AsyncGenerator[Any]: ...
 
 
 ResultT = TypeVar("ResultT", default=Any)
@@ -151,6 +153,8 @@ class Job(Generic[ResultT]):
     """When a waiting job gives up; None: it waits as long as it takes. Not in JSON."""
     token: int | None = field(default=None, repr=False)
     """The token of its last claim; not in JSON."""
+    truncated: bool = False
+    """True in a list whose payloads and results were too large together: this job comes without its own."""
     deduplicated: bool = False
     """True if an enqueue returned this existing job instead of creating one."""
     queue: JobActions | None = field(default=None, repr=False, compare=False)
@@ -200,6 +204,10 @@ class Job(Generic[ResultT]):
         """See `Queue.watch`."""
         return self._bound().watch(self.id)
 
+    def output(self, channel: str = DEFAULT_CHANNEL, *, after: int = 0, latest: bool = False) -> AsyncGenerator[Any]:
+        """See `Queue.output`."""
+        return self._bound().output(self.id, channel, after=after, latest=latest)
+
     def _updated(self, now: JobT) -> JobT:
         for name in _READ:
             setattr(self, name, getattr(now, name))
@@ -217,6 +225,8 @@ class Job(Generic[ResultT]):
         for name in _JSON_TIMES:
             if found[name] is not None:
                 found[name] = rfc3339(found[name])
+        if self.truncated:
+            found |= {"payload": None, "result": None, "truncated": True}
         return found
 
     @classmethod

@@ -29,6 +29,7 @@ class Settings:
     reap_interval_ms: int = 5_000
     stale_after_ms: int = 7 * DAY_MS
     delete_after_ms: int = 7 * DAY_MS
+    output_after_ms: int = DAY_MS
     retention_interval_ms: int = 3_600_000
     metrics_public: bool = False
     log_format: str = "text"
@@ -41,11 +42,17 @@ class Settings:
     environment: str = ""
     """A label shown on every page of the dashboard, such as production."""
     read_only: bool = False
-    """Makes the dashboard read-only."""
+    """Makes the dashboard read-only, and its sessions over the API."""
+    streams: int = 2_000
+    """Open streams of events, of all callers of a server together."""
+    streams_per_caller: int = 100
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 10_000:
             raise InvalidInput(f"slots: {self.slots} is not between 1 and 10,000", field="slots")
+        for name in ("streams", "streams_per_caller"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name}: must be at least 1", field=name)
         if not 0 <= self.port <= 65_535:
             raise InvalidInput(f"port: {self.port} is not between 0 and 65,535", field="port")
         for name in ("lease_ms", "poll_interval_ms", "reap_interval_ms", "retention_interval_ms"):
@@ -94,7 +101,7 @@ def _check_network(text: str) -> None:
 def _parse(name: str, value: Any) -> Any:
     if name.endswith("_ms"):
         return duration_ms(value, name.removesuffix("_ms"))
-    if name in ("slots", "port"):
+    if name in ("slots", "port", "streams", "streams_per_caller"):
         return _parse_count(name, value)
     if name in ("metrics_public", "read_only"):
         return _parse_switch(name, value)

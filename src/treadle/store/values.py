@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_json
 
@@ -16,6 +16,10 @@ from treadle.model.status import Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import DEDUPE, IDEMPOTENCY, SLOT, Limit, UniqueKey
 from treadle.policy.lifecycle import Outcome, Transition
+from treadle.policy.output import Chunk
+
+if TYPE_CHECKING:
+    from treadle.policy.rules import Condition
 
 HAS_STEPS = 32
 """In the flags of a claimed job: something is known of its steps, or was answered."""
@@ -44,6 +48,8 @@ class NewJob(NamedTuple):
     """The owner of the idempotency key; None: shared by all jobs without one."""
     cancelable: bool = True
     """Whether a job that replaces it may cancel it while it runs."""
+    secret: tuple[tuple[str, ...], ...] = ()
+    """Where its payload has secrets; two that differ only there are the same for an idempotency key."""
     expires_at: int | None = None
     """From here on: a job that has one of these is not plain."""
     expires_in_ms: int | None = None
@@ -55,6 +61,8 @@ class NewJob(NamedTuple):
     steps: tuple[NewStep, ...] = ()
     """Its declared steps, in their order."""
     given: Given = NOTHING_GIVEN
+    may_replace: Condition = True
+    """Which live jobs it may cancel if its limit says that it replaces some."""
     trace: str | None = None
     """W3C traceparent of the enqueue, if tracing is on."""
 
@@ -285,10 +293,13 @@ class Checkpoint(NamedTuple):
     """The job is known to have steps."""
     grace_ms: int | None = None
     """As in `Touch`."""
+    jobs: tuple[NewJob, ...] = ()
+    """Follow-up jobs of the steps that end; if one is refused, nothing of this is written."""
 
     def then(self, later: Checkpoint) -> Checkpoint:
         """Both, of one claim."""
         return later._replace(
+            jobs=self.jobs + later.jobs,
             steps=self.steps + later.steps,
             consumed=self.consumed + later.consumed,
             progress=self.progress if later.progress is None else later.progress,
@@ -321,6 +332,17 @@ class Effects(NamedTuple):
     steps: tuple[StepWrite, ...] = ()
     consumed: tuple[StepKey, ...] = ()
     """Early answers that were used."""
+    output: tuple[Chunk, ...] = ()
+    """The last values that it emitted; they stay even if a cancel ends the attempt in another way."""
+
+
+class OutputWrite(NamedTuple):
+    """What a running job has emitted."""
+
+    n: int
+    token: int
+    ran_ms: int
+    chunks: tuple[Chunk, ...]
 
 
 class UserDatabase(NamedTuple):

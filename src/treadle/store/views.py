@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.policy.output import ChannelState
 from treadle.policy.rules import Condition, SortKey
 from treadle.store.values import DutyReport
 
@@ -81,6 +82,10 @@ class Topic:
     processing: int = 0
     backlog: Sequence[Backlog] = ()
     """Its pending jobs by capability, if that was asked for."""
+    busy_keys: Sequence[BusyKey] = ()
+    """Concurrency keys under which its jobs wait, some of them if there are many; if that was asked for."""
+    rate: RateUsed | None = None
+    """Its rate limit; if that was asked for."""
 
 
 FOREVER = 2**62
@@ -120,6 +125,14 @@ class RateReached(NamedTuple):
 
     most: int
     window_ms: int
+
+
+class RateUsed(NamedTuple):
+    """A topic's rate limit, and how many jobs it has started within the window."""
+
+    most: int
+    window_ms: int
+    used: int
 
 
 Obstacle = LimitReached | RateReached
@@ -206,6 +219,30 @@ class Backlog(NamedTuple):
     jobs: int
     first: int
     """The earliest `run_at` among them."""
+    held: int = 0
+    """How many of them wait for their concurrency key."""
+
+
+class BusyKey(NamedTuple):
+    """A concurrency key under which jobs wait."""
+
+    key: str
+    """JSON: the topic and the values of the key; or a hash, if they are long."""
+    running: int
+    most: int
+
+
+class Wait(NamedTuple):
+    """Jobs of one topic that wait for an answer to one step."""
+
+    topic: str
+    step: str
+    jobs: int
+    since: int
+    """When the first of them began to wait."""
+    until: int | None
+    """When the first of them gives up; None: never."""
+    oldest_id: str
 
 
 class Leadership(NamedTuple):
@@ -238,3 +275,32 @@ class StepPage(NamedTuple):
 
     items: list[dict[str, Any]]
     total: int
+
+
+class OutputState(NamedTuple):
+    """What a job has emitted so far."""
+
+    status: Status | None
+    """None: it has not ended."""
+    channels: Mapping[str, ChannelState]
+
+
+class OutputPiece(NamedTuple):
+    """Values that follow each other in a channel."""
+
+    first: int
+    """The number of the first one."""
+    attempt: int
+    resets: bool
+    """The values before it, from other attempts, are out of date."""
+    values: Sequence[Any]
+
+
+class OutputPage(NamedTuple):
+    """A part of a channel."""
+
+    pieces: Sequence[OutputPiece]
+    last: int
+    """The number of the channel's newest value; 0: there is none."""
+    status: Status | None
+    """Of a job that has ended. All its output was stored by then."""

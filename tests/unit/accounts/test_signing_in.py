@@ -89,13 +89,16 @@ async def test_every_process_knows_it(accounts: Accounts, ann: Account, url: str
     caller = await desk(other, clock).caller(token)
     assert caller is not None
     assert caller.account_id == ann.id
-    assert await desk(other, clock).token(ann) == token
+    known = await accounts.caller(await desk(other, clock).token(ann))
+    assert known is not None
+    assert known.account_id == ann.id
     await other.close()
 
 
 async def test_processes_that_start_together_agree_on_the_key(store: Store, ann: Account, clock: Clock) -> None:
     tokens = await asyncio.gather(*(desk(store, clock).token(ann) for _ in range(8)))
-    assert len(set(tokens)) == 1
+    assert all([await desk(store, clock).caller(token) for token in tokens])
+    assert len({await desk(store, clock).install_key() for _ in range(8)}) == 1
 
 
 async def test_a_token_of_another_install_is_nobodys(
@@ -198,3 +201,24 @@ async def test_no_token_is_valid_before_the_install_has_a_key(accounts: Accounts
     from treadle.accounts import tokens
 
     assert await accounts.caller(tokens.sign(ann, "", clock())) is None
+
+
+async def test_signing_out_ends_the_session_and_no_other(accounts: Accounts, ann: Account) -> None:
+    first, other = await accounts.token(ann), await accounts.token(ann)
+    exchanged = await accounts.token(ann, instead_of=first)
+    await accounts.sign_out(exchanged)
+    assert [await accounts.caller(token) for token in (first, exchanged)] == [None, None]
+    assert await accounts.caller(other) is not None
+    await accounts.sign_out("x.y.z")
+    await accounts.sign_out(first)  # a second time
+
+
+async def test_a_session_that_was_ended_is_forgotten_when_its_tokens_have_expired(
+    accounts: Accounts, ann: Account, store: Store
+) -> None:
+    token = await accounts.token(ann)
+    await accounts.sign_out(token)
+    [record] = await store.find_records("signed_out")
+    assert record.due is not None
+    assert record.due - await store.now() > 4 * DAY * 1000
+    assert token not in str(record)

@@ -12,7 +12,10 @@ from treadle.accounts import throttle as module
 
 @pytest.fixture
 def attempts(clock: Clock) -> SignInThrottle:
-    return SignInThrottle(clock)
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    return SignInThrottle(clock, sleep)
 
 
 async def fail(attempts: SignInThrottle, identity: str = "ann", client: str = CLIENT) -> None:
@@ -71,12 +74,24 @@ async def test_success_clears_what_the_identity_had(attempts: SignInThrottle) ->
     await refused(attempts)
 
 
-async def test_thirty_failures_of_a_client_under_any_names(attempts: SignInThrottle, clock: Clock) -> None:
+async def test_thirty_failures_of_a_client_slow_it_down_and_lock_nobody_out(
+    attempts: SignInThrottle, clock: Clock
+) -> None:
     for i in range(30):
         await fail(attempts, f"user{i}")
         clock.now += 1
-    assert await refused(attempts, "somebody.else") == 30
-    await succeed(attempts, "somebody.else", client="192.0.2.2")
+    since = clock.now
+    await succeed(attempts, "somebody.else")
+    assert clock.now - since == 2
+    await succeed(attempts, "somebody.else")
+    assert clock.now - since == 2, "whom the address is known for does not wait"
+    with pytest.raises(TooManyAttempts) as refusal:
+        async with attempts.attempt(CLIENT, "a.third"):
+            raise SignInFailed
+    assert refusal.value.retry_after == 28
+    assert clock.now - since == 4
+    await succeed(attempts, "a.third", client="192.0.2.2")
+    assert clock.now - since == 4
 
 
 async def test_success_with_an_account_of_ones_own_does_not_clear_the_others(attempts: SignInThrottle) -> None:
@@ -84,7 +99,10 @@ async def test_success_with_an_account_of_ones_own_does_not_clear_the_others(att
         await fail(attempts, f"user{i}")
         await succeed(attempts, "mine")
     await fail(attempts, "user29")
-    await refused(attempts, "mine")
+    with pytest.raises(TooManyAttempts):
+        async with attempts.attempt(CLIENT, "user30"):
+            raise SignInFailed
+    await succeed(attempts, "mine")
 
 
 async def test_other_errors_are_nobodys_failure(attempts: SignInThrottle) -> None:

@@ -33,13 +33,13 @@ def test_a_token_says_what_pocketbases_say() -> None:
     token = sign(ANN, INSTALL, NOW)
     assert jwt.get_unverified_header(token) == {"alg": "HS256", "typ": "JWT"}
     assert jwt.decode(token, KEY, ["HS256"], options={"verify_exp": False}) == CLAIMS
-    assert claimed(token) == ("users", ANN.id, CLAIMS["exp"])
+    assert (claimed(token) or ())[:3] == ("users", ANN.id, CLAIMS["exp"])
     assert is_genuine(token, ANN, INSTALL)
 
 
 def test_superusers_have_less_time() -> None:
     token = sign(account(collection="_superusers"), INSTALL, NOW)
-    assert claimed(token) == ("_superusers", ANN.id, 1_800_000_000 + 86_400)
+    assert (claimed(token) or ())[:3] == ("_superusers", ANN.id, 1_800_000_000 + 86_400)
 
 
 def test_another_install_or_another_token_key_ends_it() -> None:

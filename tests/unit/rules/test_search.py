@@ -1,11 +1,20 @@
 """The search box and the order of lists."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from treadle.model.errors import InvalidInput
-from treadle.policy.rules import SortKey, always, matches, parse_search, parse_sort
+from treadle.policy.rules import (
+    SortKey,
+    always,
+    matches,
+    nearest_qualifiers,
+    parse_search,
+    parse_sort,
+    unknown_qualifier,
+)
 
 JOB: dict[str, Any] = {
     "id": "01890000-0000-7000-8000-00000000abcd",
@@ -132,3 +141,86 @@ def test_sorts_that_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="^sort: ") as refused:
         parse_sort(text)
     assert refused.value.data["field"] == "sort"
+
+
+NOW = datetime(2026, 11, 18, 20, 47, 30, tzinfo=UTC)
+TIMES = {
+    **JOB,
+    "createdAt": "2026-11-18T20:00:00.000Z",
+    "runAt": "2026-11-18T20:00:00.000Z",
+    "startedAt": "2026-11-18T20:00:02.000Z",
+    "endedAt": "2026-11-18T20:00:08.000Z",
+    "failedAt": "2026-11-18T20:00:08.000Z",
+    "lastWorker": "worker-3",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("created:1h", True),
+        ("created:30m", False),
+        ("created:>30m", True),
+        ("created:>1h", False),
+        ("created:2w", True),
+        ("failed:>20:00", True),
+        ("failed:>20:01", False),
+        ("failed:<20:01", True),
+        ("ended:>22:15", True),  # the clock showed that yesterday
+        ("ended:2026-11-18", True),
+        ("ended:2026-11-17", False),
+        ("ended:2026-11-17..18", True),
+        ("ended:2026-11-16..2026-11-17", False),
+        ("ended:>2026-11-17", True),
+        ("ended:>2026-11-18", False),
+        ("ended:<2026-11-18", False),
+        ("ended:>=2026-11-18", True),
+        ("run:2026-11-18T19:59:59Z", True),
+        ("-failed:>20:00", False),
+        ("-created:30m", True),
+        ("ran:>5s", True),
+        ("ran:6s", True),
+        ("ran:>7s", False),
+        ("ran:<7s", True),
+        ("-ran:>5s", False),
+        ("waited:>1s", True),
+        ("waited:<1s", False),
+        ("worker:worker-3", True),
+        ("worker:worker", False),
+    ],
+)
+def test_times_and_lengths(text: str, found: bool) -> None:
+    assert matches(parse_search(text, NOW), TIMES) == found
+
+
+def test_a_job_that_never_failed_did_not_fail_before_noon() -> None:
+    assert not matches(parse_search("failed:<12:00", NOW), {**TIMES, "failedAt": None})
+    assert matches(parse_search("-failed:1h", NOW), {**TIMES, "failedAt": None})
+
+
+@pytest.mark.parametrize("text", ["failed:>20", "created:soon", "ended:2026-13-01", "ran:long", "waited:20:10"])
+def test_an_unfinished_time_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"is not finished; write a (time|length)"):
+        parse_search(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("colour:red", "colour"),
+        ("-colour:red", "colour"),
+        ("topic:mail", ""),
+        ("payload.colour:red", ""),
+        ("SmtpError:refused", ""),
+        ("http://example.com", ""),
+        ("12:30", ""),
+        ("colour:", ""),
+    ],
+)
+def test_an_unknown_qualifier_is_no_word(text: str, unknown: str) -> None:
+    assert unknown_qualifier(text) == unknown
+
+
+def test_the_nearest_qualifiers_are_offered() -> None:
+    assert nearest_qualifiers("scop", "x") == ["scope:x", "payload.scop:x"]
+    assert nearest_qualifiers("zzz", "1") == ["payload.zzz:1"]

@@ -130,7 +130,13 @@ def _hidden(asked: Asked, as_of: datetime, count: int) -> list[tuple[str, str]]:
 
 
 def _typed(count: int) -> Field:
-    return Field("typed", f"Type {count} to confirm", pattern=str(count))
+    """As it is shown or without its commas: 5213, 5,213 or 5 213."""
+    shown = f"{count:,}"
+    return Field("typed", f"Type {shown} to confirm", pattern=shown.replace(",", "[, ]?"))
+
+
+def _digits(text: str) -> str:
+    return text.replace(",", "").replace(" ", "")
 
 
 def _fields(asked: Asked) -> list[Field]:
@@ -157,9 +163,9 @@ async def act(page: Page) -> Response:
     asked = _asked(page, await page.form())
     as_of = time_of(await page.field("asOf") or rfc3339(await page.state.insights.time()) or "", page.now, "asOf")
     expected = count_of(await page.field("expected") or "0", "expected") or 0
-    typed = await page.field("typed")
+    typed = _digits(await page.field("typed"))
     if (asked.action == "delete" or expected > TYPED_ABOVE) and typed != str(expected):
-        told = {"typed": f"Type {expected} to confirm."}
+        told = {"typed": f"Type {expected:,} to confirm."}
         return await ask_page(page, await _question(page, asked, as_of, problems=told), status=400)
     try:
         change = await _change(page, asked)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from treadle.dashboard import words
 from treadle.dashboard.answer_form import AnswerForm, Ask, asks, fresh_form
+from treadle.dashboard.folding import SAMPLE_BYTES, ShownValue, shown_value
 from treadle.dashboard.job_facts import Fact, facts, origin
 from treadle.dashboard.job_history import AttemptRow, TimelineItem, attempt_rows, timeline_items
 from treadle.dashboard.page import Page
@@ -41,8 +42,10 @@ class JobView:
     left: str
     attempts: Sequence[AttemptRow]
     attempts_note: str
+    payload: ShownValue
     payload_size: str
     has_result: bool
+    result: ShownValue
     timeline: Sequence[TimelineItem]
     total: str
     facts: Sequence[Fact]
@@ -84,13 +87,15 @@ async def job_view(page: Page, id: str) -> JobView:
         _left(found, page.now),
         attempts[::-1],
         f"{found.attempt} of {found.max_attempts} used",
-        f"{len(words.as_json(found.payload).encode()):,} bytes",
+        payload := shown_value(found.payload),
+        f"{payload.bytes:,} bytes",
         found.result_value is not None,
+        shown_value(found.result_value),
         list(timeline_items(events)),
         words.span(found.created_at, found.ended_at) + " in all" if found.ended else "",
         list(facts(found, settings.delete_after_ms, settings.stale_after_ms)),
         await origin(found, page.state.server.accounts),
-        snippets(found, page.address),
+        snippets(found, page.address) if payload.bytes <= SAMPLE_BYTES else (),
         answer_snippets(found, page.address),
     )
     return await _with_steps(page, view, events) if found.steps else view

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,7 +17,7 @@ from treadle.dashboard.forms import page_number
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import job_row
 from treadle.insights.overview import Now
-from treadle.insights.search import STALE, FoundJobs, JobSearch
+from treadle.insights.search import STALE, FoundJobs, JobSearch, LeftOut, understood
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import Status
 from treadle.policy import rules
@@ -74,12 +75,19 @@ async def jobs(page: Page) -> Response:
     if len(texts) > 1:  # the chips and the box: one text has one address
         search = replace(search, q=" ".join(text.strip() for text in texts).strip()[:500])
         return page.redirect(page.url("/jobs", **search_query(search, cols=as_query(columns_of(page)))))
-    (found, problem), now = await asyncio.gather(_found(page, search, number), page.state.now.get())
+    asked, left_out, unread = _understood(search)
+    (found, problem), now = await asyncio.gather(_found(page, asked, number), page.state.now.get())
+    problem = unread or problem
     columns = columns_of(page)
-    chips, rest = ([], search.q) if problem else _chips(page, search)
+    chips, rest = ([], search.q) if problem else _chips(page, search, left_out)
     context = {
         **_list(page, search, number, found),
         "chips": chips,
+        "left_out": [_offer(page, search, one) for one in left_out],
+        "asked_fields": list(search_query(asked).items()),
+        "filters_words": asked.words,
+        "elsewhere": _elsewhere(page, asked, found),
+        "all_jobs": await _all_jobs(page, asked) if found.older else 0,
         "rest": rest,
         "rows": [job_row(job, now, page.now, columns) for job in found.jobs],
         "columns": columns,
@@ -95,10 +103,59 @@ async def jobs(page: Page) -> Response:
         if "@" in page.state.queue.url
         else page.state.queue.url,
     }
-    live_url = page.url("/live", view="jobs", page=number, **search_query(search, cols=as_query(columns)))
+    live_url = page.url("/live", view="jobs", page=number, **search_query(asked, cols=as_query(columns)))
     return await page.render(
         "jobs", 400 if problem else 200, section="Jobs", title="Jobs", live_url=live_url, **context
     )
+
+
+def _understood(search: JobSearch) -> tuple[JobSearch, list[LeftOut], str]:
+    """The search without what can't be understood, that, and what is wrong if nothing can be read."""
+    try:
+        kept, left_out = understood(search.q)
+    except InvalidInput as error:
+        return search, [], error.message
+    return replace(search, q=kept), left_out, ""
+
+
+def _elsewhere(page: Page, search: JobSearch, found: FoundJobs) -> list[tuple[str, str, str]]:
+    """Where the matches of an empty tab are: status, text, address."""
+    if found.jobs:
+        return []
+    base = search.narrowed
+    return [
+        (
+            one.value,
+            f"{words.capped(count)} in {one.value.capitalize()}",
+            page.url("/jobs", **search_query(base, status=one)),
+        )
+        for one in Status
+        if (count := found.counts.get(one, 0)) and one != base.status
+    ]
+
+
+async def _all_jobs(page: Page, search: JobSearch) -> int:
+    """How many jobs a search of all of them reads."""
+    return await page.state.insights.total(search.narrowed.topic or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A term that is left out, and the addresses of the list with what may have been meant."""
+
+    key: str
+    message: str
+    links: Sequence[tuple[str, str]]
+
+
+def _offer(page: Page, search: JobSearch, one: LeftOut) -> Offer:
+    terms = [term.text for term in rules.search_terms(search.q)]
+
+    def url(text: str) -> str:
+        q = " ".join(text if term == one.text else term for term in terms)
+        return page.url("/jobs", **search_query(replace(search, q=q), cols=as_query(columns_of(page))))
+
+    return Offer(one.key, one.message, [(text, url(text)) for text in one.offers])
 
 
 def _topics(now: Now, search: JobSearch, found: FoundJobs) -> list[str]:
@@ -151,19 +208,31 @@ class Chip:
     value: str
     text: str
     url: str
+    meant: str = ""
+    """How a time was understood."""
+    left_out: bool = False
 
 
-def _chips(page: Page, search: JobSearch) -> tuple[list[Chip], str]:
+def _chips(page: Page, search: JobSearch, left_out: Sequence[LeftOut]) -> tuple[list[Chip], str]:
     """The qualifiers, and the words that are left for the box."""
+    wrong = {one.text for one in left_out}
     terms = rules.search_terms(search.q)
     chips = []
     for term in terms:
-        if term.key:
+        if term.key or term.text in wrong:
             others = replace(search, q=" ".join(one.text for one in terms if one is not term))
             url = page.url("/jobs", **search_query(others, cols=as_query(columns_of(page))))
             key, _, value = term.text.partition(":")
-            chips.append(Chip(key, value, term.text, url))
-    return chips, " ".join(term.text for term in terms if not term.key)
+            bad = term.text in wrong
+            meant = "" if bad else _meant(term.key, value, page.now)
+            chips.append(Chip(key, value, term.text, url, meant, bad))
+    return chips, " ".join(term.text for term in terms if not term.key and term.text not in wrong)
+
+
+def _meant(key: str, value: str, now: datetime) -> str:
+    if key not in rules.TIMES:
+        return ""
+    return " ".join(bound.words for bound in rules.time_bounds(key, value.strip('"'), now))
 
 
 @dataclass(frozen=True, slots=True)

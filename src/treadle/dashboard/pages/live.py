@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from treadle.dashboard.page import Page, macros
-from treadle.dashboard.pages import bulk, errors, job, jobs, overview, schedules, topics, workers
+from treadle.dashboard.pages import bulk, errors, job, jobs, overview, scan, schedules, topics, workers
 from treadle.dashboard.rows import job_row
 from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
 from treadle.events.frames import frame
@@ -57,7 +57,7 @@ async def job_regions(page: Page) -> dict[str, str]:
         "progress": str(part.progress(view)),
         "error": str(part.error(view, page.base)),
         "attempts": str(part.attempts(view)),
-        "result": str(part.result(view)),
+        "result": str(part.result(view, page.base)),
         "timeline": str(part.timeline(view)),
         "facts": str(part.facts(view, page.base)),
     }
@@ -75,6 +75,7 @@ PAGES: Mapping[str, Regions] = {
     "workers": workers.workers_regions,
     "schedules": schedules.schedules_regions,
     "operation": operation_regions,
+    "scan": scan.scan_regions,
 }
 
 
@@ -195,7 +196,7 @@ class WholePage:
         # Something may have changed after the page was drawn, and then never again.
         yield {"regions": stream.changed((await self.everything()).get("regions", {}))}
         alone = self.page.query("view") == "job"
-        operation = self.page.query("view") == "operation"
+        operation = self.page.query("view") in ("operation", "scan")
         while True:
             wait = BATCH_S * 2 if operation else QUIET_S
             events = await stream.gather(min(wait, CHECK_S))

@@ -12,35 +12,21 @@ from starlette.responses import Response
 from treadle.dashboard import words
 from treadle.dashboard.audit_rows import AuditRow, audit_rows
 from treadle.dashboard.charts import Bucket, Latency, Throughput, latency, throughput
-from treadle.dashboard.failing_schedules import FailingSchedule
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages.errors import error_rows
+from treadle.dashboard.problems import Problem, Trouble, problems
 from treadle.dashboard.ranges import RANGES, Range, range_of, segments
+from treadle.dashboard.state import HOUR, first_span
 from treadle.dashboard.topic_rows import TopicRow, topic_rows
+from treadle.insights.failures import FailureGroup
 from treadle.insights.overview import Now
 from treadle.insights.stats import QueueStats
 from treadle.insights.times import Distribution, by_span, distribution
 from treadle.model.job import from_ms, rfc3339, to_ms
 from treadle.model.status import ENDED, Status
-from treadle.store.views import EndedCount, Finding
+from treadle.store.views import EndedCount, Wait
 
 TOPICS, ERRORS, ACTIONS, PROBLEMS = 6, 5, 5, 8
-# A due job that waits longer than this is a problem, if a worker could run it.
-LONG_WAIT_MS = 5 * 60_000
-START = "treadle worker app:queue"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    level: str
-    line: str
-    more: str = ""
-    actions: Sequence[tuple[str, str]] = ()
-    name: str = ""
-    """What the line is about; it stands in the line as {}."""
-    url: str = ""
-    command: str = ""
-    """A command that helps, to copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +100,17 @@ async def overview_regions(page: Page) -> dict[str, str]:
 
 async def _view(page: Page, range_: Range) -> OverviewView:
     state, at = page.state, page.now
-    start = _start(at, range_)
+    start = first_span(at, range_.length, range_.step_minutes)
     now, groups, rows = await asyncio.gather(state.now.get(), state.failures.get(), topic_rows(state, RANGES["24h"]))
-    (ended, spans), stats, before = await asyncio.gather(
-        state.insights.history(start, range_.step_minutes),
+    (ended, spans), stats, before, asked = await asyncio.gather(
+        state.hour.get() if range_.length == HOUR else state.insights.history(start, range_.step_minutes),
         state.insights.ended(at - range_.length),
         state.insights.ended(at - range_.length * 2),
+        state.waits.get(),
     )
     runs, waits = distribution(spans, "run"), distribution(spans, "wait")
     await state.checkup.look()
-    problems = _problems(page, now, await state.schedules.get(), state.checkup.findings or ())
+    found = problems(page, await _trouble(page, now, groups, asked))
     buckets = _buckets(page, ended, start, range_)
     begins = _ended(before) == _ended(stats)
     points = _points(buckets, by_span(spans, "run"), start, range_)
@@ -133,12 +120,10 @@ async def _view(page: Page, range_: Range) -> OverviewView:
         range_.title,
         range_.title.lower(),
         range_.words,
-        problems[:PROBLEMS],
-        f"{words.plural(len(problems), 'thing needs', 'things need')} attention"
-        if problems
-        else "Nothing needs attention",
-        _checked(page, now, problems),
-        _tiles(page, now, stats, before.failed - stats.failed, runs, waits),
+        found[:PROBLEMS],
+        f"{words.plural(len(found), 'thing needs', 'things need')} attention" if found else "Nothing needs attention",
+        _checked(page, now, found),
+        _tiles(page, now, asked, stats, before.failed - stats.failed, runs, waits),
         chart := throughput(buckets, begins=begins),
         f"Jobs ended per {range_.per}: {chart.completed:,} completed, {chart.failed:,} failed",
         range_.per,
@@ -154,75 +139,10 @@ async def _view(page: Page, range_: Range) -> OverviewView:
     )
 
 
-# -- what is wrong ---------------------------------------------------------------------------------
-
-
-def _problems(page: Page, now: Now, failing: Sequence[FailingSchedule], findings: Sequence[Finding]) -> list[Problem]:
-    found = [*_unserved(page, now), *_silent(page, now), *_waiting(page, now), *_failing(page, now, failing)]
-    doctor = [("Open the doctor", page.url("/system") + "#doctor")]
-    wrong = [Problem(one.level, one.message, one.advice, doctor) for one in findings if one.level != "ok"]
-    return [*found, *wrong]
-
-
-def _unserved(page: Page, now: Now) -> list[Problem]:
-    found = []
-    for one in now.unserved():
-        if now.paused_until(one.topic) is not None:
-            continue
-        waits = words.duration(now.at - one.first)
-        line = f"No worker takes {{}}: {words.plural(one.jobs, 'job is', 'jobs are')} due, the oldest for {waits}."
-        more = (
-            f"They need the capability {one.capability}."
-            if one.capability
-            else "No running worker has a handler for it."
-        )
-        jobs = page.url("/jobs", status="pending", topic=one.topic)
-        command = f"treadle worker app:queue --capabilities {one.capability}" if one.capability else START
-        found.append(Problem("fail", line, more, [("Show jobs", jobs)], one.topic, jobs, command))
-    return found
-
-
-def _silent(page: Page, now: Now) -> list[Problem]:
-    found = []
-    for worker in now.workers:
-        lease, quiet = worker.locked_until - worker.renewed_at, now.at - worker.renewed_at
-        if quiet > lease / 2:
-            held = f" and holds {words.plural(worker.running, 'job')}" if worker.running else ""
-            line = f"Worker {{}} has been silent for {words.duration(quiet)}{held}."
-            more = f"If it stays silent, others take its jobs over in {words.duration(worker.locked_until - now.at)}."
-            url = page.url("/workers")
-            found.append(Problem("warn", line, more, [("Open worker", url)], worker.name, url))
-    return found
-
-
-def _waiting(page: Page, now: Now) -> list[Problem]:
-    """Long overdue although there is a worker: it can't keep up, or the jobs' key is busy."""
-    found = []
-    for topic in now.topics:
-        first = now.oldest_due(topic.topic)
-        served = topic.paused_until is None and now.serving(topic.topic)
-        if first is None or not served or now.at - first < LONG_WAIT_MS:
-            continue
-        if any(one.topic == topic.topic for one in now.unserved()):
-            continue
-        line = f"{{}} is behind: its oldest job has been due for {words.duration(now.at - first)}."
-        due = words.plural(now.due(topic.topic), "job")
-        more = f"{due} due, {topic.processing:,} running. More slots or workers would help."
-        jobs = page.url("/jobs", status="pending", topic=topic.topic)
-        found.append(Problem("warn", line, more, [("Show jobs", jobs)], topic.topic, jobs))
-    return found
-
-
-def _failing(page: Page, now: Now, schedules: Sequence[FailingSchedule]) -> list[Problem]:
-    found = []
-    for one in schedules:
-        times_ = "failed the last time" if one.failures == 1 else f"has failed {one.failures} times in a row"
-        next_ = f"Next run in {words.duration(one.next_ms - now.at)}." if one.next_ms else "It does not run again."
-        more = " ".join(filter(None, (one.error, next_)))
-        actions = [("Open last failure", page.url(f"/jobs/{one.job_id}"))]
-        url = page.url("/schedules", open=one.id)
-        found.append(Problem("warn", f"Schedule {{}} {times_}.", more, actions, one.id, url))
-    return found
+async def _trouble(page: Page, now: Now, groups: Sequence[FailureGroup], waits: Sequence[Wait]) -> Trouble:
+    state = page.state
+    day, failing, schedules = await asyncio.gather(state.day.get(), state.failing_topics(), state.schedules.get())
+    return Trouble(now, failing, groups, waits, day.times, schedules, state.checkup.findings or ())
 
 
 def _checked(page: Page, now: Now, problems: Sequence[Problem]) -> str:
@@ -237,9 +157,25 @@ def _checked(page: Page, now: Now, problems: Sequence[Problem]) -> str:
 
 
 def _tiles(
-    page: Page, now: Now, stats: QueueStats, failed_before: int, runs: Distribution, waits: Distribution
+    page: Page,
+    now: Now,
+    asked: Sequence[Wait],
+    stats: QueueStats,
+    failed_before: int,
+    runs: Distribution,
+    waits: Distribution,
 ) -> list[Tile]:
-    return [*_counts(page, now, stats, failed_before), *_rates_and_times(page, stats, runs, waits)]
+    counts = _counts(page, now, stats, failed_before)
+    return [*counts[:-1], *_people(page, now, asked), counts[-1], *_rates_and_times(page, stats, runs, waits)]
+
+
+def _people(page: Page, now: Now, asked: Sequence[Wait]) -> list[Tile]:
+    """Only where a job waits for somebody: most queues never ask."""
+    if not asked:
+        return []
+    longest = words.duration(now.at - asked[0].since)
+    count = sum(one.jobs for one in asked)
+    return [Tile("For a person", f"{count:,}", "", f"for {longest}", page.url("/jobs", status="waiting"))]
 
 
 def _counts(page: Page, now: Now, stats: QueueStats, failed_before: int) -> list[Tile]:
@@ -317,13 +253,6 @@ def _split(name: str, text: str, note: str, url: str) -> Tile:
 
 def _ended(stats: QueueStats) -> int:
     return sum(getattr(stats, status.value) for status in ENDED)
-
-
-def _start(at: datetime, range_: Range) -> datetime:
-    """The start of the first bar, aligned to its length."""
-    step = timedelta(minutes=range_.step_minutes)
-    last = datetime.fromtimestamp(at.timestamp() // step.total_seconds() * step.total_seconds(), at.tzinfo)
-    return last - step * (round(range_.length / step) - 1)
 
 
 def _buckets(page: Page, ended: Sequence[EndedCount], start: datetime, range_: Range) -> list[Bucket]:

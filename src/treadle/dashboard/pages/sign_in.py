@@ -50,6 +50,10 @@ async def _welcome(page: Page, account: Account, address: str) -> Response:
 
 
 async def sign_out(page: Page) -> Response:
+    """End the session on the server too: a copy of the cookie is worth nothing afterwards."""
+    server = page.state.server
+    if token := server.origin.token(page.request):
+        await server.accounts.sign_out(token)
     response = page.redirect(page.url("/login"))
     page.state.server.origin.drop_cookie(page.request, response)
     return response

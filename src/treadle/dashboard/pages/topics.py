@@ -12,7 +12,7 @@ from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.forms import problem_of, time_of
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.ranges import range_of, segments
-from treadle.dashboard.topic_rows import TopicRow, topic_rows
+from treadle.dashboard.topic_rows import FAILING, TopicRow, topic_rows
 from treadle.model.errors import InvalidInput
 
 SPANS = [
@@ -50,7 +50,9 @@ async def topics_regions(page: Page) -> dict[str, str]:
 def _note(rows: Sequence[TopicRow]) -> str:
     unserved = sum(row.state == "no worker" for row in rows)
     paused = sum(row.paused for row in rows)
+    failing = sum(row.state == FAILING for row in rows)
     told = [words.plural(len(rows), "topic")]
+    told += [f"{failing} failing"] if failing else []
     told += [f"{unserved} without a worker"] if unserved else []
     told += [f"{paused} paused"] if paused else []
     disabled = sum(not row.enabled for row in rows)
@@ -59,17 +61,22 @@ def _note(rows: Sequence[TopicRow]) -> str:
 
 
 async def ask_pause(page: Page) -> Response:
-    return await ask_page(page, await _question(page, page.request.path_params["topic"]), section="Topics")
+    return await ask_page(
+        page,
+        await _question(page, page.request.path_params["topic"], _back(page, page.query("back"))),
+        section="Topics",
+    )
 
 
-async def _question(page: Page, topic: str, problems: dict[str, str] | None = None) -> Question:
+async def _question(page: Page, topic: str, back: str, problems: dict[str, str] | None = None) -> Question:
     due = (await page.state.now.get()).due(topic)
     return Question(
         f"Pause {topic}?",
         page.url(f"/topics/{topic}/pause"),
         "Pause",
-        page.url("/topics"),
+        back,
         "Keep it running",
+        hidden=[("back", back)],
         lines=[f"No more of its jobs are started; running ones continue. {words.plural(due, 'job')} due now."],
         fields=[
             Field("span", "How long", options=SPANS),
@@ -83,15 +90,21 @@ async def _question(page: Page, topic: str, problems: dict[str, str] | None = No
 
 async def pause(page: Page) -> Response:
     topic = page.request.path_params["topic"]
+    back = _back(page, await page.field("back"))
     text = await page.field("until") or await page.field("span")
     try:
         until = time_of(text, page.now, "until") if text else None
         await page.state.queue.pause(topic, until)
     except InvalidInput as error:
-        return await ask_page(page, await _question(page, topic, problem_of(error)), section="Topics", status=400)
+        return await ask_page(page, await _question(page, topic, back, problem_of(error)), section="Topics", status=400)
     told = f"until {until:%Y-%m-%d %H:%M} UTC" if until else "until it is resumed"
     await page.note("pause", topic, filter=told, reason=await page.field("reason"))
-    return page.redirect(page.url("/topics"), f"{topic} is paused {told}.")
+    return page.redirect(back, f"{topic} is paused {told}.")
+
+
+def _back(page: Page, asked: str) -> str:
+    """The page that the question was asked on."""
+    return page.local(asked, page.url("/topics"))
 
 
 async def resume(page: Page) -> Response:

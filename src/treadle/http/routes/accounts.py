@@ -74,7 +74,8 @@ async def auth_refresh(request: Request, here: ServerDep, collection: Collection
     if caller.account.collection != collection:
         message = f"The request requires auth record from {caller.account.collection} collection."
         raise ApiError(403, "forbidden", message)
-    return await signed_in(request, here, caller.account, cookie=here.origin.token(request) is not None)
+    cookie = here.origin.token(request) is not None
+    return await signed_in(request, here, caller.account, cookie, instead_of=here.access.token(request))
 
 
 def _check_collection(name: str) -> None:
@@ -82,8 +83,10 @@ def _check_collection(name: str) -> None:
         raise ApiError(404, "not_found", "Missing or invalid auth collection context.")
 
 
-async def signed_in(request: Request, here: Server, account: Account, cookie: bool) -> Response:
-    token = await here.accounts.token(account)
+async def signed_in(
+    request: Request, here: Server, account: Account, cookie: bool, instead_of: str | None = None
+) -> Response:
+    token = await here.accounts.token(account, instead_of)
     response = answer({"token": token, "record": account.as_json()})
     response.headers["Cache-Control"] = "no-store"
     if cookie:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,24 +11,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.accounts import Caller
+from treadle.http import candidates
 from treadle.http import documents as doc
 from treadle.http import request_models as req
-from treadle.http.access import refusal
-from treadle.http.bodies import ANYBODY, SIGNED_IN, body_of, read_body
+from treadle.http.access import Remaking, refusal
+from treadle.http.bodies import ANYBODY, SIGNED_IN, body_of, is_large, read_body
+from treadle.http.candidates import Candidate
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
 from treadle.http.query_params import flag
-from treadle.http.routes.jobs import JobId, visible
+from treadle.http.routes.jobs import JobId, no_foreign_ids, replaceable, visible
 from treadle.http.server import Managed, Server, ServerDep, answer
 from treadle.insights.search import JobSearch
 from treadle.model.errors import TreadleError
-from treadle.model.job import from_ms
+from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
 from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.queue import bulk
 from treadle.queue.audit import Actor
+from treadle.queue.on_behalf import on_behalf_of
 from treadle.queue.operations import dry_run as dry_run_of
 from treadle.queue.signals import step_spec
 
@@ -63,12 +67,16 @@ async def change_many(
         max_attempts=_attempts(body),
     )
     as_of = optional_instant(body.asOf, "asOf")
+    remaking = await here.access.remaking(request, "enqueue", "manage") if change.action == "patch" else None
+    may = _could_enqueue(here, remaking, body) if remaking and remaking.restricted else None
     if body.background and not dry_run:
-        if allowed != rules.always:
+        if allowed != rules.always or may is not None:
             raise refusal(caller)  # an operation outlives the request that the rule was about
         return await _in_background(here, caller, change, body, as_of)
     async with here.searching(request, "bulk"):
-        done = await bulk.apply(here.queue, change, rules.both(allowed, wanted), as_of=as_of, dry_run=dry_run)
+        condition = rules.both(allowed, wanted)
+        with on_behalf_of(allowed):
+            done = await bulk.apply(here.queue, change, condition, as_of=as_of, dry_run=dry_run, may=may)
     if not dry_run:
         await here.note(
             request,
@@ -79,6 +87,18 @@ async def change_many(
             skipped=done.refused,
         )
     return _changed(body, done.matched, done.changed, done.refused, dry_run=dry_run)
+
+
+def _could_enqueue(here: Server, remaking: Remaking, body: req.BulkBody) -> bulk.MayChange:
+    async def may(job: Job) -> bool:
+        template = await here.queue.template(job.topic)
+        try:
+            remaking.admit(candidates.patched(job, template, body))
+        except ApiError:
+            return False
+        return True
+
+    return may
 
 
 def _changed(
@@ -120,23 +140,35 @@ async def requeue(
     """Put an ended job back with all its attempts; a completed one only with `force`.
 
     Of a job with steps, only what has not completed runs again (`unfinished`), everything (`all`), or a step and all
-    after it (`from`). `dryRun` changes nothing: it returns the unchanged job with the steps that would run, or the
-    reason why it can't be requeued.
+    after it (`from`). A job with a new `payload` has to pass the enqueue rule, like a new one. `dryRun` changes
+    nothing: it returns the unchanged job with the steps that would run, or the reason why it can't be requeued.
     """
-    await visible(here, allowed, id)
+    job = await visible(here, allowed, id)
+    if body.payload is not None:
+        remaking = await here.access.remaking(request, "enqueue")
+        if remaking.restricted:
+            again = candidates.requeued(job, await here.queue.template(job.topic), body.payload)
+            await _admit(request, remaking, again)
     how: dict[str, Any] = {"force": flag("force", force, body.force), "mode": body.mode, "step": body.step}
     how["payload"] = body.payload
     if flag("dryRun", dryRun, body.dryRun):
-        plan = await here.queue.requeue_plan(id, **how)
+        with on_behalf_of(await replaceable(request, here, [job.topic])):
+            async with no_foreign_ids(request, here):
+                plan = await here.queue.requeue_plan(id, **how)
         return answer({**plan.job.as_json(), "wouldRun": plan.steps})
-    done = await here.queue.requeue(id, **how)
-    await here.note(request, "requeue", id)
+    with on_behalf_of(await replaceable(request, here, [job.topic])):
+        async with no_foreign_ids(request, here):
+            done = await here.queue.requeue(id, **how)
+    await here.note_job(request, "requeue", job)
     return answer({**done.as_json(), "wouldRun": None})
 
 
-@router.post("/api/jobs/{id}/signal", **spec(doc.JobDocument, body=req.SignalBody, errors=(404, 409)))
+@router.post("/api/jobs/{id}/signal", **spec(doc.SignalAnswer, body=req.SignalBody, errors=(404, 409)))
 async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
-    """Answer a step that waits, or will, with a result or an error. The first answer counts."""
+    """Answer a step that waits, or will, with a result or an error. The first answer counts.
+
+    Callers who may answer the step but not see the job get its id, its status and the step.
+    """
     body = await _may_answer(request, here, id)
     if "result" not in body.model_fields_set and body.error is None:
         raise bad_field("result", "give a result (null is a valid one) or an error")
@@ -144,8 +176,10 @@ async def signal(request: Request, here: ServerDep, id: JobId) -> Response:
     done = await here.queue.signal(
         id, body.step, body.result, error=body.error, key=body.key, answered_by=caller.account_id
     )
-    await here.note(request, "signal", id)
-    return answer(done.as_json())
+    await here.note_job(request, "signal", done)
+    if rules.matches(await here.access.manageable(request), done.as_json()):
+        return answer(done.as_json())
+    return answer({"id": done.id, "status": done.status, "step": body.step})
 
 
 async def _may_answer(request: Request, here: Server, id: str) -> req.SignalBody:
@@ -187,7 +221,7 @@ async def cancel(
     """Cancel a job: immediately if it is waiting, at its next checkpoint if it is running. 409 if it has ended."""
     await visible(here, allowed, id)
     job = await here.queue.cancel(id, body.reason)
-    await here.note(request, "cancel", id, reason=body.reason)
+    await here.note_job(request, "cancel", job, reason=body.reason)
     return answer(job.as_json())
 
 
@@ -200,11 +234,11 @@ async def release_running(
     body: Annotated[req.NoBody, Depends(body_of(req.NoBody))],
 ) -> Response:
     """Take a running job from its worker and put it back without using up the attempt."""
-    await visible(here, allowed, id)
+    job = await visible(here, allowed, id)
     (refused,) = await here.queue.release_many([id])
     if refused is not None:
         raise refused
-    await here.note(request, "release", id)
+    await here.note_job(request, "release", job)
     return answer((await here.queue.get(id)).as_json())
 
 
@@ -216,13 +250,23 @@ async def patch(
     id: JobId,
     body: Annotated[req.JobPatch, Depends(body_of(req.JobPatch))],
 ) -> Response:
-    """Change a pending job."""
-    await visible(here, allowed, id)
+    """Change a pending job. The changed job has to pass the enqueue rule, like a new one."""
+    found = await visible(here, allowed, id)
+    remaking = await here.access.remaking(request, "enqueue", "manage")
+    if remaking.restricted:
+        await _admit(request, remaking, candidates.patched(found, await here.queue.template(found.topic), body))
     job = await here.queue.reschedule(
         id, run_at=optional_instant(body.runAt, "runAt"), priority=body.priority, max_attempts=_attempts(body)
     )
-    await here.note(request, "edit", id)
+    await here.note_job(request, "edit", job)
     return answer(job.as_json())
+
+
+async def _admit(request: Request, remaking: Remaking, candidate: Candidate) -> None:
+    if is_large(request):
+        await asyncio.to_thread(remaking.admit, candidate)
+    else:
+        remaking.admit(candidate)
 
 
 def _attempts(body: req.JobPatch | req.BulkBody) -> int | None:
@@ -246,5 +290,5 @@ async def delete(
     if forced and job.status is Status.COMPLETED and not caller.is_superuser:
         raise ApiError(403, "forbidden", "Only superusers can delete completed jobs.")
     await here.queue.delete(id, force=forced and caller.is_superuser)
-    await here.note(request, "delete", id)
+    await here.note_job(request, "delete", job)
     return Response(status_code=204)

@@ -21,20 +21,33 @@ from treadle.policy.rules.conditions import (
     both,
     by_cost,
     by_index,
+    demanded_status,
     documents_in,
     either,
+    looked_for,
     looks_inside,
     matches,
     never,
 )
 from treadle.policy.rules.errors import InvalidRule
+from treadle.policy.rules.prepared import PreparedRule
 from treadle.policy.rules.rule import Rule, parse_filter, parse_rule
-from treadle.policy.rules.search_text import SortKey, parse_search, parse_sort, search_terms
+from treadle.policy.rules.search_text import (
+    SortKey,
+    nearest_qualifiers,
+    parse_search,
+    parse_sort,
+    search_terms,
+    unknown_qualifier,
+)
+from treadle.policy.rules.search_times import LENGTHS, TIMES, time_bounds
 from treadle.policy.rules.status_names import status_is
 
 __all__ = [
     "DOCUMENTS",
     "FIELDS",
+    "LENGTHS",
+    "TIMES",
     "All",
     "Clause",
     "Comparison",
@@ -45,6 +58,7 @@ __all__ = [
     "InvalidRule",
     "JobField",
     "JobPath",
+    "PreparedRule",
     "RequestFacts",
     "Rule",
     "SortKey",
@@ -55,10 +69,13 @@ __all__ = [
     "by_cost",
     "by_index",
     "clauses",
+    "demanded_status",
     "documents_in",
     "either",
+    "looked_for",
     "looks_inside",
     "matches",
+    "nearest_qualifiers",
     "never",
     "parse_filter",
     "parse_rule",
@@ -66,4 +83,6 @@ __all__ = [
     "parse_sort",
     "search_terms",
     "status_is",
+    "time_bounds",
+    "unknown_qualifier",
 ]

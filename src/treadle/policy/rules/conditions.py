@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
-from treadle.model.fields import FIELDS, FieldKind
+from treadle.model.fields import DERIVED, FIELDS, FieldKind
 from treadle.policy.rules.values import (
     MAX_PATTERN,
     Value,
@@ -18,6 +19,7 @@ from treadle.policy.rules.values import (
     contains,
     equal,
     in_order,
+    instant,
     is_empty,
     like,
     lowered,
@@ -52,7 +54,7 @@ class JobField:
 
     @property
     def kind(self) -> FieldKind:
-        return FIELDS[self.name]
+        return FIELDS.get(self.name) or DERIVED[self.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,17 @@ def by_index(condition: Condition) -> tuple[Condition, Condition]:
     return every(part for part in parts if not _searches(part)), every(part for part in parts if _searches(part))
 
 
+def demanded_status(condition: Condition) -> str:
+    """The only status that a job can have if the condition holds; empty if it does not say."""
+    for part in condition.parts if isinstance(condition, All) else (condition,):
+        match part:
+            case Comparison(JobField("status", _), "=", Constant(str() as status)):
+                return status
+            case Comparison(JobField("failedAt", _), "!=", Constant("")):
+                return "failed"
+    return ""
+
+
 def _searches(part: Condition) -> bool:
     """Whether each job must be looked at, although no document is read."""
     if isinstance(part, Comparison) and isinstance(part.left, JobField):
@@ -272,10 +285,24 @@ def _value(operand: Operand, job: Mapping[str, Any]) -> Value:
 
 
 def _field(field: JobField, job: Mapping[str, Any]) -> Value:
+    if field.name in DERIVED:
+        return _derived(field.name, job)
     value = scalar(job[field.name])
     if field.kind is not FieldKind.NUMBER and is_empty(value):
         return ""
     return lowered(value) if field.lower and isinstance(value, str) else value
+
+
+def _derived(name: str, job: Mapping[str, Any]) -> Value:
+    """In milliseconds; of a job that runs or waits, until now."""
+    started = instant(job["startedAt"] or "")
+    if name == "ranMs":
+        begin, end = started, instant(job["endedAt"] or "")
+    else:
+        begin, end = instant(max(job["runAt"], job["createdAt"])), started
+        if started is None and job["endedAt"]:
+            return None
+    return None if begin is None else ((end or datetime.now(UTC)) - begin) // timedelta(milliseconds=1)
 
 
 def below(value: Any, path: Iterable[str | int]) -> Any:

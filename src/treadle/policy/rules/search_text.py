@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from functools import partial
 from typing import NamedTuple
 
 from treadle.model.durations import PRIORITIES
@@ -13,6 +16,7 @@ from treadle.model.other_names import FIELD_WORDS, unknown_status
 from treadle.policy.rules.conditions import Condition, Constant, JobField, JobPath, Operand, compare, every, some
 from treadle.policy.rules.grammar import UNUSABLE
 from treadle.policy.rules.operands import UnknownName, resolve
+from treadle.policy.rules.search_times import LENGTHS, TIMES, length_condition, time_condition
 from treadle.policy.rules.status_names import status_is
 from treadle.policy.rules.values import Value
 
@@ -29,8 +33,9 @@ _DECIMAL = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
 Search = Callable[[str, bool], Condition]
 
 
-def parse_search(text: str) -> Condition:
-    """Words and qualifiers that must all match; a leading `-` negates one."""
+def parse_search(text: str, now: datetime | None = None) -> Condition:
+    """Words and qualifiers that must all match; a leading `-` negates one. Ages count back from `now`."""
+    now = now or datetime.now(UTC)
     if len(text) > MAX_SEARCH:
         raise _bad_search(f"{len(text):,} characters are too many; the limit is {MAX_SEARCH}")
     if UNUSABLE.search(text):
@@ -41,7 +46,7 @@ def parse_search(text: str) -> Condition:
         term = _TERM.match(text, position)
         if term is None or (term[4] or "").startswith('"'):
             raise _bad_search('a quote is not closed; add "')
-        conditions.append(_term(term))
+        conditions.append(_term(term, now))
         if len(conditions) > MAX_TERMS:
             raise _bad_search(f"more than {MAX_TERMS} words")
         position = term.end()
@@ -65,13 +70,15 @@ def search_terms(text: str) -> list[SearchTerm]:
     return found
 
 
-def _term(term: re.Match[str]) -> Condition:
+def _term(term: re.Match[str], now: datetime) -> Condition:
     minus, key, quoted, word = term.groups()
     value = re.sub(r"\\(.)", r"\1", quoted, flags=re.S) if quoted is not None else word
     if minus and not key and not value:
         return _anywhere("-", True)
     if key is None:
         return _anywhere(value, not minus)
+    if value and key in TIMES:
+        return time_condition(key, value, not minus, now)
     search = _qualifier(key)
     if search is None:
         return _anywhere(f"{key}:{value}", not minus)
@@ -84,6 +91,8 @@ def _qualifier(key: str) -> Search | None:
     """The condition for a `key:` qualifier; None if it is only a word with a colon."""
     if key in _QUALIFIERS:
         return _QUALIFIERS[key]
+    if key in TIMES:
+        return lambda value, wanted: time_condition(key, value, wanted, datetime.now(UTC))
     if key.partition(".")[0] in DOCUMENTS and "." in key:
         try:
             path = resolve(key)
@@ -143,7 +152,26 @@ _QUALIFIERS: Mapping[str, Search] = {
     "priority": _priority,
     "error": _contains("lastError"),
     "phase": _equals("step"),
+    "step": _equals("step"),
+    "worker": _equals("lastWorker"),
+    **{key: partial(length_condition, key) for key in LENGTHS},
 }
+QUALIFIERS: Sequence[str] = (*_QUALIFIERS, *TIMES, *(f"{name}." for name in DOCUMENTS))
+"""What may stand before a colon."""
+
+
+def unknown_qualifier(text: str) -> str:
+    """The key of a term that looks like a qualifier and is none; empty for words, addresses and names of errors."""
+    term = _TERM.fullmatch(text)
+    if term is None or not term[2] or not (term[3] or term[4]) or (term[4] or "").startswith("//"):
+        return ""
+    return term[2] if term[2][0].islower() and _qualifier(term[2]) is None else ""
+
+
+def nearest_qualifiers(key: str, value: str) -> list[str]:
+    """What may have been meant, the nearest first; the payload may have a field of this name."""
+    near = get_close_matches(key, [*_QUALIFIERS, *TIMES], 1, 0.5)
+    return [f"{name}:{value}" for name in (*near, f"payload.{key}")]
 
 
 def _bad_search(problem: str) -> InvalidInput:

@@ -30,6 +30,7 @@ from treadle.model.status import Status
 from treadle.model.steps import pending_step
 from treadle.model.template import Template, checked_capability
 from treadle.policy.admission import Limit
+from treadle.queue.on_behalf import may_replace
 from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class JobMaker:
             expires_at=None if expires_at is None else to_ms(expires_at, "expires_at"),
             expires_in_ms=None if expires is None else duration_ms(expires, "expires"),
             key_owner=key_owner,
+            secret=self._secret,
             given=Given(
                 template_version=version,
                 scope=short_text(scope, "scope"),
@@ -319,6 +321,9 @@ def checked_attempts(given: int, field: str = "max_attempts") -> int:
 
 # -- keys ----------------------------------------------------------------------------------------
 
+# Clients make keys like this only to repeat a request safely; the template's own key says more about the job.
+ONCE = "once:"
+
 
 def _with_keys(job: NewJob, template: Template) -> NewJob:
     """Evaluate the template's key expressions on the payload."""
@@ -330,7 +335,7 @@ def _with_keys(job: NewJob, template: Template) -> NewJob:
         return to_json([job.topic, *found]).decode()
 
     key = given.idempotency_key
-    if key is None and template.idempotency_key:
+    if template.idempotency_key and (key is None or key.startswith(ONCE)):
         key = _idempotency_key(template.idempotency_key, payload, job)
     limit = None
     if template.concurrency and template.concurrency.policy != "allow":
@@ -342,6 +347,7 @@ def _with_keys(job: NewJob, template: Template) -> NewJob:
         repeatable=template.repeatable,
         limit=limit,
         cancelable=template.cancel.supported,
+        may_replace=may_replace() if limit else True,
     )
 
 

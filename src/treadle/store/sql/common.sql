@@ -7,7 +7,7 @@
 --   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
 --   {given: t.*}       what a job is given (`model/fields.py`), as many names as there are; {plain: …} for plain jobs,
 --                      {kept: …} what is read as it is kept
---   {due: ?4, ?5}      when a new job is to run: at a named time, or after a delay
+--   {due: $6, $5}      when a new job is to run: at a named time, or after a delay
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
 -- name: clock
@@ -322,8 +322,10 @@ WHERE true
 DELETE FROM {events} WHERE n {among: n bigint}
 
 -- name: job_events
--- The history of one job.
-SELECT e.id, e.type, e.from_status, e.to_status, e.message, {json_text: e.metadata}, e.created_at
+-- The history of one job. What a requeue replaced comes along up to 16 KiB.
+SELECT e.id, e.type, e.from_status, e.to_status, e.message,
+    CASE WHEN e.type = 'job:requeued' AND {size: e.metadata} > 16384 THEN {without_replaced: e.metadata}
+        ELSE {json_text: e.metadata} END, e.created_at
 FROM {events} e JOIN {jobs} j ON j.n = e.n WHERE j.id = (SELECT t.id FROM {rows: id uuid}) ORDER BY e.id
 
 -- name: add_tally
@@ -536,12 +538,46 @@ SELECT y.minute - y.minute % (SELECT max(t.step) FROM {rows: step bigint}), y.to
 FROM {tally} y WHERE y.minute >= (SELECT max(t.minute) FROM {rows: minute bigint}) GROUP BY 1, 2, 3 ORDER BY 1
 
 -- name: backlog
--- Pending jobs by topic and capability, due or not, with their number and earliest time.
-SELECT l.topic, l.capability, x.due, sum(x.count), min(x.first) FROM (
-    SELECT lane, 1 AS due, count(*) AS count, min(run_at) AS first FROM {ready} GROUP BY lane
-    UNION ALL SELECT h.lane, 1, count(*), min(j.run_at) FROM {held} h JOIN {jobs} j ON j.n = h.n GROUP BY h.lane
-    UNION ALL SELECT lane, 0, count(*), min(run_at) FROM {later} GROUP BY lane) x
+-- Pending jobs by topic and capability, due or not, with their number and earliest time, and how many of them are held.
+SELECT l.topic, l.capability, x.due, sum(x.count), min(x.first), sum(x.held) FROM (
+    SELECT lane, 1 AS due, count(*) AS count, min(run_at) AS first, 0 AS held FROM {ready} GROUP BY lane
+    UNION ALL SELECT lane, 1, count(*), min(run_at), count(*) FROM {held} GROUP BY lane
+    UNION ALL SELECT lane, 0, count(*), min(run_at), 0 FROM {later} GROUP BY lane) x
 JOIN {lanes} l ON l.lane = x.lane GROUP BY 1, 2, 3
+
+-- name: busy_keys
+-- Keys under which jobs are held, with how many run and may run, and the topic of the first job held; from key to key
+-- by the index.
+WITH RECURSIVE held_key (key) AS (
+    SELECT min(h.key) FROM {held} h
+    UNION ALL SELECT (SELECT min(h.key) FROM {held} h WHERE h.key > k.key) FROM held_key k WHERE k.key IS NOT NULL),
+first (key) AS (
+    SELECT k.key FROM held_key k WHERE k.key IS NOT NULL LIMIT (SELECT t.top FROM {rows: top bigint}))
+SELECT (SELECT l.topic FROM {lanes} l WHERE l.lane = (SELECT min(x.lane) FROM {held} x WHERE x.key = f.key)), f.key,
+    coalesce((SELECT c.running FROM {limits} c WHERE c.key = f.key), 0),
+    (SELECT x.most FROM {held} x WHERE x.key = f.key ORDER BY x.lane, x.rank, x.run_at, x.n LIMIT 1)
+FROM first f ORDER BY 2
+
+-- name: rates_used
+-- Topics with a rate limit, and the starts within its window.
+SELECT p.topic, p.rate_limit, p.rate_ms, (SELECT coalesce(sum(s.count), 0) FROM {starts} s
+    WHERE s.topic = p.topic AND s.at > {now} - p.rate_ms - 200)
+FROM {topics} p WHERE p.rate_limit IS NOT NULL
+
+-- name: waits
+-- Steps that wait for an answer by topic and step, of the first of the jobs that wait: how many jobs, since when the
+-- first, when the next one gives up, and the job that waits longest. A step that `ctx.sleep` made waits for nobody.
+SELECT x.topic, x.name, x.jobs, x.since, x.until, CAST(x.id AS text) FROM (
+    SELECT j.topic, s.name, j.id, s.started_at AS since,
+        row_number() OVER (PARTITION BY j.topic, s.name ORDER BY s.started_at, s.n, s.key) AS place,
+        min(s.until) OVER (PARTITION BY j.topic, s.name) AS until,
+        count(CASE WHEN s.first = 1 THEN 1 END) OVER (PARTITION BY j.topic, s.name) AS jobs
+    FROM (SELECT w.n, w.name, w.key, w.started_at, w.until,
+            row_number() OVER (PARTITION BY w.n, w.name ORDER BY w.started_at, w.key) AS first
+        FROM (SELECT k.n FROM {parked} k ORDER BY k.n LIMIT (SELECT t.top FROM {rows: top bigint})) p
+        {seek: steps w ON w.n = p.n AND w.state = 'waiting' AND w.name <> 'sleep' AND w.name NOT LIKE '%/sleep'}) s
+    {seek: jobs j ON j.n = s.n}) x
+WHERE x.place = 1 ORDER BY x.since
 
 -- name: leaders
 -- The current leaders.
@@ -602,8 +638,10 @@ FROM {jobs} j WHERE
     + (SELECT count(*) FROM {outcomes} p WHERE p.n = j.n) <> 1 LIMIT 100
 
 -- name: view
--- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins.
-SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_text: j.payload}, j.run_at, j.created_at,
+-- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins. Where the jobs before it
+-- on the page have 8 MiB of payloads and results, it comes without its own.
+SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability,
+    CASE WHEN coalesce(page.before, 0) < 8388608 THEN {json_text: j.payload} END, j.run_at, j.created_at,
     j.expires_at, j.max_attempts, j.flags,
     CASE WHEN o.n IS NOT NULL THEN 'ended' WHEN r.n IS NOT NULL THEN 'running' WHEN q.n IS NOT NULL THEN 'ready'
         WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' WHEN k.n IS NOT NULL THEN 'parked' ELSE 'lost' END,
@@ -612,7 +650,7 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
     coalesce(o.progress, r.progress, CASE WHEN (j.flags & 32) <> 0 THEN coalesce({step_progress}, x.progress) END),
     coalesce(o.message, r.message, x.message),
-    {json_text: o.result},
+    CASE WHEN coalesce(page.before, 0) < 8388608 THEN {json_text: o.result} END,
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
     ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
@@ -650,9 +688,15 @@ SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'n
             'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
     FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
 
+-- name: sized_page
+-- The `chosen` jobs of a page, each with the bytes of the payloads and results before it.
+SELECT c.n, c.place, sum({size: j.payload} + coalesce({size: o.result}, 0))
+    OVER (ORDER BY c.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+FROM chosen c {seek: jobs j ON j.n = c.n} {seek_any: outcomes o ON o.n = j.n}
+
 -- name: page_by_id
 -- The jobs with these ids.
-SELECT k.n FROM {rows: id uuid} {seek: jobs k ON k.id = t.id}
+SELECT k.n, 0 AS before FROM {rows: id uuid} {seek: jobs k ON k.id = t.id}
 
 -- name: held_by
 -- The running jobs with these ids, as their owner claimed them.
@@ -803,6 +847,13 @@ SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR 
     CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
+-- name: count_names
+-- How many names the steps and the early answers of a job have, with one more.
+SELECT count(*) FROM (
+    SELECT s.name FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+    UNION SELECT a.name FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
+    UNION SELECT t.name FROM {rows: name text}) AS names
+
 -- name: add_answers
 -- Answers that come early; what is missing from the answer was answered before.
 INSERT INTO {answers} (n, name, key, created_at, answered_by, error, result)
@@ -810,6 +861,11 @@ SELECT t.n, t.name, t.key, t.created_at, t.answered_by, t.error, {json: t.result
 FROM {rows: n bigint, name text, key text, created_at bigint, answered_by text, error text, result text}
 WHERE true ORDER BY 1, 2, 3
 ON CONFLICT (n, name, key) DO NOTHING RETURNING n, name, key
+
+-- name: kept_answers
+-- Which of these steps have an answer that was not used yet.
+SELECT a.n, a.name, a.key FROM {rows: n bigint, name text, key text}
+{seek: answers a ON a.n = t.n AND a.name = t.name AND a.key = t.key}
 
 -- name: early_answers
 -- Answers that came early to steps that wait now.
@@ -892,7 +948,7 @@ SELECT r.n FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.started_at IS NU
 
 -- name: page_by_number
 -- The jobs with these numbers.
-SELECT t.n FROM {rows: n bigint}
+SELECT t.n, 0 AS before FROM {rows: n bigint}
 
 -- name: departing
 -- The fields of a deleted job that its last event reports.

@@ -10,21 +10,26 @@ from pydantic_core import from_json
 from treadle.model.status import Status
 from treadle.store.views import (
     Backlog,
+    BusyKey,
     EndedCount,
     History,
     LimitReached,
     LiveWorker,
     Obstacle,
     RateReached,
+    RateUsed,
     Stats,
     Times,
     Topic,
+    Wait,
 )
 
 Ask = Callable[[str, Sequence[Mapping[str, Any]] | None], Awaitable[list[Any]]]
 """Runs a named query."""
 Counts = dict[str, dict[str, int]]
 """Jobs by topic and status."""
+# Concurrency keys under which jobs wait; a page names a few of them.
+MOST_KEYS = 100
 
 
 async def stats(ask: Ask, topic: str | None, since: int | None, live: bool) -> Stats:
@@ -60,9 +65,14 @@ async def history(ask: Ask, since: int, step_minutes: int) -> History:
 
 async def topics(ask: Ask, backlog: bool) -> list[Topic]:
     waiting: dict[str, list[Backlog]] = {}
+    keys: dict[str, list[BusyKey]] = {}
+    rates: dict[str, RateUsed] = {}
     if backlog:  # pending jobs are counted once: there may be hundreds of thousands
-        for topic, capability, due, n, first in await ask("backlog", None):
-            waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first)))
+        for topic, capability, due, n, first, held in await ask("backlog", None):
+            waiting.setdefault(topic, []).append(Backlog(topic, capability, bool(due), int(n), int(first), int(held)))
+        for topic, *busy in await ask("busy_keys", [{"top": MOST_KEYS}]):
+            keys.setdefault(topic, []).append(BusyKey(*busy))
+        rates = {topic: RateUsed(*map(int, used)) for topic, *used in await ask("rates_used", None)}
         pending = {topic: sum(one.jobs for one in parts) for topic, parts in waiting.items()}
         running = {topic: int(n) for topic, n in await ask("running_counts", None)}
     else:
@@ -70,8 +80,23 @@ async def topics(ask: Ask, backlog: bool) -> list[Topic]:
         pending = {topic: found[Status.PENDING] for topic, found in counts.items()}
         running = {topic: found[Status.PROCESSING] for topic, found in counts.items()}
     return [
-        Topic(name, paused, pending.get(name, 0), running.get(name, 0), waiting.get(name, ()))
+        Topic(
+            name,
+            paused,
+            pending.get(name, 0),
+            running.get(name, 0),
+            waiting.get(name, ()),
+            keys.get(name, ()),
+            rates.get(name),
+        )
         for name, paused in await ask("list_topics", None)
+    ]
+
+
+async def waits(ask: Ask, most: int) -> list[Wait]:
+    return [
+        Wait(topic, step, int(jobs), int(since), None if until is None else int(until), id)
+        for topic, step, jobs, since, until, id in await ask("waits", [{"top": most}])
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -12,6 +13,7 @@ from treadle.model.fields import KEPT_FIELDS
 from treadle.model.job import Job, from_ms, reads, rfc3339
 from treadle.model.status import LIVE, Status
 from treadle.model.steps import DONE, StepState
+from treadle.policy.consequences import Extent, Traits, extent
 from treadle.policy.lifecycle import is_stale, retries
 from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
@@ -72,7 +74,8 @@ class ViewRow(NamedTuple):
     topic: str
     priority: int
     capability: str
-    payload: str
+    payload: str | None
+    """None: left out, with the result, because the page has too many bytes."""
     run_at: int
     created_at: int
     expires_at: int | None
@@ -142,7 +145,8 @@ def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any])
         id=row.id,
         topic=row.topic,
         status=status,
-        payload=loads(row.payload),
+        payload={} if row.payload is None else loads(row.payload),
+        truncated=row.payload is None,
         run_at=_time(row.run_at),
         created_at=_time(row.created_at),
         updated_at=_time(updated),
@@ -237,3 +241,23 @@ def step_from_row(row: Any) -> dict[str, Any]:
         "answerSchema": None if schema is None else from_json(schema),
         "waitsUntil": rfc3339(from_ms(until)) if state == StepState.WAITING else None,
     }
+
+
+# -- traits ----------------------------------------------------------------------------------------
+
+
+@cache
+def traits_in(flags: int) -> Traits:
+    return Traits(
+        deduped=bool(flags & DEDUPE),
+        repeatable=not flags & ONCE,
+        limited=bool(flags & LIMITED),
+        expires=bool(flags & EXPIRES),
+        steps=bool(flags & STEPS),
+    )
+
+
+@cache
+def extent_of(to: Status, event: str | None, flags: int) -> Extent:
+    """Asked for every settlement, and there are few different ones."""
+    return extent(to, event, traits_in(flags))

@@ -55,18 +55,6 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0 /*values*/)
 -- name: clock_and_last_number
 SELECT {now}, coalesce(max(n), 0) FROM {jobs}
 
--- name: insert_one
--- One job, with the clock in the same statement, and what it was given as above.
-INSERT INTO {jobs} (id, payload, lane, topic, run_at, created_at, max_attempts, priority, flags /*names*/)
-VALUES (?1, ?2, ?3, ?4, {due: ?5, ?6}, {now}, ?7, ?8, 0 /*values*/)
-RETURNING n, run_at, created_at
-
--- name: place_one_ready
-INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags) VALUES (?1, ~?5, ?2, ?3, 0, ?4, 0)
-
--- name: place_one_later
-INSERT INTO {later} (n, lane, run_at, attempt) VALUES (?1, ?2, ?3, 0)
-
 -- name: place_alike_ready
 -- The jobs that were inserted after this number.
 INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags)

@@ -84,6 +84,12 @@ COLUMNS: Mapping[str, str] = {
     "webhookSent": "CAST(NULL AS integer)",
     **{field.json: f"{{j}}.{field.name}" for field in KEPT_FIELDS},
 }
+_STARTED = "coalesce({o}.started_at, {r}.started_at)"
+DERIVED_COLUMNS: Mapping[str, str] = {
+    "ranMs": f"coalesce({{o}}.ended_at, {{clock}}) - {_STARTED}",
+    "waitedMs": f"CASE WHEN {{o}}.n IS NULL OR {_STARTED} IS NOT NULL THEN coalesce({_STARTED}, {{clock}}) "
+    "- CASE WHEN {j}.run_at > {j}.created_at THEN {j}.run_at ELSE {j}.created_at END END",
+}
 # Below every date and number that a job can have.
 LOWEST = -(2**62)
 YES, NO = "1 = 1", "1 = 0"

@@ -19,7 +19,8 @@ from treadle.model.fields import PLAIN, Given
 from treadle.model.status import Status
 from treadle.store.lanes import MERGED, LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.queries import Query
-from treadle.store.sql.scripts.moves import completed_row
+from treadle.store.sql.scripts.applier import COMPLETED_TOGETHER
+from treadle.store.sql.scripts.common import event_row
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants
 
@@ -29,21 +30,6 @@ def document(rows: object) -> str:
 
 
 Lanes = dict[LaneKey, int]
-
-
-def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, lane: int) -> int:
-    """Insert one plain job with two statements. Returns the time."""
-    names, given = _named(job.given[:PLAIN])
-    if job.trace is not None:
-        names, given = (*names, "trace"), (*given, job.trace)
-    own = (job.id, job.payload, lane, job.topic, job.run_at, job.delay_ms, job.max_attempts, job.priority)
-    # Fetch all rows: with one left, the statement would still be running at COMMIT.
-    [(n, run_at, now)] = db.execute(_naming(queries["insert_one"].sql, names), own + given).fetchall()
-    if run_at <= now:
-        db.execute(queries["place_one_ready"].sql, (lane, run_at, n, job.max_attempts, job.priority))
-    else:
-        db.execute(queries["place_one_later"].sql, (n, lane, run_at))
-    return int(now)
 
 
 def insert(db: sqlite3.Connection, queries: dict[str, Query], runs: Sequence[Sequence[NewJob]], lanes: Lanes) -> int:
@@ -220,7 +206,7 @@ def settle(
         mine = [one for one in settlements if one.job.n not in lost_ones] if lost else settlements
         if times := times_of(mine, held[1], lease):
             db.execute(queries["add_times"].sql, (document(times),))
-        db.execute(queries["add_events"].sql, (document([completed_row(done, held[1])]),))
+        db.execute(queries["add_events"].sql, (document([event_row(*COMPLETED_TOGETHER, done, held[1])]),))
     return lost
 
 

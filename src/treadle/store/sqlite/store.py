@@ -192,17 +192,14 @@ class SqliteStore(SqlStore):
         self, runs: Sequence[list[NewJob]], atomic: bool, db: sqlite3.Connection
     ) -> tuple[list[Inserted | Refused], hot.Lanes]:
         """The answers, and the lanes that had to be looked up."""
-        kinds, count = [run[0] for run in runs], sum(map(len, runs))
+        kinds = [run[0] for run in runs]
         if not all(job.plain for job in kinds):
             return self.run(db, scripts.insert([job for run in runs for job in run], atomic)), {}
         lanes, new = self._lanes, {}
         if any(lane_of(job) not in lanes for job in kinds):
             lanes = new = self.run(db, scripts.register_lanes(kinds))
-        if count > 1:
-            at = hot.insert(db, self.queries, runs, lanes)
-        else:
-            at = hot.insert_one(db, self.queries, kinds[0], lanes[lane_of(kinds[0])])
-        return [Inserted(at)] * count, new
+        at = hot.insert(db, self.queries, runs, lanes)
+        return [Inserted(at)] * sum(map(len, runs)), new
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         def look(db: sqlite3.Connection) -> Claim | None:

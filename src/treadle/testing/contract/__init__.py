@@ -55,6 +55,7 @@ from treadle.testing.contract.looking import (
     SelectContract,
 )
 from treadle.testing.contract.moving import PromoteContract, ReclaimContract
+from treadle.testing.contract.output import OutputContract
 from treadle.testing.contract.races import RaceContract
 from treadle.testing.contract.rates import (
     RateContract,
@@ -78,6 +79,7 @@ from treadle.testing.contract.starting import (
     LastAttemptContract,
     PauseContract,
 )
+from treadle.testing.contract.step_answers import AnswerContract, FollowUpContract
 from treadle.testing.contract.steps import CheckpointContract, WaitContract
 from treadle.testing.contract.steps_again import KeptContract, RequeueStepsContract
 from treadle.testing.contract.suite import ContractPart
@@ -131,6 +133,12 @@ class StoreContract:
     class TestRequeueSteps(RequeueStepsContract): ...
 
     class TestKept(KeptContract): ...
+
+    class TestOutput(OutputContract): ...
+
+    class TestAnswer(AnswerContract): ...
+
+    class TestFollowUp(FollowUpContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -246,6 +254,7 @@ __all__ = [
     "ManyClaimersContract",
     "ObstaclesContract",
     "OpenContract",
+    "OutputContract",
     "OverviewContract",
     "PauseContract",
     "PromoteContract",

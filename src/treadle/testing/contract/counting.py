@@ -8,7 +8,8 @@ from treadle.model.status import Status
 from treadle.policy import rules
 from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
-from treadle.store.views import Listing
+from treadle.store.values import TopicRate
+from treadle.store.views import Listing, RateUsed
 from treadle.testing.contract.requests import MALFORMED, UNKNOWN
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import (
@@ -177,6 +178,28 @@ class OverviewContract(ContractPart):
         }
         assert before - SECOND <= found["mail", "", True].first <= await bench.store.now()
         assert found["mail", "", False].first > before
+
+    async def test_the_backlog_knows_what_waits_for_its_key(self, bench: Workbench) -> None:
+        await bench.make("held", topic="mail")
+        await bench.enqueue(2, topic="mail")
+        await bench.enqueue(1, topic="video")
+        topics = {topic.topic: topic for topic in await bench.store.topics(backlog=True)}
+        [mail], [video] = topics["mail"].backlog, topics["video"].backlog
+        assert [(mail.jobs, mail.held), (video.jobs, video.held)] == [(3, 1), (1, 0)]
+        [busy] = topics["mail"].busy_keys
+        assert (busy.key.startswith("held-"), busy.running, busy.most) == (True, 1, 1)
+        assert topics["video"].busy_keys == ()
+
+    async def test_the_starts_within_a_rate_limit_are_known(self, bench: Workbench) -> None:
+        rate = TopicRate("mail", 2, 60_000)
+        await bench.store.write_records([], atomic=True, rates=[rate])
+        await bench.enqueue(1, topic="mail")
+        await bench.claim_one(topics=["mail"])
+        [topic] = await bench.store.topics(backlog=True)
+        assert topic.rate == RateUsed(2, 60_000, 1)
+        await bench.pass_time(2 * MINUTE)
+        [topic] = await bench.store.topics(backlog=True)
+        assert topic.rate == RateUsed(2, 60_000, 0)
 
     async def test_the_leader_is_known_as_long_as_its_term(self, bench: Workbench) -> None:
         assert await bench.store.leaders() == []

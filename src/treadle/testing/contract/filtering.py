@@ -293,6 +293,26 @@ class FilterContract(ContractPart):
         }.items():
             assert await self.agreed(bench, rules.parse_search(words)) == found, words
 
+    async def test_search_by_time(self, bench: Workbench) -> None:
+        failed = await bench.make("failed")
+        pending = await bench.enqueue_one()
+        for words, found in {
+            "created:1h": [pending, failed],
+            "created:>1h": [],
+            "failed:1h": [failed],
+            "-failed:1h": [pending],
+            "ended:1h status:failed": [failed],
+            "ran:<1h": [failed],
+            "-ran:>1h": [failed],
+            "ran:>1h": [],
+            "waited:<1h": [pending, failed],
+            "waited:>1h": [],
+        }.items():
+            assert await self.agreed(bench, rules.parse_search(words)) == found, words
+        job = (await bench.store.get([failed]))[0]
+        assert job
+        assert await self.agreed(bench, rules.parse_search(f'worker:"{job.last_worker}"')) == [failed]
+
     async def test_values_are_values(self, bench: Workbench) -> None:
         await bench.enqueue(2)
         jobs = await bench.store.list(Listing())

@@ -172,31 +172,30 @@ async function askAndReturn() {
 // -- patches ---------------------------------------------------------------------------------------
 
 function apply({ regions = {}, gone = [], back = [] }) {
-  for (const [id, html] of Object.entries(regions)) put(id, html);
+  putAll(Object.entries(regions));
   for (const id of gone) document.getElementById(`job-${id}`)?.classList.add("is-gone");
   for (const id of back) document.getElementById(`job-${id}`)?.classList.remove("is-gone");
 }
 
-function put(id, html) {
-  const current = document.getElementById(id);
-  if (!current) return;
-  if (inUse(current)) {
-    waiting.set(id, html);
-    return;
+// What is in use is asked of all parts before the first is changed: each question after a change costs a layout.
+function putAll(parts) {
+  const found = parts.map(([id, html]) => ({ id, html, current: document.getElementById(id) })).filter((part) => part.current);
+  if (!found.length) return;
+  for (const part of found) part.used = inUse(part.current);
+  for (const { id, html, current, used } of found) {
+    const next = used ? null : parse(html);
+    if (next) morph(current, next);
+    // Buttons that have the focus stay as they are until it leaves.
+    if (used || hasFocusedActions(current)) waiting.set(id, html);
+    else waiting.delete(id);
   }
-  const next = parse(html);
-  if (next) morph(current, next);
-  // Buttons that have the focus stay as they are until it leaves.
-  if (hasFocusedActions(current)) waiting.set(id, html);
-  else waiting.delete(id);
   document.dispatchEvent(new Event("treadle:patched"));
 }
 
 function putWaiting() {
-  for (const [id, html] of [...waiting]) {
-    waiting.delete(id);
-    put(id, html);
-  }
+  const parts = [...waiting];
+  waiting.clear();
+  putAll(parts);
 }
 
 // -- what a person sees and does -------------------------------------------------------------------

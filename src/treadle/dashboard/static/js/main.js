@@ -6,6 +6,7 @@ import "./dialogs.js";
 import "./menu.js";
 import "./selection.js";
 import "./search.js";
+import "./load.js";
 import "./live.js";
 import "./keys.js";
 import "./schedule-form.js";

@@ -15,6 +15,7 @@ export function morph(current, next) {
   if (!(current instanceof Element)) return;
   if (current === document.activeElement && current.matches("input, textarea, select")) return;
   if (current.matches(ACTIONS) && current.contains(document.activeElement)) return;
+  if (current.dataset.loaded) return; // it was fetched since
   attributes(current, next);
   children(current, next);
 }

@@ -1,7 +1,7 @@
 // Suggestions under the search box of the list (qualifiers, topics, statuses) and under the one in the header (pages, topics, jobs).
 import { all, base, icon, make, on, one } from "./dom.js";
 
-const KEYS = ["topic:", "status:", "error:", "payload.", "id:", "priority:", "scope:", "scopeId:", "createdBy:"];
+const KEYS = ["topic:", "status:", "error:", "payload.", "id:", "priority:", "scope:", "scopeId:", "createdBy:", "created:", "failed:", "ended:", "run:", "ran:", "waited:", "worker:", "step:"];
 const STATUSES = ["pending", "processing", "waiting", "cancelling", "completed", "failed", "cancelled", "expired", "stale"];
 const MOST = 8;
 const KNOWN_MS = 5000;

@@ -30,16 +30,23 @@ export function duration(ms) {
   return `${Math.floor(whole / 3600)}h ${two(Math.floor((whole % 3600) / 60))}m`;
 }
 
-function put(element, text) {
+// What is selected is asked once and before anything is written: asking makes the browser lay the page out.
+function put(texts) {
   const selection = getSelection();
-  const selected = selection && !selection.isCollapsed && selection.containsNode(element, true);
-  if (element.textContent !== text && !selected) element.textContent = text;
+  const some = selection && !selection.isCollapsed;
+  for (const [element, text] of some ? texts.filter(([element]) => !selection.containsNode(element, true)) : texts) {
+    if (element.firstChild?.nodeType === Node.TEXT_NODE && !element.firstChild.nextSibling) element.firstChild.data = text;
+    else element.textContent = text;
+  }
 }
 
 setInterval(() => {
   if (document.visibilityState !== "visible") return;
   const now = Date.now();
-  for (const time of all("time[data-ago]")) put(time, ago(now - Date.parse(time.dateTime)));
-  for (const time of all("time[data-until]")) put(time, left(Date.parse(time.dateTime) - now));
-  for (const cell of all("[data-since]")) put(cell, duration(now - Date.parse(cell.dataset.since)));
+  const texts = [
+    ...all("time[data-ago]").map((time) => [time, ago(now - Date.parse(time.dateTime))]),
+    ...all("time[data-until]").map((time) => [time, left(Date.parse(time.dateTime) - now)]),
+    ...all("[data-since]").map((cell) => [cell, duration(now - Date.parse(cell.dataset.since))]),
+  ].filter(([element, text]) => element.textContent !== text);
+  if (texts.length) put(texts);
 }, 1000);
