@@ -18,6 +18,8 @@ from treadle.testing.workbench import HOUR, Workbench, new_job
 pytestmark = pytest.mark.empty_database
 SIZE = 100
 NEW = set("parent_id parent_step parent_key parent_generation webhook_url webhook_sent track_hash release".split())
+LATER = {"output", "channels"}
+"""Tables that came after it."""
 # A row in each table that the backlog leaves empty.
 OTHERS = [
     "INSERT INTO {parked} (n, lane, attempt, until) VALUES (1, 3, 0, {now})",
@@ -56,7 +58,7 @@ async def columns_of(database: RelationalDatabase, table: str) -> list[str]:
 async def contents(database: RelationalDatabase) -> dict[str, list[str]]:
     """All rows by table, without the new columns and the list of migrations."""
     found = {}
-    for table in set(TABLES) - {"migrations", "token"}:
+    for table in set(TABLES) - {"migrations", "token", *LATER}:
         columns = ", ".join(sorted(set(await columns_of(database, table)) - (NEW if table == "jobs" else set())))
         found[table] = sorted(map(repr, await database.execute(f"SELECT {columns} FROM {{{table}}}")))
     return found

@@ -66,6 +66,19 @@ async def test_a_due_slot_makes_a_job(queue: Queue) -> None:
     assert len(await jobs_of(queue)) == 1
 
 
+async def test_a_firing_checks_a_schedule_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is read; what runs change is no part of what it is."""
+    made = await queue.schedules.create("report", "0 9 * * *", missed="all")
+    await fire(queue)
+    await queue.schedules.run(made.id)
+    await make_due(queue, made.id)
+    checked: list[str] = []
+    monkeypatch.setattr(Schedule, "__post_init__", lambda self: checked.append(self.id))
+    await fire(queue)
+    assert checked == [made.id]
+    assert len(await jobs_of(queue)) == 2
+
+
 @pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("one", 1), ("all", 10)])
 async def test_missed_slots_follow_the_policy(queue: Queue, missed: Any, count: int) -> None:
     made = await queue.schedules.create("report", every="24h", missed=missed)

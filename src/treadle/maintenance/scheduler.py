@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treadle.model.errors import InvalidInput, Refused, StoreBusy, StoreUnavailable, TreadleError, VersionConflict
@@ -57,10 +57,10 @@ class _Due:
         return _after(self.stored.schedule, self.firing, self.made, self.now)
 
     @property
-    def due(self) -> int | None:
+    def write(self) -> RecordWrite:
         """A held slot stays the next one, but must not delay other schedules."""
-        waits = self.firing.held and not self.firing.slots
-        return self.now + HELD_MS if waits else due_of(self.changed)
+        waits, changed = self.firing.held and not self.firing.slots, self.changed
+        return self.stored.write(changed, self.now + HELD_MS if waits else due_of(changed))
 
 
 class Scheduler:
@@ -169,7 +169,7 @@ class Scheduler:
         if not ready:
             return
         jobs = [job for one in ready for job in one.jobs]
-        records = [one.stored.write(one.changed, one.due) for one in ready]
+        records = [one.write for one in ready]
         answers = iter(await self._store.insert(jobs, atomic=False, patient=False, records=records))
         for one in ready:
             told = {job.id: _told(job, next(answers)) for job in one.jobs}
@@ -182,8 +182,7 @@ class Scheduler:
     async def _correct(self, one: _Due, made: list[Made]) -> None:
         """The schedule was stored as if every job had been made; correct it unless it has changed since."""
         one.made = made
-        write = one.stored.write(one.changed, one.due)
-        await self._store.write_records([write._replace(version=one.stored.version + 1)])
+        await self._store.write_records([one.write._replace(version=one.stored.version + 1)])
 
 
 def _not_made(error: Exception) -> InvalidInput:
@@ -202,14 +201,14 @@ def _told(job: NewJob, answer: Inserted | Refused) -> Made:
 
 def _after(schedule: Schedule, firing: Firing, made: Sequence[Made], now: int) -> Schedule:
     """The schedule after these slots."""
-    changed = replace(schedule, next_ms=firing.next_ms, held=firing.held)
+    changed = schedule.now_standing(next_ms=firing.next_ms, held=firing.held)
     if firing.skipped:
         changed = changed.with_event(now, SKIPPED, _why_skipped(schedule, firing.skipped))
     for slot, each in zip(firing.slots, made, strict=True):
         if isinstance(each, str):
-            changed = replace(changed.with_job(slot.at_ms, each), problem=None)
+            changed = changed.with_job(slot.at_ms, each).now_standing(problem=None)
         else:
-            changed = replace(changed.with_event(now, SKIPPED, each.message), problem=each.message)
+            changed = changed.with_event(now, SKIPPED, each.message).now_standing(problem=each.message)
     return changed
 
 

@@ -6,14 +6,15 @@ process that computes them, so all schedulers agree on them, and a slot can be a
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, Self, cast, get_args
 
 from treadle.model.durations import format_ms
 from treadle.model.errors import InvalidInput, InvalidPayload
@@ -49,8 +50,43 @@ class ScheduleEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """When to make jobs of a topic, and the results of recent runs. All times are milliseconds since the epoch."""
+class Standing:
+    """How a schedule stands: what its runs change. All times are milliseconds since the epoch."""
+
+    next_ms: int | None = None
+    last_ms: int | None = None
+    """The last slot, or manual run, that made a job."""
+    last_job_id: str | None = None
+    held: bool = False
+    """`overlap: queue`: the next slot waits for earlier jobs."""
+    recent: tuple[str, ...] = ()
+    """The ids of its most recent jobs, newest last."""
+    problem: str | None = None
+    """Why it makes no jobs although it should."""
+    events: tuple[ScheduleEvent, ...] = ()
+    """The most recent slots that made no job, newest last."""
+
+    def now_standing(self, **changes: Any) -> Self:
+        """The same as it stands after a run. What a schedule is does not change by that, so it is not checked again."""
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            if name not in Standing.__slots__:
+                raise TypeError(f"{name} is what a schedule is, not how it stands")
+            object.__setattr__(changed, name, value)
+        return changed
+
+    def with_event(self, at_ms: int, type_: str, message: str) -> Self:
+        events = (*self.events, ScheduleEvent(at_ms, type_, message))
+        return self.now_standing(events=events[-MOST_EVENTS:])
+
+    def with_job(self, at_ms: int, job_id: str) -> Self:
+        recent = (*self.recent, job_id)[-MOST_RECENT:]
+        return self.now_standing(last_ms=at_ms, last_job_id=job_id, recent=recent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(Standing):
+    """When to make jobs of a topic, checked; and how it stands."""
 
     id: str
     topic: str
@@ -71,22 +107,10 @@ class Schedule:
     updated_ms: int = 0
     version: int = 1
     """Incremented by each change of the definition, not by runs."""
-    next_ms: int | None = None
-    last_ms: int | None = None
-    """The last slot, or manual run, that made a job."""
-    last_job_id: str | None = None
-    held: bool = False
-    """`overlap: queue`: the next slot waits for earlier jobs."""
-    recent: tuple[str, ...] = ()
-    """The ids of its most recent jobs, newest last."""
     source: str | None = None
     """The file of the code that defines it; None if an operator created it."""
     code: str | None = None
     """The fingerprint of the definition in code."""
-    problem: str | None = None
-    """Why it makes no jobs although it should."""
-    events: tuple[ScheduleEvent, ...] = ()
-    """The most recent slots that made no job, newest last."""
 
     def __post_init__(self) -> None:
         checked_id(self.id)
@@ -121,13 +145,6 @@ class Schedule:
         from treadle.policy.schedule_words import describe
 
         return describe(self.cron, self.every_ms, self.timezone)
-
-    def with_event(self, at_ms: int, type_: str, message: str) -> Schedule:
-        events = (*self.events, ScheduleEvent(at_ms, type_, message))
-        return replace(self, events=events[-MOST_EVENTS:])
-
-    def with_job(self, at_ms: int, job_id: str) -> Schedule:
-        return replace(self, last_ms=at_ms, last_job_id=job_id, recent=(*self.recent, job_id)[-MOST_RECENT:])
 
     def next_after(self, after_ms: int) -> int | None:
         """The first slot later than this; None if there is none."""

@@ -106,13 +106,13 @@ _TIMING = ("cron", "every_ms", "timezone", "start_ms", "end_ms", "enabled")
 def replanned(old: Schedule, new: Schedule, now: int) -> Schedule:
     """A change of anything but the times keeps the next run, or an edit in the due second would lose it."""
     if all(getattr(old, name) == getattr(new, name) for name in _TIMING):
-        return replace(new, next_ms=old.next_ms, held=old.held)
+        return new.now_standing(next_ms=old.next_ms, held=old.held)
     return planned(new, now)
 
 
 def planned(schedule: Schedule, now: int) -> Schedule:
     """With its next run after now, to avoid a catch-up run."""
-    return replace(schedule, next_ms=schedule.next_after(now) if schedule.enabled else None, held=False)
+    return schedule.now_standing(next_ms=schedule.next_after(now) if schedule.enabled else None, held=False)
 
 
 def stopped(schedule: Schedule, now: int, problem: str) -> Schedule:
