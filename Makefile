@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder
+WORKERS ?= 3
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 RUN_READY := .venv/.run-ready
 DEV_READY := .venv/.dev-ready
 # Whatever is started compiles no source a second time.

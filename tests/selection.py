@@ -3,11 +3,15 @@
 `pytest` alone runs all of them. With `--short` (`make test`) a test of the queue, the worker, the API, the command
 line or the pages in a browser runs on SQLite only, unless it is marked `every_store`: that both stores do the same is
 what the contract suite shows, on each of them. `--slice COMMIT` adds a part of what `--short` leaves out. The commit's
-hash chooses the part, so that over some days all of it is run.
+hash chooses the part, so that over some days all of it is run. Of the rows of a test that is marked `turns("verb")`,
+`--short` takes one for each verb and store: the first for one, the second for the next.
 """
 
+import itertools
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,13 +24,21 @@ ON_ONE_STORE = [HERE / name for name in "browser cli http queue worker".split()]
 UNCOUNTED = [
     *(HERE / name for name in "acceptance benchmarks browser examples fault model plans sdk types".split()),
     HERE / "cli/test_usage.py",
+    HERE / "contract/test_batch_costs.py",
     HERE / "contract/test_postgres_pgbouncer.py",
     HERE / "contract/test_races.py",
     HERE / "contract/test_rule_agreement.py",
     HERE / "dashboard/test_bulk_many.py",
     HERE / "http/test_fuzz.py",
     HERE / "unit/rules/test_pocketbase.py",
+    HERE / "unit/test_lifecycle_mutants.py",
 ]
+# Nor are they counted twice where both stores run the same code. What is PostgreSQL's own is counted in its part of
+# the contract suite, what is SQLite's own in all other tests.
+COUNTED_ON = {
+    "postgres": [HERE / "contract"],
+    "sqlite": [HERE / name for name in "cli dashboard http queue worker".split()],
+}
 # The browser's driver keeps an event loop running in its process, in which no later test could start one.
 LAST = [HERE / "browser"]
 
@@ -40,22 +52,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if below(item, UNCOUNTED):
+        if not is_counted(item):
             item.add_marker(pytest.mark.uncounted)
     if config.getoption("--short"):
         slice_ = slice_of(config.getoption("--slice"))
-        left_out = [item for item in items if not in_short(item) and slice_number(item.nodeid) != slice_]
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
-    # A process that has stopped measuring, or has the driver, does not go back.
+        out = {*on_second_store(items), *out_of_turn(items)}
+        out = {item for item in out if slice_number(item.nodeid) != slice_}
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
+    # A process that has the driver does not go back; to measure now and then costs more than once.
     items.sort(key=lambda item: (below(item, LAST), item.get_closest_marker("uncounted") is not None))
 
 
-def in_short(item: pytest.Item) -> bool:
-    parameters = getattr(item, "callspec", None)
-    second_store = parameters is not None and parameters.params.get("url") == "postgres"
-    return not (second_store and below(item, ON_ONE_STORE)) or item.get_closest_marker("every_store") is not None
+def is_counted(item: pytest.Item) -> bool:
+    elsewhere = [below(item, places) for store, places in COUNTED_ON.items() if store_of(item) not in (None, store)]
+    return not below(item, UNCOUNTED) and not any(elsewhere)
+
+
+def on_second_store(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    for item in items:
+        on_postgres = store_of(item) == "postgres" and below(item, ON_ONE_STORE)
+        if on_postgres and not item.get_closest_marker("every_store"):
+            yield item
+
+
+def out_of_turn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    groups: dict[Any, list[pytest.Item]] = {}
+    for item in items:
+        if turns := item.get_closest_marker("turns"):
+            alike = tuple(parameters(item)[name] for name in turns.args)
+            groups.setdefault((item.path, store_of(item), *alike), []).append(item)
+    for turn, rows in zip(itertools.count(), groups.values(), strict=False):
+        yield from (item for number, item in enumerate(rows) if number != turn % len(rows))
+
+
+def store_of(item: pytest.Item) -> str | None:
+    found: str | None = parameters(item).get("url", parameters(item).get("database"))
+    return found
+
+
+def parameters(item: pytest.Item) -> dict[str, Any]:
+    call = getattr(item, "callspec", None)
+    return {} if call is None else call.params
 
 
 def slice_of(commit: str | None) -> int | None:

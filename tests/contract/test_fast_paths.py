@@ -104,8 +104,8 @@ Do = Callable[[Store], Awaitable[None]]
 Gate = tuple[Any, str, Any]
 
 
-def insert_by_script(self: SqliteStore, jobs: Any, atomic: bool, db: Any) -> Any:
-    return self.run(db, scripts.insert(jobs, atomic)), {}
+def insert_by_script(self: SqliteStore, runs: Any, atomic: bool, db: Any) -> Any:
+    return self.run(db, scripts.insert([job for run in runs for job in run], atomic)), {}
 
 
 async def insert_by_script_there(self: PostgresStore, jobs: Any, atomic: bool) -> Any:

@@ -9,8 +9,8 @@ import pytest
 from tests.http.api import Api, failure
 from tests.http.test_routes import filled, routes
 from treadle.http import bodies
+from treadle.model.other_names import STATUS_WORDS
 from treadle.model.status import Status
-from treadle.model.words import STATUS_WORDS
 
 EXEMPT = ("/api/collections/", "/api/realtime", "/_/")
 

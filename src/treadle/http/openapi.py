@@ -61,7 +61,7 @@ def spec(
         extra["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
     responses: dict[int | str, dict[str, Any]] = {code: _failure(code) for code in codes}
     responses[status] = _response(status)
-    if or_nothing or or_stream:
+    if or_nothing:
         responses[204] = _response(204)
     if status != 204:
         kinds = [kind, *([EVENT_STREAM] if or_stream else [])]

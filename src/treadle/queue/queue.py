@@ -206,7 +206,7 @@ class Queue(JobFollowing):
             else:
                 (answer,) = cast(Answers, await session.store.insert([new], connection=connection))
             if answer.existing_id is None:
-                job = maker.made_alone(new, answer.at, self)
+                job = maker.made(new, answer.at, self)
             else:
                 (job,) = await self._existing(session, [answer.existing_id], connection)
             sending.job(job.id)
@@ -271,7 +271,7 @@ class Queue(JobFollowing):
         with tracing.sending(topic) as sending:
             (new,) = _traced(maker.jobs([payload]), sending.traceparent)
             sending.job(new.id)
-        return new, maker.made_alone(new, await session.store.now(), self)
+        return new, maker.made(new, await session.store.now(), self)
 
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)

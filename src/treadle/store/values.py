@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic_core import to_json
+
 from treadle.model.errors import StoreBusy
 from treadle.model.fields import NOTHING_GIVEN, PLAIN, Given
 from treadle.model.status import Status
 from treadle.model.steps import StepState
-from treadle.policy.admission import Limit
+from treadle.policy.admission import DEDUPE, IDEMPOTENCY, SLOT, Limit, UniqueKey
 from treadle.policy.lifecycle import Outcome, Transition
 from treadle.policy.output import Chunk
 
@@ -66,28 +69,46 @@ class NewJob(NamedTuple):
     @property
     def plain(self) -> bool:
         """No key, limit, deadline or step, and nothing else out of the ordinary: it may take the short way."""
-        return self[_EXTRAS] == _NO_EXTRAS and self.given[PLAIN:] == NOTHING_GIVEN[PLAIN:]
+        return self[_EXTRAS] == _NO_EXTRAS and self.given[PLAIN:] == _NOTHING_MORE
 
     def due(self, now: int) -> int:
         """When it is to run, if it is made now. Statements that read the clock themselves have it as `{due: …}`."""
         return now + self.delay_ms if self.run_at is None else self.run_at
 
     @property
-    def keys(self) -> tuple[tuple[str | None, ...], ...]:
-        """What other transactions may have locked."""
-        keys: list[tuple[str | None, ...]] = []
+    def unique(self) -> tuple[UniqueKey, ...]:
+        """The keys that only one job may own."""
+        keys = []
         given = self.given
         if given.idempotency_key is not None:
-            keys.append(("idempotency", self.topic, given.scope, given.scope_id, given.idempotency_key))
+            owner = () if self.key_owner is None else (self.key_owner,)
+            key = _joined(self.topic, given.scope, given.scope_id, given.idempotency_key, *owner)
+            keys.append(UniqueKey(IDEMPOTENCY, key))
         if self.dedupe_key is not None:
-            keys.append(("dedupe", self.dedupe_key))
-        if self.limit is not None:
-            keys.append(("limit", self.limit.key))
+            keys.append(UniqueKey(DEDUPE, self.dedupe_key))
+        if self.slot is not None:
+            keys.append(UniqueKey(SLOT, self.slot))
         return tuple(keys)
+
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """What other transactions may have locked."""
+        return self.unique if self.limit is None else (*self.unique, ("limit", self.limit.key))
+
+
+# Names and keys of 255 characters each make up to 3 kB of text; an index entry of PostgreSQL has room for 2.7 kB.
+LONGEST_KEY = 2_600
+
+
+def _joined(*parts: str | None) -> str:
+    """Joined without ambiguity: ("a", "b:c") and ("a:b", "c") differ."""
+    text = to_json(parts)
+    return text.decode() if len(text) <= LONGEST_KEY else hashlib.sha256(text).hexdigest()
 
 
 _EXTRAS = slice(NewJob._fields.index("expires_at"), NewJob._fields.index("given"))
 _NO_EXTRAS = NewJob("", "", "")[_EXTRAS]
+_NOTHING_MORE = NOTHING_GIVEN[PLAIN:]
 # All but id, payload and trace.
 _shape = itemgetter(NewJob._fields.index("topic"), slice(NewJob._fields.index("payload") + 1, -1))
 

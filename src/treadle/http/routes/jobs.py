@@ -30,7 +30,7 @@ from treadle.insights.stats import stats_of
 from treadle.insights.why import why as why_of
 from treadle.model.errors import Refused
 from treadle.model.job import Job, checked_topic
-from treadle.model.words import STALE, STATUS_WORDS
+from treadle.model.other_names import STALE, STATUS_WORDS
 from treadle.policy import rules
 from treadle.policy.admission import REPLACE
 from treadle.policy.rules import Condition

@@ -41,7 +41,7 @@ from treadle.policy.rules.search_text import (
     unknown_qualifier,
 )
 from treadle.policy.rules.search_times import LENGTHS, TIMES, time_bounds
-from treadle.policy.rules.words import status_is
+from treadle.policy.rules.status_names import status_is
 
 __all__ = [
     "DOCUMENTS",

@@ -12,7 +12,7 @@ from treadle.policy.rules.errors import InvalidRule
 from treadle.policy.rules.grammar import Compared, Every, Expression, Some, parse
 from treadle.policy.rules.operands import Changed, Macro, Name, RequestValue
 from treadle.policy.rules.prepared import PreparedRule
-from treadle.policy.rules.words import in_our_words
+from treadle.policy.rules.status_names import in_our_words
 
 MAX_FILTER_BYTES = 3_500
 # Each of them reads the JSON of every job that the rest of the filter matches.

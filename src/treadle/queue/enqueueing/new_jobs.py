@@ -136,9 +136,10 @@ class JobMaker:
             expires = template.expires
         self._template = template
         self._keyed = bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
+        self._timeless: tuple[Any, ...] = ()
         self._common: tuple[Any, ...] = ()
-        """What the jobs of a batch that was stored at `_common_at` have in common."""
-        self._common_at = -1
+        """Of jobs that are stored at `_made_at`."""
+        self._made_at = -1
         self._secret = secret_paths(template.secret)
         self._text = _writer(template, handler, self._secret)
         self._shared = NewJob(
@@ -175,17 +176,10 @@ class JobMaker:
         made = [NewJob(str(uuid7()), topic, text(payload), *shared) for payload in payloads]
         return [_with_keys(job, self._template) for job in made] if self._keyed else made
 
-    def made_alone(self, job: NewJob, at: int, queue: Queue) -> Job:
-        """A job enqueued alone, as users see it, created at that time."""
-        made = _as_job(job, at, queue)
-        payload = from_json(job.payload)
-        made.id, made.payload = job.id, hide(payload, self._secret) if self._secret else payload
-        return made
-
     def made(self, job: NewJob, at: int, queue: Queue) -> Job:
-        """One job of a batch, as users see it; what its jobs share is worked out once."""
-        if self._common_at != at:
-            self._common, self._common_at = _rest(_as_job(self._shared, at, queue)), at
+        """A new job as users see it, stored at that time; what the jobs of a maker share is worked out once."""
+        if self._made_at != at:
+            self._common, self._made_at = self._common_at(at, queue), at
         payload = from_json(job.payload)
         shown = hide(payload, self._secret) if self._secret else payload
         made = Job(job.id, job.topic, Status.PENDING, shown, *self._common)
@@ -195,6 +189,13 @@ class JobMaker:
             made.steps = _pending(job)
         return made
 
+    def _common_at(self, at: int, queue: Queue) -> tuple[Any, ...]:
+        """All arguments of `Job` from `run_at` on."""
+        if not self._timeless or self._shared.expires_in_ms is not None:
+            self._timeless = _timeless(_as_job(self._shared, at, queue))
+        created, due = from_ms(at), self._shared.due(at)
+        return (created if due == at else from_ms(due), created, created, *self._timeless)
+
 
 def _pending(job: NewJob) -> list[dict[str, Any]]:
     return [pending_step(step.name, step.title) for step in job.steps]
@@ -202,8 +203,8 @@ def _pending(job: NewJob) -> list[dict[str, Any]]:
 
 _given = attrgetter(*(field.name for field in GIVEN_FIELDS))
 _shown = reads(GIVEN_FIELDS)
-# All arguments of a `Job` after id, topic, status and payload.
-_rest = attrgetter(*(field.name for field in fields(Job)[4:]))
+# The arguments of `Job` after the three times.
+_timeless = attrgetter(*(field.name for field in fields(Job)[7:]))
 
 
 class ReadyMaker(NamedTuple):

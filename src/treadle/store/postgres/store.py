@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
 from treadle.model.fields import PLAIN
 from treadle.store import batches, wakeups
+from treadle.store.lanes import LaneKey, lane_of
 from treadle.store.postgres.claim_statement import claim_statement, claim_values, claimed_jobs
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.lane_marks import LaneMarks
@@ -28,7 +29,6 @@ from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
 from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import LaneKey, lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
     Checkpoint,

@@ -7,7 +7,7 @@
 --   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
 --   {given: t.*}       what a job is given (`model/fields.py`), as many names as there are; {plain: …} for plain jobs,
 --                      {kept: …} what is read as it is kept
---   {due: ?4, ?5}      when a new job is to run: at a named time, or after a delay
+--   {due: $6, $5}      when a new job is to run: at a named time, or after a delay
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
 -- name: clock

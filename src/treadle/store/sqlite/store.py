@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from treadle.model.errors import Refused
 from treadle.store import batches, wakeups
+from treadle.store.lanes import lane_of
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
@@ -22,7 +23,6 @@ from treadle.store.sql.migrate import Migration, missing
 from treadle.store.sql.queries import Query
 from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.sqlite import hot, step_statements
 from treadle.store.sqlite.health import examine
@@ -192,17 +192,14 @@ class SqliteStore(SqlStore):
         self, runs: Sequence[list[NewJob]], atomic: bool, db: sqlite3.Connection
     ) -> tuple[list[Inserted | Refused], hot.Lanes]:
         """The answers, and the lanes that had to be looked up."""
-        kinds, count = [run[0] for run in runs], sum(map(len, runs))
+        kinds = [run[0] for run in runs]
         if not all(job.plain for job in kinds):
             return self.run(db, scripts.insert([job for run in runs for job in run], atomic)), {}
         lanes, new = self._lanes, {}
         if any(lane_of(job) not in lanes for job in kinds):
             lanes = new = self.run(db, scripts.register_lanes(kinds))
-        if count > 1:
-            at = hot.insert(db, self.queries, runs, lanes)
-        else:
-            at = hot.insert_one(db, self.queries, kinds[0], lanes[lane_of(kinds[0])])
-        return [Inserted(at)] * count, new
+        at = hot.insert(db, self.queries, runs, lanes)
+        return [Inserted(at)] * sum(map(len, runs)), new
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         def look(db: sqlite3.Connection) -> Claim | None:

@@ -127,14 +127,13 @@ def _move_steps(moves: Moves, now: int) -> Script[None]:
 def _tell(moves: Moves, now: int) -> Script[None]:
     rows = [event_row(job.facts.n, *told, now) for job, what in moves for told in what.told]
     if done := [job.facts.n for job, what in moves if what.ending and not what.told]:
-        rows.append(completed_row(done, now))
+        rows.append(event_row(*COMPLETED_TOGETHER, done, now))
     if rows:
         yield "add_events", rows
 
 
-def completed_row(ns: Sequence[int], now: int) -> dict[str, Any]:
-    """One line for all jobs that have just completed: their own timestamps have the rest."""
-    return event_row(NOBODY, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, "", ns, now)
+COMPLETED_TOGETHER = (NOBODY, events.COMPLETED, Status.PROCESSING, Status.COMPLETED, "")
+"""One line for all jobs that have just completed: their own timestamps have the rest."""
 
 
 def _park(moves: Moves, now: int) -> Script[None]:

@@ -26,10 +26,10 @@ from treadle.policy.admission import (
     within,
 )
 from treadle.policy.lifecycle import DeadlinePassed
+from treadle.store.lanes import lane_keys, quota, turns
 from treadle.store.sql.rows import EXPIRES, LIMITED
 from treadle.store.sql.scripts.applier import apply_moves
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
-from treadle.store.sql.scripts.lanes import lane_keys, quota, turns
 from treadle.store.sql.scripts.limits import key_rows
 from treadle.store.sql.scripts.moves import pending_job
 from treadle.store.values import Claim, Claimed, Wants

@@ -8,11 +8,12 @@ from typing import Any
 
 from treadle.model.errors import Refused
 from treadle.policy.admission import Admit, Decision, Existing, Refuse
+from treadle.store.lanes import lane_of
 from treadle.store.requests import request_of
 from treadle.store.sql.rows import EXPIRES, LIMITED, traits_of
 from treadle.store.sql.scripts.admitting import apply, ask, replace
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
-from treadle.store.sql.scripts.lanes import lane_of, register_lanes
+from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.steer import cancel, cancel_idle
 from treadle.store.sql.scripts.steps import add_declared
 from treadle.store.values import Inserted, NewJob
