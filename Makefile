@@ -2,12 +2,15 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder
+WORKERS ?= 3
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 RUN_READY := .venv/.run-ready
 DEV_READY := .venv/.dev-ready
+# Whatever is started compiles no source a second time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test counted uncounted pages browser check fault bench bench-peers docs screenshots lock clean
+.PHONY: help run test test-all tests every-test browser check fault bench bench-peers docs screenshots lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,20 +18,18 @@ help:
 run: $(RUN_READY) ## Start the demo: a lively queue and its dashboard, until Ctrl-C
 	@$(BIN)/treadle demo
 
-test: check counted uncounted pages ## Run every check and every test, on every store, with coverage
+test: check tests ## Run every check, and the short suite with coverage
+test-all: check every-test ## Run every check, and every test on every store (before a release)
 
 # Each part can be run by itself, and `make -k test` runs the others when one fails.
-counted: $(DEV_READY)
-	$(PYTEST) --ignore tests/browser -m "not uncounted" --cov --cov-report=
+# SLICE=COMMIT adds a part of what only `make test-all` runs (tests/selection.py).
+tests: $(DEV_READY) browser
+	$(PYTEST) --short $(if $(SLICE),--slice $(SLICE)) --cov --cov-report=
 	$(BIN)/coverage report --format=total
 
-uncounted: $(DEV_READY)
-	$(PYTEST) --ignore tests/browser -m uncounted
+every-test: $(DEV_READY) browser
+	$(PYTEST)
 
-pages: $(DEV_READY) browser
-	$(PYTEST) tests/browser
-
-# The browser's driver keeps an event loop running in its process, in which no other test could start one.
 # A system Chromium if there is one, else playwright's own, else Debian's; without any, the browser tests say so.
 browser: $(DEV_READY)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,7 @@ pytest.register_assert_rewrite("treadle.testing.contract", "tests.contract.relat
 from tests.servers import PgBouncer, PostgresServer, find_pgbouncer, find_postgres, memory_disk, needed  # noqa: E402
 from treadle import Queue  # noqa: E402
 
+pytest_plugins = ["tests.selection", "tests.measuring", "tests.repeating"]
 TEMPLATE = "migrated"
 
 
@@ -20,34 +20,6 @@ def pytest_configure() -> None:
     # In the background a shell switches SIGINT off, and so would have it every process that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-# Measuring coverage doubles the price of a test (before Python 3.12), so lines are counted where a test was written for
-# them: not where a test runs many lines to show something else, and on one of two stores where both run the same
-# code. What is PostgreSQL's own is counted in its part of the contract suite.
-HERE = Path(__file__).parent
-UNCOUNTED = [
-    *(HERE / name for name in "acceptance benchmarks examples fault model plans sdk types".split()),
-    HERE / "cli/test_usage.py",
-    HERE / "contract/test_postgres_pgbouncer.py",
-    HERE / "contract/test_races.py",
-    HERE / "contract/test_rule_agreement.py",
-    HERE / "dashboard/test_bulk_many.py",
-    HERE / "http/test_fuzz.py",
-    HERE / "unit/rules/test_pocketbase.py",
-]
-COUNTED_ONCE = [HERE / name for name in "cli http queue worker".split()]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        second_store = "postgres" in item.name.partition("[")[2] and _below(item.path, COUNTED_ONCE)
-        if second_store or _below(item.path, UNCOUNTED):
-            item.add_marker(pytest.mark.uncounted)
-
-
-def _below(path: Path, places: list[Path]) -> bool:
-    return any(path.is_relative_to(place) for place in places)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

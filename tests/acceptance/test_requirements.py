@@ -82,7 +82,7 @@ SEED_002 = 153
 SEED_004 = 86
 # What no test shows yet, by the feature that brings it.
 LATER: dict[str, list[str]] = {
-    "JS SDK": [*(f"US8-{n}" for n in range(1, 6)), "FR-016", "003-38"],
+    "WebSocket": ["003-38"],
     "MongoDB": ["002-8"],
     "MongoDB with Redis": [f"002-{n}" for n in (9, 140, 149, 150, 151, 153)],
     "external workers on steps": [f"002-{n}" for n in (13, 116, 135)],

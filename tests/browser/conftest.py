@@ -74,6 +74,6 @@ def page(browser: Browser) -> Iterator[Page]:
 def person(page: Page, served: Site) -> Iterator[Person]:
     """A signed-in person; a script error or a broken policy on any page fails the test."""
     found = Person(page, served)
-    found.sign_in()
+    found.enter()
     yield found
     assert found.troubles == []

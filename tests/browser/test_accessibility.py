@@ -24,7 +24,7 @@ def viewer(request: pytest.FixtureRequest, browser: Browser, furnished: Site) ->
     # Only here: axe is put into the page as a script, which the policy would refuse.
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, bypass_csp=True)
     person = Person(context.new_page(), furnished)
-    person.sign_in()
+    person.enter()
     yield person
     context.close()
 

@@ -10,6 +10,8 @@ from playwright.sync_api import expect
 from tests.browser.person import Person
 from tests.browser.site import Site
 
+pytestmark = pytest.mark.every_store
+
 STACK = """Traceback (most recent call last):
   File "/app/workers.py", line 15, in mail_digest_worker
     await send_mail(user)

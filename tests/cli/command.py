@@ -1,4 +1,4 @@
-"""The real command in a separate process."""
+"""The command: in this process, in a separate one, or at a terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cli import inside
 from tests.cli.forks import forks
 
 # Makes the terminal the one of its session, so that a typed Ctrl-C is a signal, and goes on as the command.
 _IN_FRONT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 TREADLE = str(Path(sys.executable).with_name("treadle"))
 SECONDS = 120
+ON_ITS_OWN = {"bench", "demo", "serve", "top", "worker"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,10 @@ class Command:
         return self.bare(*words, *at, stdin=stdin, **environment)
 
     def bare(self, *words: str, stdin: str = "", **environment: str) -> Ran:
-        return Ran(*forks().run(words, self.folder, self.environment(environment), stdin, SECONDS))
+        """In this process, or in one of its own if the command runs jobs."""
+        if ON_ITS_OWN & set(words[:1]):
+            return Ran(*forks().run(words, self.folder, self.environment(environment), stdin, SECONDS))
+        return Ran(*inside.call(words, self.folder, self.environment(environment), stdin))
 
     def from_shell(self, *words: str, stdin: str = "", **environment: str) -> Ran:
         """Started as a shell does it, for commands that start processes."""
@@ -142,7 +147,7 @@ class Command:
     def environment(self, more: dict[str, str]) -> dict[str, str]:
         ours = ("TREADLE_", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "PG")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return kept | more
+        return kept | {"PYTHONDONTWRITEBYTECODE": "1"} | more
 
 
 class Terminal:

@@ -48,6 +48,7 @@ def items(ran: Ran) -> list[dict[str, Any]]:
 # -- superuser ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 def test_a_superuser_is_made_in_a_new_database_and_then_changed(treadle: Command) -> None:
     assert treadle("superuser", "upsert", EMAIL, PASSWORD).done().out == f"saved superuser {EMAIL}\n"
     made = sign_in(treadle, "_superusers", PASSWORD)
@@ -102,6 +103,7 @@ def test_a_bad_superuser_is_refused(treadle: Command, words: list[str], told: st
     assert told in treadle("superuser", "upsert", *words).refused(2)
 
 
+@pytest.mark.every_store
 def test_superusers_are_listed(treadle: Command) -> None:
     treadle("migrate").done()
     assert treadle("superuser", "list").done().out.startswith("no superusers; make one with")
@@ -113,6 +115,7 @@ def test_superusers_are_listed(treadle: Command) -> None:
     assert [line.split()[1] for line in lines[1:]] == [EMAIL, "bob@example.com"]
 
 
+@pytest.mark.every_store
 def test_a_superuser_is_deleted_but_not_the_last(treadle: Command) -> None:
     for email in (EMAIL, "bob@example.com"):
         treadle("superuser", "upsert", email, PASSWORD).done()
@@ -127,6 +130,7 @@ def test_a_superuser_is_deleted_but_not_the_last(treadle: Command) -> None:
 # -- user --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 def test_a_user_is_made(treadle: Command) -> None:
     made = treadle("user", "create", EMAIL, PASSWORD, "--data", '{"role": "editor"}', "--json").done().json
     assert (made["email"], made["verified"], made["role"], made["collectionName"]) == (EMAIL, False, "editor", "users")
@@ -156,6 +160,7 @@ def test_bad_data_is_refused(treadle: Command, data: str, told: str) -> None:
     assert told in treadle("user", "create", EMAIL, PASSWORD, "--data", data).refused(2)
 
 
+@pytest.mark.every_store
 def test_a_user_is_changed(treadle: Command) -> None:
     made = treadle("user", "create", EMAIL, PASSWORD, "--data", '{"role": "editor", "team": 1}', "--json").json
     words = ["--data", '{"role": null, "level": 2}', "--verified", "--email", "zoe@example.com", "--password", "-"]
@@ -168,6 +173,7 @@ def test_a_user_is_changed(treadle: Command) -> None:
     assert not sign_in(treadle, "users", "another horse", "zoe@example.com").verified
 
 
+@pytest.mark.every_store
 def test_users_are_listed_and_deleted(treadle: Command) -> None:
     treadle("migrate").done()
     assert treadle("user", "list").done().out == "no users\n"
@@ -203,6 +209,7 @@ def test_no_password_or_hash_is_ever_printed(treadle: Command) -> None:
 # -- api-key -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 def test_an_api_key_is_made_and_shown_once(treadle: Command) -> None:
     made = (
         treadle("api-key", "create", "ci", "--scope", "enqueue", "--scope", "metrics", "--expires", "90d", "--json")
@@ -231,6 +238,7 @@ def test_an_api_key_for_people(treadle: Command) -> None:
     assert lines[1].endswith("never")
 
 
+@pytest.mark.every_store
 def test_an_api_key_is_revoked(treadle: Command) -> None:
     made = treadle("api-key", "create", "ci", "--scope", "enqueue", "--json").done().json
     assert treadle("api-key", "revoke", made["id"]).done().out == f"revoked API key {made['id']}\n"

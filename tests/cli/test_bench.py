@@ -18,6 +18,7 @@ def test_measures_in_a_temporary_file(alone: Command) -> None:
     assert list(alone.folder.iterdir()) == []
 
 
+@pytest.mark.every_store
 def test_measures_in_a_database_without_jobs(treadle: Command) -> None:
     lines = treadle("bench", "--jobs", "1001").done().out.splitlines()
     assert lines[0].startswith("1,001 jobs in ")

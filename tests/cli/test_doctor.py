@@ -45,6 +45,7 @@ OF_SQLITE = COMMON | {"sqlite version", "journal", "permissions", "file system",
 OF_POSTGRES = COMMON | {"server version", "listen", "oldest transaction", "bloat", "durability"}
 
 
+@pytest.mark.every_store
 def test_a_database_that_is_well(treadle: Command) -> None:
     with limited_queue(treadle) as queue:
         queue.enqueue_many("sync", [{"account": 1}] * 3)

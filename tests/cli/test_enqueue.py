@@ -25,6 +25,7 @@ def test_json_is_the_whole_job(treadle: Command) -> None:
     assert job["deduplicated"] is False
 
 
+@pytest.mark.every_store
 def test_every_option_reaches_the_job(treadle: Command) -> None:
     words = "--delay 15m --priority critical --max-attempts 7 --key k1 --scope user --scope-id 42 --capability gpu"
     job = treadle("enqueue", "mail", "{}", *words.split(), "--json").done().json

@@ -23,6 +23,7 @@ def queue(treadle: Command) -> Iterator[SyncQueue]:
 # -- list ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 def test_newest_first_with_totals(treadle: Command, queue: SyncQueue) -> None:
     made = [job.id for job in queue.enqueue_many("mail", [{}] * 5)]
     page = treadle("jobs", "list", "--limit", "2", "--offset", "1", "--json").done().json
@@ -99,6 +100,7 @@ def test_what_jobs_say_cannot_steer_the_terminal(treadle: Command, queue: SyncQu
 # -- show and why --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 def test_show_has_everything_and_the_history(treadle: Command, queue: SyncQueue) -> None:
     job = queue.enqueue("mail", {"to": "Zoë"}, scope="user", scope_id="42", priority="high", idempotency_key="k")
     queue.cancel(job.id, "not needed")
@@ -121,6 +123,7 @@ def test_an_unknown_id(treadle: Command, queue: SyncQueue, words: list[str], job
     assert treadle("jobs", *words, job_id, "--json").refused(1) == line
 
 
+@pytest.mark.every_store
 def test_why_a_job_is_not_running(treadle: Command, queue: SyncQueue) -> None:
     job = queue.enqueue("mail", delay="1h")
     queue.pause("mail")
@@ -139,6 +142,7 @@ def test_why_a_job_is_not_running(treadle: Command, queue: SyncQueue) -> None:
 # -- steering ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 def test_cancel_requeue_and_delete_several_together(treadle: Command, queue: SyncQueue) -> None:
     ids = [job.id for job in queue.enqueue_many("mail", [{}] * 3)]
 

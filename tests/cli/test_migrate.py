@@ -12,6 +12,7 @@ NAMES = [one.name for one in migrations("sqlite")]
 pytestmark = pytest.mark.empty_database
 
 
+@pytest.mark.every_store
 def test_the_database_is_made_and_then_up_to_date(treadle: Command) -> None:
     assert treadle("migrate").done().out == f"applied {', '.join(NAMES)}\n"
     assert treadle("migrate").done().out == "the schema is up to date\n"

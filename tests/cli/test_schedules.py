@@ -17,6 +17,7 @@ def queue(treadle: Command) -> Iterator[SyncQueue]:
         yield queue
 
 
+@pytest.mark.every_store
 def test_a_schedule_is_made_shown_changed_and_deleted(treadle: Command, queue: SyncQueue) -> None:
     words = ("--cron", "0 9 * * *", "--timezone", "Asia/Taipei", "--payload", '{"a": "{{scheduledAt}}"}')
     made = treadle("schedules", "create", "report", *words, "--id", "daily", "--missed", "all", "--json").done().json
@@ -35,6 +36,7 @@ def test_a_schedule_is_made_shown_changed_and_deleted(treadle: Command, queue: S
     assert treadle("schedules", "list", "--json").done().json == {"items": []}
 
 
+@pytest.mark.every_store
 def test_on_off_and_run(treadle: Command, queue: SyncQueue) -> None:
     queue.schedules.create("report", "0 9 * * *", id="daily")
     assert treadle("schedules", "disable", "daily", "--json").done().json["nextRunAt"] is None
@@ -67,6 +69,7 @@ def test_every_option(treadle: Command, queue: SyncQueue) -> None:
     assert made == queue.schedules.get(made["id"]).as_json(queue.schedules.now())
 
 
+@pytest.mark.every_store
 def test_the_next_runs(treadle: Command, queue: SyncQueue) -> None:
     queue.schedules.create("report", "30 2 * * *", timezone="Asia/Taipei", id="nightly")
     lines = treadle("schedules", "next", "nightly", "--count", "3").done().out.splitlines()

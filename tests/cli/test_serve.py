@@ -52,6 +52,7 @@ def token(treadle: Command, server: Serving) -> str:
     return found
 
 
+@pytest.mark.every_store
 def test_it_serves_the_api_and_runs_the_jobs(app: Command) -> None:
     with serving(app, "app:queue") as server:
         headers = {"Authorization": token(app, server)}

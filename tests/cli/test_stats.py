@@ -6,6 +6,7 @@ from tests.cli.command import Command
 from treadle import Queue
 
 
+@pytest.mark.every_store
 def test_counts_by_topic_and_status(treadle: Command) -> None:
     with Queue(treadle.database).sync as queue:
         queue.enqueue_many("mail", [{}] * 3)

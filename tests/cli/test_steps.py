@@ -32,6 +32,7 @@ def queue(treadle: Command) -> Iterator[SyncQueue]:
         yield queue
 
 
+@pytest.mark.every_store
 def test_an_approval(treadle: Command, queue: SyncQueue) -> None:
     job = queue.enqueue("approval")
     queue.run_until_empty()

@@ -26,6 +26,7 @@ def queue(treadle: Command) -> Iterator[SyncQueue]:
         yield queue
 
 
+@pytest.mark.every_store
 def test_templates_are_listed_and_shown(treadle: Command, queue: SyncQueue) -> None:
     text = treadle("templates", "list").done().out
     assert "report" in text
@@ -35,6 +36,7 @@ def test_templates_are_listed_and_shown(treadle: Command, queue: SyncQueue) -> N
     assert treadle("templates", "show", "report", "--json").done().json["timeoutSeconds"] == 120
 
 
+@pytest.mark.every_store
 def test_the_versions_say_what_changed(treadle: Command, queue: SyncQueue) -> None:
     lines = treadle("templates", "versions", "report").done().out.splitlines()
     assert "timeoutSeconds" in lines[1]
@@ -43,6 +45,7 @@ def test_the_versions_say_what_changed(treadle: Command, queue: SyncQueue) -> No
     assert [(one["version"], one["current"]) for one in found] == [(2, True), (1, False)]
 
 
+@pytest.mark.every_store
 def test_an_operator_rolls_back(treadle: Command, queue: SyncQueue) -> None:
     assert treadle("templates", "use", "report", "1", "--json").done().json["timeoutSeconds"] == 60
     assert "rolled back" in treadle("templates", "list").done().out
@@ -51,6 +54,7 @@ def test_an_operator_rolls_back(treadle: Command, queue: SyncQueue) -> None:
     assert treadle("templates", "use", "report", "2", "--json").done().json["version"] == 2
 
 
+@pytest.mark.every_store
 def test_an_operator_switches_off_and_on(treadle: Command, queue: SyncQueue) -> None:
     assert treadle("templates", "disable", "report", "--json").done().json["enabled"] is False
     with release(treadle, timeout="3m") as deployed, pytest.raises(TemplateDisabled):

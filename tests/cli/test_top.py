@@ -37,6 +37,7 @@ def test_without_a_terminal_it_prints_once(treadle: Command) -> None:
     assert lines[6].endswith("ValueError: no such file")
 
 
+@pytest.mark.every_store
 def test_as_json(app: Command) -> None:
     job_id = busy(app)
     with app.worker("--slots", "3", "--topics", "greet"):

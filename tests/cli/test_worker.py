@@ -35,6 +35,7 @@ def started(treadle: Command) -> str:
 # -- what it runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 def test_it_runs_jobs_of_every_kind_and_db_wins_over_the_code(app: Command) -> None:
     with app.worker() as worker:
         assert app("enqueue", "greet", '{"name": "Ada"}', "--wait", "--json").done().json["result"] == "Hello, Ada!"

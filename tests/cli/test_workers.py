@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.cli.command import Command
 from treadle import Queue
 
@@ -34,6 +36,7 @@ def test_workers_are_listed(treadle: Command) -> None:
     }
 
 
+@pytest.mark.every_store
 def test_a_worker_is_drained_and_goes_on(treadle: Command) -> None:
     lease(treadle)
     assert treadle("workers", "drain", "host:7/b").done().out == "asked host:7/b to drain\n"

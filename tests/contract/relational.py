@@ -24,7 +24,7 @@ PROBLEMS = [
             f"WHERE p.n <> {NOBODY} AND NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = p.n)"
             for place in (
                 "ready later held parked running outcomes keys members deadlines notes events steps step_results "
-                "answers"
+                "output channels answers"
             ).split()
         ),
     ),
@@ -107,6 +107,11 @@ PROBLEMS = [
 
 PROBLEMS += [
     (
+        "a channel that is not what was written to it",
+        "SELECT c.n, c.channel FROM {channels} c WHERE (c.last, c.size) <> "
+        "(SELECT max(o.last), sum(o.size) FROM {output} o WHERE o.n = c.n AND o.channel = c.channel)",
+    ),
+    (
         "steps of a job whose flag does not say so",
         "SELECT j.n FROM {jobs} j WHERE (j.flags & 32) = 0 AND (EXISTS (SELECT 1 FROM {steps} s WHERE s.n = j.n) "
         "OR EXISTS (SELECT 1 FROM {answers} a WHERE a.n = j.n))",
@@ -151,6 +156,7 @@ TIMES = {
     "parked": ["until"],
     "steps": ["started_at", "ended_at", "until"],
     "answers": ["created_at"],
+    "channels": ["created_at"],
     "starts": ["at"],
     "events": ["created_at"],
     "leaders": ["until", "since", "reported_at"],

@@ -607,6 +607,7 @@ NEARLY_EMPTY = [(verb, rows) for verb in AT_RISK for rows in (0, 1, 3)]
 NEARLY_EMPTY += [(verb, 0) for verb in VERBS if verb not in AT_RISK]
 
 
+@pytest.mark.turns("verb")
 @pytest.mark.parametrize(("verb", "rows"), NEARLY_EMPTY)
 async def test_even_if_the_planner_saw_the_tables_nearly_empty(
     bench: Workbench, meter: Meter, verb: str, rows: int

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,18 @@ def definitions(path: Path) -> Iterator[tuple[str, ast.AST]]:
             yield (node.attr if isinstance(node, ast.Attribute) else node.id), node
 
 
-DEFINED = {path: dict(definitions(path)) for path in (ROOT / "src" / "treadle").rglob("*.py")}
-EVERYWHERE = frozenset(name for names in DEFINED.values() for name in names)
-SQL = frozenset(word for path in (ROOT / "src").rglob("*.sql") for word in re.findall(r"\w+", path.read_text()))
+@cache
+def defined() -> dict[Path, dict[str, ast.AST]]:
+    return {path: dict(definitions(path)) for path in (ROOT / "src" / "treadle").rglob("*.py")}
+
+
+@cache
+def everywhere() -> frozenset[str]:
+    """Names in any Python file, and words in any SQL file."""
+    sql = (word for path in (ROOT / "src").rglob("*.sql") for word in re.findall(r"\w+", path.read_text()))
+    return frozenset([*(name for names in defined().values() for name in names), *sql])
+
+
 ELSEWHERE = {
     # packages and modules of other projects, and words of SQLite
     "asyncpg", "data_version", "sqlite3", "ctypes", "import-linter", "treadle",
@@ -46,15 +56,15 @@ def names_of_code(text: str) -> set[str]:
 def is_defined(name: str) -> bool:
     """`module.name` and `Class.name`: the module or the file of the class has that name."""
     *owners, last = name.split(".")
-    if name in ELSEWHERE or any(path.stem == last or path.parent.name == last for path in DEFINED):
+    if name in ELSEWHERE or any(path.stem == last or path.parent.name == last for path in defined()):
         return True
     if not owners:
-        return last in EVERYWHERE or last in SQL
+        return last in everywhere()
     owner = owners[-1]
-    homes = [names for path, names in DEFINED.items() if path.stem == owner or path.parent.name == owner]
-    homes += [names for names in DEFINED.values() if isinstance(names.get(owner), ast.ClassDef)]
+    homes = [names for path, names in defined().items() if path.stem == owner or path.parent.name == owner]
+    homes += [names for names in defined().values() if isinstance(names.get(owner), ast.ClassDef)]
     # An object is called by what it is: `store.advance`, `ctx.db`, `queue.asgi`; a table by its name.
-    return any(last in names for names in homes) or (owner in {*EVERYWHERE, *SQL} and last in {*EVERYWHERE, *SQL})
+    return any(last in names for names in homes) or {owner, last} <= everywhere()
 
 
 def exists(name: str) -> bool:
@@ -88,7 +98,9 @@ def test_the_code_that_is_shown_is_the_code() -> None:
     for function in shown:
         assert isinstance(function, ast.FunctionDef)
         found = [
-            names[function.name] for names in DEFINED.values() if isinstance(names.get(function.name), ast.FunctionDef)
+            names[function.name]
+            for names in defined().values()
+            if isinstance(names.get(function.name), ast.FunctionDef)
         ]
         assert bare(function) in [bare(one) for one in found]
 
@@ -106,7 +118,7 @@ def test_the_table_of_verbs_is_the_protocol() -> None:
     text = (ROOT / "docs" / "decisions" / "0010-the-store-protocol-and-a-third-store.md").read_text()
     table = text.split("| verbs | MongoDB | policy it asks |")[1].split("\n\n")[0]
     named = [verb for row in re.findall(r"^\| `([^`]+)`", table, re.MULTILINE) for verb in row.split()]
-    store = DEFINED[ROOT / "src" / "treadle" / "store" / "protocol.py"]["Store"]
+    store = defined()[ROOT / "src" / "treadle" / "store" / "protocol.py"]["Store"]
     assert isinstance(store, ast.ClassDef)
     verbs = [one.name for one in store.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     asked = names_of_code(" ".join(row.split("|")[-2] for row in table.strip().splitlines()))

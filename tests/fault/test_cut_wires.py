@@ -17,11 +17,12 @@ from tests.fault.test_nth_call import scenario
 from tests.waiting import until
 from treadle import Queue, Worker
 from treadle.model.errors import KeyReused, StoreUnavailable
+from treadle.model.fields import Given
 from treadle.store.values import Inserted, NewJob
 
 
 def new_job(key: str | None = None, payload: str = "{}") -> NewJob:
-    return NewJob(str(uuid7()), "quick", payload, idempotency_key=key)
+    return NewJob(str(uuid7()), "quick", payload, given=Given(idempotency_key=key))
 
 
 @pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name.lower())

@@ -17,6 +17,7 @@ from tests.waiting import until
 from treadle import Queue
 from treadle.events.feed import Feed
 from treadle.http import create_app
+from treadle.http.connections import Limits, limited_protocol
 
 PATIENCE_S = 60
 
@@ -24,10 +25,17 @@ PATIENCE_S = 60
 class LiveServer:
     """In a thread: the test can reach into it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, limits: Limits | None = None) -> None:
         self.queue = Queue(url)
         self.app = create_app(self.queue)
-        config = uvicorn.Config(self.app, port=0, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            self.app,
+            port=0,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=5,
+            http=limited_protocol(limits or Limits()),
+        )
         self.server = uvicorn.Server(config)
         self.loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="live-server")
@@ -56,6 +64,10 @@ class LiveServer:
     def base_url(self) -> str:
         port = self.server.servers[0].sockets[0].getsockname()[1]
         return f"http://127.0.0.1:{port}"
+
+    @property
+    def port(self) -> int:
+        return int(self.base_url.rpartition(":")[2])
 
     @property
     def feed(self) -> Feed:

@@ -109,6 +109,7 @@ async def test_topics_are_counted_for_ones_own_jobs(api: Api) -> None:
     assert list((await api.get("/api/jobs/stats?topic=video", as_="ann")).json()["topics"]) == ["video"]
 
 
+@pytest.mark.every_store
 async def test_figures_and_bulk_are_of_ones_own_jobs(api: Api) -> None:
     await api.rules(enqueue_rule=SIGNED_IN, manage_rule=OWN)
     await api.enqueue("mail", as_="ann")
@@ -172,6 +173,7 @@ async def test_a_changed_user_is_asked_anew(api: Api) -> None:
     assert (await api.get(f"/api/jobs/{job['id']}", as_="ann")).status_code == 200
 
 
+@pytest.mark.every_store
 async def test_scopes_of_api_keys(api: Api) -> None:
     enqueue, manage, workers = await api.key("enqueue"), await api.key("manage"), await api.key("workers", "topics")
     assert await status(api, "POST", "/api/jobs/enqueue", enqueue, BODY) == 200
@@ -185,6 +187,7 @@ async def test_scopes_of_api_keys(api: Api) -> None:
     assert await status(api, "GET", "/api/workers", workers) == 200
 
 
+@pytest.mark.every_store
 async def test_the_api_can_be_switched_off(api: Api) -> None:
     job = await api.enqueue()
     await api.rules(http_enabled=False)
@@ -341,7 +344,8 @@ async def test_a_rule_sees_one_body_whichever_way_it_comes(
 
 async def test_a_rule_sees_a_change_whichever_way_it_is_said(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
-    await sqlite_api.rules(manage_rule="@request.body.maxRetries:isset = false && @request.body.force:isset = false")
+    manage_rule = "@request.body.maxRetries:isset = false && @request.body.force:isset = false"
+    await sqlite_api.rules(enqueue_rule=SIGNED_IN, manage_rule=manage_rule)
     path = f"/api/jobs/{job['id']}"
     for name in ("maxRetries", "maxAttempts"):
         assert await status(sqlite_api, "PATCH", path, "ann", {name: 9}) == 403
@@ -354,7 +358,7 @@ async def test_a_rule_sees_a_change_whichever_way_it_is_said(sqlite_api: Api) ->
 
 async def test_a_null_does_not_hide_a_change_from_a_rule(sqlite_api: Api) -> None:
     path = f"/api/jobs/{(await sqlite_api.enqueue())['id']}"
-    await sqlite_api.rules(manage_rule=FEW_RETRIES)
+    await sqlite_api.rules(enqueue_rule=SIGNED_IN, manage_rule=FEW_RETRIES)
     hidden = {"maxRetries": None, "maxAttempts": 4}
     assert await status(sqlite_api, "PATCH", path, "ann", hidden) == 403
     bulk = {"action": "patch", "filter": "topic = 'mail'", **hidden}

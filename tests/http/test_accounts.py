@@ -38,6 +38,7 @@ async def test_a_wrong_password_and_an_unknown_user_read_the_same(api: Api) -> N
     assert wrong.content == unknown.content
 
 
+@pytest.mark.every_store
 async def test_an_old_token_does_not_prevent_signing_in(api: Api) -> None:
     headers = {"Authorization": "expired.or.broken"}
     answer = await api.post(USERS, {"identity": "ann@example.com", "password": PASSWORD}, as_=None, headers=headers)
@@ -76,6 +77,7 @@ async def test_a_collection_that_is_not_there(sqlite_api: Api) -> None:
         assert answer.json()["message"] == "Missing or invalid auth collection context."
 
 
+@pytest.mark.every_store
 async def test_refresh(api: Api) -> None:
     answer = await api.post("/api/collections/users/auth-refresh", as_="ann")
     assert answer.status_code == 200
@@ -96,6 +98,7 @@ async def test_a_flood_of_sign_ins_is_429_with_retry_after(sqlite_api: Api) -> N
     assert int(answer.headers["retry-after"]) >= 1
 
 
+@pytest.mark.every_store
 async def test_set_up_makes_the_first_superuser_once(url: str) -> None:
     import httpx
 

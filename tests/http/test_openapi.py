@@ -56,7 +56,7 @@ def resolved(reference: str) -> dict[str, Any]:
 
 def schema_of(response: dict[str, Any]) -> dict[str, Any]:
     """The schema of an answer in JSON."""
-    assert list(response["content"]) == ["application/json"]
+    assert list(response["content"]) in (["application/json"], ["application/json", "text/event-stream"])
     schema: dict[str, Any] = response["content"]["application/json"]["schema"]
     return resolved(schema["$ref"])
 

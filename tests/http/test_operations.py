@@ -59,6 +59,7 @@ async def test_a_bulk_change_in_the_background_is_an_operation(api: Api) -> None
     )
 
 
+@pytest.mark.every_store
 async def test_a_dry_run_in_the_background_starts_nothing(api: Api) -> None:
     await api.queue.enqueue("mail")
     body = {"action": "cancel", "filter": "topic = 'mail'", "background": True, "dryRun": True}
@@ -78,6 +79,7 @@ async def test_operations_are_for_callers_who_may_change_every_job(api: Api) -> 
     assert failure(await api.get("/api/operations", as_=None)) == (401, "unauthorized")
 
 
+@pytest.mark.every_store
 async def test_an_operation_is_stopped(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "BATCH", 2)
     jobs = await api.queue.enqueue_many("mail", [{}] * 9)
@@ -187,6 +189,7 @@ async def test_operations_and_audit_entries_are_forgotten_in_the_end(api: Api, m
 # -- the audit log ---------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 async def test_every_action_over_http_is_in_the_audit_log(api: Api) -> None:
     job = (await api.enqueue())["id"]
     await api.patch(f"/api/jobs/{job}", {"priority": 9})

@@ -181,6 +181,7 @@ async def test_a_schedule_from_code_is_edited_but_not_deleted(api: Api) -> None:
     assert (await api.patch("/api/schedules/nightly", {"cron": "30 3 * * *"})).json()["version"] == 2
 
 
+@pytest.mark.every_store
 async def test_deleting(api: Api) -> None:
     schedule = await made(api)
     path = f"/api/schedules/{schedule['id']}"

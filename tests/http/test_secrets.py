@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.http.api import Api, failure
 
 TOKEN = "s3cr3t-t0k3n"
@@ -9,6 +11,7 @@ GIVEN = {"user": "ann", "token": TOKEN}
 SHOWN = {"user": "ann", "token": "***"}
 
 
+@pytest.mark.every_store
 async def test_only_a_worker_gets_a_secret(api: Api) -> None:
     api.queue.register("pay", lambda payload: None, secret=["token"])
     await api.queue.save_templates()
@@ -49,6 +52,7 @@ async def test_asterisks_are_refused_as_a_value(api: Api) -> None:
     assert "stands for a secret" in json.loads(refused.text)["message"]
 
 
+@pytest.mark.every_store
 async def test_a_schedule_shows_no_secret_and_its_jobs_get_it(api: Api) -> None:
     api.queue.register("pay", lambda payload: None, secret=["token"])
     await api.queue.save_templates()
@@ -94,3 +98,14 @@ async def test_a_schedule_takes_no_secret_to_another_topic(api: Api) -> None:
     await api.post("/api/schedules/monthly/run")
     claimed = await api.post("/api/workers/claim", {"workerId": "rust-1", "topics": ["open"], "limit": 5})
     assert [job["payload"] for job in claimed.json()["items"]] == [SHOWN]
+
+
+async def test_the_events_of_a_requeue_show_no_secret_of_the_old_payload(api: Api) -> None:
+    api.queue.register("pay", lambda payload: None, secret=["token"])
+    await api.queue.save_templates()
+    made = await api.enqueue("pay", GIVEN)
+    await api.post(f"/api/jobs/{made['id']}/cancel")
+    again = await api.post(f"/api/jobs/{made['id']}/requeue", {"payload": {**GIVEN, "user": "bob"}})
+    told = await api.get(f"/api/jobs/{made['id']}/events")
+    assert told.json()["items"][-1]["metadata"]["payload"] == SHOWN
+    assert TOKEN not in again.text + told.text

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
 from tests.http.api import Api, failure
@@ -38,6 +39,7 @@ async def waiting(api: Api, flow: Flow, **payload: Any) -> str:
     return job.id
 
 
+@pytest.mark.every_store
 async def test_a_waiting_flow(api: Api) -> None:
     id = await waiting(api, declared(api))
     job = (await api.get(f"/api/jobs/{id}")).json()
@@ -78,6 +80,7 @@ async def test_an_answer_and_what_is_wrong_with_others(api: Api) -> None:
     assert (await api.get(f"/api/jobs/{id}")).json()["result"] == "published"
 
 
+@pytest.mark.every_store
 async def test_an_answer_for_a_topic_without_code_here(api: Api) -> None:
     id = await waiting(api, declared(api))
     del api.queue.handlers["approval"]

@@ -569,6 +569,7 @@ async def test_a_reader_who_is_gone_leaves_nothing_behind(
     await until(lambda: not live.feed._listeners)
 
 
+@pytest.mark.every_store
 async def test_a_stop_of_the_feed_ends_every_stream(live: LiveServer, client: httpx.AsyncClient, queue: Queue) -> None:
     job = await queue.enqueue("mail")
     async with reading(client, STREAM) as all_jobs, reading(client, f"/api/jobs/{job.id}/stream") as one_job:

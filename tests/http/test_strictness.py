@@ -9,8 +9,8 @@ import pytest
 from tests.http.api import Api, failure
 from tests.http.test_routes import filled, routes
 from treadle.http import bodies
+from treadle.model.other_names import STATUS_WORDS
 from treadle.model.status import Status
-from treadle.model.words import STATUS_WORDS
 
 EXEMPT = ("/api/collections/", "/api/realtime", "/_/")
 
@@ -249,9 +249,9 @@ async def test_no_route_reads_a_large_or_gzipped_body_of_an_anonymous_caller(
     await sqlite_api.rules(enqueue_rule=rule, manage_rule=rule)
     parsed: list[int] = []
 
-    def note(kind: str, body: bytes) -> dict[str, Any]:
+    def note(kind: str, body: bytes, bounds: bodies.Bounds) -> dict[str, Any]:
         parsed.append(len(body))
-        return parse(kind, body)
+        return parse(kind, body, bounds)
 
     parse = bodies._parsed
     monkeypatch.setattr(bodies, "_parsed", note)

@@ -48,6 +48,7 @@ async def save(api: Api, **changes: Any) -> None:
     await api.queue.save_templates()
 
 
+@pytest.mark.every_store
 async def test_a_template_has_every_field_of_the_seed(api: Api) -> None:
     await save(api)
     found = (await api.get("/api/templates/demo_long_task")).json()
@@ -109,6 +110,7 @@ async def test_the_steps_of_a_template_have_every_field(api: Api) -> None:
     assert found["payloadSchema"]["required"] == ["target"]
 
 
+@pytest.mark.every_store
 async def test_older_versions_are_listed_and_one_is_used_again(api: Api) -> None:
     await save(api)
     await save(api, timeout=60)

@@ -51,6 +51,7 @@ from treadle.store.values import (
     Wants,
 )
 from treadle.store.views import FOREVER
+from treadle.testing.workbench import new_job
 
 # Time is counted in units that are far longer than a run takes, and everything is due in the middle of one: how fast
 # the machine runs never decides. Each step also takes a second, so that no two steps happen at the same time.
@@ -168,7 +169,7 @@ class Lockstep(RuleBasedStateMachine):
 
     def _possible_beside(self, user: UserTransaction) -> dict[str, int]:
         """What does not wait for an open transaction, nor depend on the time, which does not pass."""
-        keyed = any(one.idempotency_key for one in user.made)
+        keyed = any(one.given.idempotency_key for one in user.made)
         names = "insert insert_many open_lease renew claim settle settle_many touch cancel reschedule delete"
         names += " pause checkpoint park answer"
         usual = self._possible()
@@ -283,11 +284,11 @@ class Lockstep(RuleBasedStateMachine):
         delay, expires = plan.pop("delay", None), plan.pop("expires", None)
         expires_in = None if expires is None else expires * UNIT - HALF
         if delay is None:  # due now, by the database's clock
-            new = NewJob(id, **plan, expires_in_ms=expires_in)
+            new = new_job(id=id, **plan, expires_in_ms=expires_in)
             return new, new
         # In the future, or at a named instant in the past or just now.
         delay_ms = delay * UNIT - (HALF if delay > 0 else STEP // 2) + self._moment()
-        mine = NewJob(id, **plan, delay_ms=delay_ms, expires_in_ms=expires_in)
+        mine = new_job(id=id, **plan, delay_ms=delay_ms, expires_in_ms=expires_in)
         if delay > 0 and not named:
             return mine, mine
         expires_at = None if expires_in is None else now + expires_in
@@ -310,7 +311,7 @@ class Lockstep(RuleBasedStateMachine):
     def run_into_it(self, random: Random) -> None:
         """Another caller wants a key that the open transaction has taken: a caller that can't wait gets an error."""
         assert self.user
-        theirs = random.choice([one for one in self.user.made if one.idempotency_key])
+        theirs = random.choice([one for one in self.user.made if one.given.idempotency_key])
         mine = theirs._replace(id=UNKNOWN, dedupe_key=None, limit=None, delay_ms=0, expires_in_ms=None)
         self.ask(
             f"run_into {theirs.id[-4:]}",

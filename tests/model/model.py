@@ -157,7 +157,7 @@ class Model:
 
     def _same_key(self, new: NewJob) -> str | None:
         for job in self.jobs.values():
-            if new.idempotency_key is not None and self._idempotency(job.new) == self._idempotency(new):
+            if new.given.idempotency_key is not None and self._idempotency(job.new) == self._idempotency(new):
                 return job.id if job.new.payload == new.payload else "KeyReused"
         if new.dedupe_key is not None:
             same = [job for job in self.jobs.values() if job.new.dedupe_key == new.dedupe_key]
@@ -170,7 +170,7 @@ class Model:
 
     @staticmethod
     def _idempotency(new: NewJob) -> tuple[str | None, ...]:
-        return new.topic, new.scope, new.scope_id, new.idempotency_key
+        return new.topic, new.given.scope, new.given.scope_id, new.given.idempotency_key
 
     @staticmethod
     def _completed_once(job: ModelJob) -> bool:

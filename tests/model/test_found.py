@@ -14,6 +14,7 @@ from treadle.queue import steering
 from treadle.store.connect import make_store
 from treadle.store.protocol import Store
 from treadle.store.values import Claimed, Inserted, NewJob, Refusal, Settlement, Touch, Wants
+from treadle.testing.workbench import new_job
 
 HOUR = 3_600_000
 FIRST, SECOND, THIRD, FOURTH = (f"00000000-0000-7000-8000-{number:012x}" for number in range(1, 5))
@@ -33,7 +34,7 @@ async def lease(store: Store) -> int:
 
 
 def job(id: str, payload: str = '{"v":1}', **options: Any) -> NewJob:
-    return NewJob(id, "mail", payload, **options)
+    return new_job(id=id, topic="mail", payload=payload, **options)
 
 
 def settled(claimed: Claimed, outcome: Outcome) -> Settlement:

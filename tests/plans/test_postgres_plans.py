@@ -15,6 +15,7 @@ from psycopg import sql
 
 from tests.plans.backlog import LIVE_LEASE, TOKEN, Backlog, job_id, statements
 from tests.servers import PostgresServer
+from treadle.model.fields import NOTHING_GIVEN, PLAIN
 from treadle.model.status import ENDED, Status
 from treadle.model.steps import StepState
 from treadle.policy.admission import Limit
@@ -197,7 +198,7 @@ async def settle_flows(store: PostgresStore, connection: Any, backlog: Backlog) 
 
 async def insert_alike(store: PostgresStore, connection: Any, backlog: Backlog) -> None:
     jobs = [new_job() for _ in range(10)]
-    shape = (1, "mail", 0, None, 3, None, None, None, None, "", 50, None)
+    shape = (1, "mail", 0, None, 3, "", 50, None, *NOTHING_GIVEN[:PLAIN])
     ids, payloads = [job.id for job in jobs], [job.payload for job in jobs]
     assert await connection.fetchval(store.queries["insert_alike"].sql, ids, payloads, *shape)
 

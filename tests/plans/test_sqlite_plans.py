@@ -141,7 +141,7 @@ def settle_completed(connection: sqlite3.Connection, backlog: Backlog) -> None:
 
 
 def insert_alike(connection: sqlite3.Connection, _: Backlog) -> None:
-    hot.insert(connection, QUERIES, [new_job() for _ in range(10)], {("mail", ""): 1})
+    hot.insert(connection, QUERIES, [[new_job() for _ in range(10)]], {("mail", ""): 1})
 
 
 def query(name: str, **values: int) -> Act:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.queue.hands import Hands
-from treadle import InvalidInput, InvalidPayload, JobRequest, KeyReused, Queue, TemplateDisabled
+from treadle import Context, InvalidInput, InvalidPayload, JobRequest, KeyReused, Queue, TemplateDisabled
 
 
 async def test_a_topic_and_its_payloads(queue: Queue, hands: Hands) -> None:
@@ -119,3 +119,15 @@ async def test_thousands_in_one_call(queue: Queue) -> None:
     jobs = await queue.enqueue_many("mail", [{"n": n} for n in range(5000)])
     assert len({job.id for job in jobs}) == 5000
     assert await queue.count(topic="mail", status="pending") == 5000
+
+
+async def test_the_jobs_of_a_batch_share_no_list(queue: Queue) -> None:
+    flow = queue.flow("import")
+
+    @flow.step
+    async def prepare(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    first, second = await queue.enqueue_many(flow, [{"n": 1}, {"n": 2}])
+    first.steps[0]["status"] = "changed"
+    assert second.steps[0]["status"] == "pending"
+    assert (await queue.get(second.id)).steps == second.steps

@@ -133,7 +133,7 @@ async def test_a_snapshot_of_one_job(queue: Queue, events: Feed) -> None:
     job = await queue.enqueue("mail")
     await queue.enqueue("mail")
     listener = await events.listener()
-    _, jobs = await listener.snapshot(job.id)
+    _, jobs = await listener.snapshot([job.id])
     assert [one.id for one in jobs] == [job.id]
 
 

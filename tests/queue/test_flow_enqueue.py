@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from treadle import Context, JobRequest, Queue
 from treadle.testing import assert_enqueued, inline, refute_enqueued
 
@@ -20,6 +22,7 @@ def make_flow(queue: Queue) -> Any:
     return flow
 
 
+@pytest.mark.every_store
 async def test_a_flow_stands_for_its_topic(queue: Queue) -> None:
     flow = make_flow(queue)
 

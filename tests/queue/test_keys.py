@@ -82,6 +82,17 @@ async def test_a_key_may_lie_deeper(queue: Queue, expression: str) -> None:
     assert (await queue.enqueue("mail", {"order": {"id": "o1"}})).idempotency_key == "o1"
 
 
+async def test_a_key_made_only_to_repeat_a_request_gives_way_to_the_templates(queue: Queue) -> None:
+    @queue.job(idempotency_key="input.payment_id")
+    async def process_payment(payload: Payment) -> None: ...
+
+    first = await queue.enqueue("process_payment", {"payment_id": "p1"}, idempotency_key="once:1")
+    again = await queue.enqueue("process_payment", {"payment_id": "p1"}, idempotency_key="once:2")
+    assert (first.idempotency_key, again.id, again.deduplicated) == ("p1", first.id, True)
+    plain = await queue.enqueue("mail", idempotency_key="once:3")
+    assert (plain.idempotency_key, (await queue.enqueue("mail", idempotency_key="once:3")).id) == ("once:3", plain.id)
+
+
 async def test_a_payload_without_the_key_is_refused(queue: Queue) -> None:
     queue.register("mail", lambda: None, idempotency_key="input.payment_id")
     for payload in ({}, {"payment": 1}, {"payment_id.x": 1}):

@@ -166,3 +166,17 @@ async def test_a_failure_logs_none(queue: Queue, caplog: pytest.LogCaptureFixtur
     failed = await queue.get(job.id)
     assert failed.status == "failed"
     assert TOKEN not in caplog.text + str(failed.as_json())
+
+
+async def test_the_history_hides_the_secrets_of_a_payload_that_was_replaced(queue: Queue, url: str) -> None:
+    register(queue)
+    await queue.save_templates()
+    job = await queue.enqueue("pay", {**GIVEN, "fail": True})
+    await queue.run_until_empty()
+    again = await queue.requeue(job.id, payload=GIVEN)
+    assert again.payload == SHOWN
+    async with Queue(url) as other:
+        [event] = [event for event in await other.events(job.id) if event.type == "job:requeued"]
+        assert event.metadata["payload"] == {**SHOWN, "fail": True}
+        assert TOKEN not in str(await other.store.events(job.id))
+        assert TOKEN not in str([await job.events(), await again.events()])

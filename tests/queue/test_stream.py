@@ -134,6 +134,7 @@ async def test_a_job_is_watched_from_now_until_it_has_ended(queue: Queue) -> Non
     assert queue.feed._listeners == 0
 
 
+@pytest.mark.every_store
 async def test_a_stream_leaves_out_large_payloads_and_a_watch_does_not(queue: Queue) -> None:
     large = {"text": "x" * 20_000}
     async with contextlib.aclosing(queue.stream()) as events:

@@ -31,6 +31,8 @@ from treadle import (
 from treadle.queue.sync import FORWARDED, SyncJob, SyncQueue
 from treadle.store.sql.migrate import migrations
 
+pytestmark = pytest.mark.every_store
+
 NOT_FORWARDED = {"close"}  # ends the thread too, so it is written by hand
 
 

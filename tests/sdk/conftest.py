@@ -1,5 +1,6 @@
 """PocketBase's own client, in node, against a real server."""
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.http.served import PASSWORD, Served, served
+from tests.sdk.sdk_build import built, program
 from tests.servers import PostgresServer, ServerMissing, needed
 
 HERE = Path(__file__).parent
@@ -63,13 +65,19 @@ class Client:
 
 @pytest.fixture(scope="session")
 def node() -> Path:
-    return needed(lambda: _program("node"))
+    return needed(lambda: program("node"))
 
 
 @pytest.fixture(scope="session")
 def package(node: Path) -> Path:
     """The folder with the client in its node_modules, as the lock says; filled once for each lock."""
     return needed(_installed)
+
+
+@pytest.fixture(scope="session")
+def sdk(node: Path) -> Path:
+    """The folder of the JavaScript SDK, compiled with its tests."""
+    return needed(built)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -96,16 +104,16 @@ def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def client(node: Path, package: Path, server: Served) -> Iterator[Client]:
-    command = [str(node), str(HERE / "script.mjs"), str(package), server.url]
+    with client_of(node, package, server) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def client_of(node: Path, package: Path, server: Served, extension: Path | None = None) -> Iterator[Client]:
+    """With the SDK's module for PocketBase as the extension, `pb` is a client after `withJobs(pb)`."""
+    command = [str(node), str(HERE / "script.mjs"), str(package), server.url, *([str(extension)] if extension else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as running:
         yield Client(running, server)
-
-
-def _program(name: str) -> Path:
-    found = shutil.which(name)
-    if found is None:
-        raise ServerMissing(f"{name}: install Node.js 20 or newer")
-    return Path(found)
 
 
 def _installed() -> Path:
@@ -116,7 +124,7 @@ def _installed() -> Path:
         made = Path(tempfile.mkdtemp(prefix="pocketbase-", dir=CACHE))
         for name in ("package.json", lock.name, ".npmrc"):
             shutil.copy(HERE / name, made)
-        _install(_program("npm"), made)
+        _install(program("npm"), made)
         _publish(made, folder)
     return folder
 

@@ -1,21 +1,25 @@
 // Runs scripts with PocketBase's client: one on each line of stdin, and what it returned, or what the client threw, on a
 // line of stdout.
-// node script.mjs FOLDER-WITH-THE-PACKAGE URL
+// With an extension, `pb` is a client after its `withJobs(pb)`.
+// node script.mjs FOLDER-WITH-THE-PACKAGE URL [EXTENSION]
 
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
-const [folder, url] = process.argv.slice(2);
+const [folder, url, extension] = process.argv.slice(2);
 const found = createRequire(`${folder}/`).resolve("pocketbase");
 const { default: PocketBase, ClientResponseError } = await import(pathToFileURL(found));
+const { withJobs } = extension ? await import(pathToFileURL(extension)) : {};
 const AsyncFunction = (async () => {}).constructor;
 
 async function run({ script, given }) {
   const pb = new PocketBase(url);
-  pb.autoCancellation(false);
+  if (withJobs) withJobs(pb);
+  else pb.autoCancellation(false);
   try {
-    return { returned: (await new AsyncFunction("pb", "given", "PocketBase", script)(pb, given, PocketBase)) ?? null };
+    const names = ["pb", "given", "PocketBase", "withJobs"];
+    return { returned: (await new AsyncFunction(...names, script)(pb, given, PocketBase, withJobs)) ?? null };
   } catch (error) {
     if (!(error instanceof ClientResponseError)) throw error;
     const { status, response, message, isAbort } = error;

@@ -8,16 +8,15 @@ from treadle.model.errors import InvalidInput, StepEnded, TreadleError, UnknownS
 from treadle.model.retry import Retry, families_of
 from treadle.model.status import Status
 from treadle.model.steps import StepState
+from treadle.policy.answers import AnswerFacts, refuse_answer
 from treadle.policy.flow import (
-    AnswerFacts,
     FlowFacts,
     Pause,
     Plan,
     PlannedStep,
-    Ran,
     Reply,
-    Rerun,
     RetryInPlace,
+    StepChange,
     StepEnd,
     StepFacts,
     Tries,
@@ -26,9 +25,6 @@ from treadle.policy.flow import (
     interrupted,
     plan,
     progress,
-    refuse_answer,
-    repeated,
-    rerun,
     restarts_clock,
     set_aside,
     spent,
@@ -48,6 +44,7 @@ from treadle.policy.lifecycle import (
     Snoozed,
     decide,
 )
+from treadle.policy.rerun import Ran, Rerun, repeated, rerun
 from treadle.store.values import ClaimedStep
 
 FLOW = (PlannedStep("fetch"), PlannedStep("approve", external=True), PlannedStep("publish", conditional=True))
@@ -60,11 +57,11 @@ def planned(steps: dict[str, StepFacts], **facts: Any) -> Plan:
 
 
 def test_steps_come_one_after_the_other() -> None:
-    assert planned({}) == Plan(start="fetch")
-    assert planned({"fetch": DONE}) == Plan(wait="approve")
-    assert planned({"fetch": DONE, "approve": DONE}) == Plan(evaluate_when="publish")
-    assert planned({"fetch": DONE, "approve": DONE}, whens={"publish": True}) == Plan(start="publish")
-    assert planned({"fetch": DONE, "approve": DONE}, whens={"publish": False}) == Plan(skip="publish")
+    assert planned({}) == Plan(start=("fetch",))
+    assert planned({"fetch": DONE}) == Plan(wait=("approve",), end=Parked("approve"))
+    assert planned({"fetch": DONE, "approve": DONE}) == Plan(evaluate_when=("publish",))
+    assert planned({"fetch": DONE, "approve": DONE}, whens={"publish": True}) == Plan(start=("publish",))
+    assert planned({"fetch": DONE, "approve": DONE}, whens={"publish": False}) == Plan(skip=("publish",))
     assert planned({"fetch": DONE, "approve": DONE, "publish": DONE}) == Plan(end=Completed())
     skipped = StepFacts(StepState.SKIPPED)
     assert planned({"fetch": DONE, "approve": DONE, "publish": skipped}) == Plan(end=Completed())
@@ -72,21 +69,24 @@ def test_steps_come_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("state", [StepState.PENDING, StepState.FAILED, StepState.PROCESSING, StepState.CANCELLED])
 def test_a_step_that_has_not_finished_runs(state: StepState) -> None:
-    assert planned({"fetch": StepFacts(state, 2)}) == Plan(start="fetch")
+    assert planned({"fetch": StepFacts(state, 2)}) == Plan(start=("fetch",))
 
 
 def test_waits() -> None:
     waits = StepFacts(StepState.WAITING, 0, left_ms=10)
     assert planned({"fetch": DONE, "approve": waits}) == Plan(end=Parked("approve"))
     assert planned({"fetch": DONE, "approve": waits._replace(left_ms=None)}) == Plan(end=Parked("approve"))
-    assert planned({"fetch": DONE, "approve": waits._replace(left_ms=0)}) == Plan(overdue="approve")
+    assert planned({"fetch": DONE, "approve": waits._replace(left_ms=0)}) == Plan(overdue=("approve",))
     early = {"approve": Reply("1", None)}
-    assert planned({"fetch": DONE}, answers=early) == Plan(take_answer="approve")
-    assert planned({"fetch": DONE, "approve": waits._replace(left_ms=0)}, answers=early) == Plan(take_answer="approve")
+    assert planned({"fetch": DONE}, answers=early) == Plan(take_answer=("approve",))
+    assert planned({"fetch": DONE, "approve": waits._replace(left_ms=0)}, answers=early) == Plan(
+        take_answer=("approve",)
+    )
     failed = StepFacts(StepState.FAILED, 0, None, "no", "AnswerError")
-    assert planned({"fetch": DONE, "approve": failed}) == Plan(failed="approve")
+    assert planned({"fetch": DONE, "approve": failed}) == Plan(failed=("approve",))
     told = failed._replace(error_type=None)
-    assert planned({"fetch": DONE, "approve": told}) == Plan(wait="approve"), "its job has failed: it is tried again"
+    anew = Plan(wait=("approve",), end=Parked("approve"))
+    assert planned({"fetch": DONE, "approve": told}) == anew, "its job has failed: it is tried again"
 
 
 def test_a_cancel_starts_nothing() -> None:
@@ -100,7 +100,59 @@ def test_a_step_without_code_here_is_left_to_others() -> None:
 
 
 def test_a_step_that_is_gone_is_not_asked_for() -> None:
-    assert planned({"old": StepFacts(), "fetch": DONE}) == Plan(wait="approve")
+    assert planned({"old": StepFacts(), "fetch": DONE}).wait == ("approve",)
+
+
+# fetch, then embed beside summarise, then approve; tag has no part in it.
+GRAPH = (
+    PlannedStep("fetch"),
+    PlannedStep("embed", after=("fetch",)),
+    PlannedStep("summarise", after=("fetch",)),
+    PlannedStep("approve", external=True, after=("embed", "summarise")),
+    PlannedStep("publish"),
+    PlannedStep("tag", after=()),
+)
+
+
+def of_graph(done: str = "", steps: dict[str, StepFacts] | None = None, **facts: Any) -> Plan:
+    return plan(GRAPH, FlowFacts({**dict.fromkeys(done.split(), DONE), **(steps or {})}, **facts))
+
+
+def test_branches_of_a_graph_start_together() -> None:
+    assert of_graph() == Plan(start=("fetch", "tag"))
+    assert of_graph("fetch tag") == Plan(start=("embed", "summarise"))
+    assert of_graph("fetch tag embed", running=("summarise",)) == Plan()
+    assert of_graph("fetch", running=("embed", "tag")) == Plan(start=("summarise",))
+    assert of_graph("fetch tag embed summarise") == Plan(wait=("approve",), end=Parked("approve"))
+    assert of_graph("fetch tag embed summarise approve") == Plan(start=("publish",)), "after the one before it"
+    assert of_graph("fetch tag embed summarise approve publish") == Plan(end=Completed())
+
+
+def test_a_graph_is_parked_only_when_no_branch_can_go_on() -> None:
+    waits = {"approve": StepFacts(StepState.WAITING, 1)}
+    assert of_graph("fetch embed summarise", waits) == Plan(start=("tag",))
+    assert of_graph("fetch embed summarise", waits, running=("tag",)) == Plan()
+    assert of_graph("fetch embed summarise", running=("tag",)) == Plan(), (
+        "it begins to wait with the end of the attempt"
+    )
+    assert of_graph("fetch embed summarise tag", waits) == Plan(end=Parked("approve"))
+
+
+def test_a_cancelled_graph_waits_for_its_running_branches() -> None:
+    assert of_graph("fetch", running=("embed",), cancelling="stop") == Plan()
+
+
+def test_so_many_steps_run_at_a_time() -> None:
+    many = [PlannedStep(f"s{i}", after=()) for i in range(20)]
+    assert plan(many, FlowFacts({}), parallel=3).start == ("s0", "s1", "s2")
+    assert plan(many, FlowFacts({}, running=("s0", "s1")), parallel=3).start == ("s2",)
+
+
+def test_a_message_names_a_handful_of_many_waits() -> None:
+    many = [PlannedStep(f"s{i}", external=True, after=()) for i in range(200)]
+    end = plan(many, FlowFacts({})).end
+    assert isinstance(end, Parked)
+    assert end.waits.endswith("s9 and 190 more")
 
 
 @pytest.mark.parametrize(
@@ -250,9 +302,11 @@ def test_a_step_takes_one_answer_while_its_job_lives(facts: AnswerFacts, refusal
 
 
 def test_an_answer_completes_its_step_and_an_error_fails_it() -> None:
-    assert answered(Reply('{"ok": true}', None)) == StepEnd(StepState.COMPLETED, result='{"ok": true}')
-    assert answered(Reply(None, None)) == StepEnd(StepState.COMPLETED, result="null")
-    assert answered(Reply(None, "no")) == StepEnd(StepState.FAILED, error="no", error_type="AnswerError")
+    used: dict[str, Any] = {"attempt": 2, "takes_answer": True}
+    assert answered(Reply('{"ok": true}', None), 2) == StepChange(StepState.COMPLETED, result='{"ok": true}', **used)
+    assert answered(Reply(None, None), 2) == StepChange(StepState.COMPLETED, result="null", **used)
+    wrong = StepChange(StepState.FAILED, error="no", error_type="AnswerError", **used)
+    assert answered(Reply(None, "no"), 2) == wrong
 
 
 def test_a_handler_runs_again_what_began_after_the_step() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.waiting import give_way
 from treadle.model.errors import ConcurrencyRejected, Refused, StoreBusy, StoreUnavailable
+from treadle.model.fields import Given
 from treadle.queue.enqueueing.intake import MOST, Intake
 from treadle.store import waiting_room
 from treadle.store.protocol import Store
@@ -36,7 +37,7 @@ class SlowStore:
             raise self.error
         if self.bad & {job.id for job in jobs}:
             raise ValueError("this can't be stored")
-        if self.locked & {job.idempotency_key for job in jobs}:
+        if self.locked & {job.given.idempotency_key for job in jobs}:
             raise StoreBusy("locked")
         return [ConcurrencyRejected("no") if job.topic == "refused" else Inserted(int(job.id)) for job in jobs]
 
@@ -57,7 +58,7 @@ def intake(store: SlowStore) -> Intake:
 
 
 def job(number: int, topic: str = "mail", key: str | None = None) -> NewJob:
-    return NewJob(str(number), topic, "{}", idempotency_key=key)
+    return NewJob(str(number), topic, "{}", given=Given(idempotency_key=key))
 
 
 def add(intake: Intake, *jobs: NewJob) -> list[asyncio.Task[Inserted]]:

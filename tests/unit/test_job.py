@@ -1,6 +1,5 @@
 """The job as users see it, and its ids, topics and times."""
 
-import copy
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from uuid import UUID
@@ -298,20 +297,3 @@ def test_no_time_stays_none() -> None:
 
 def test_a_time_elsewhere_is_shown_in_utc() -> None:
     assert rfc3339(datetime(2026, 1, 8, 1, tzinfo=timezone(timedelta(hours=5)))) == "2026-01-07T20:00:00.000Z"
-
-
-def test_a_twin_is_a_job_like_any_other() -> None:
-    now = datetime.now(UTC)
-    original = Job("a", "mail", Status.PENDING, {"n": 1}, now, now, now, priority=90, scope="user")
-    twin, other = original.like("b", {"n": 2}), original.like("c", {"n": 3})
-    whole = Job("b", "mail", Status.PENDING, {"n": 2}, now, now, now, priority=90, scope="user")
-    assert twin == whole
-    assert repr(twin) == repr(whole)
-    assert twin.as_json() == whole.as_json()
-    assert copy.copy(other) == other
-    twin.steps.append({})
-    assert (original.steps, other.steps) == ([], [])
-    with pytest.raises(AttributeError, match="a job has no nonsense"):
-        twin.nonsense  # type: ignore[attr-defined]  # noqa: B018
-    with pytest.raises(AttributeError):
-        whole._original  # noqa: B018

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from treadle.model.errors import InvalidInput
-from treadle.model.settings import DAY_MS, Settings, load
+from treadle.model.settings import DAY_MS, Settings
+from treadle.queue.own_settings import load
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from treadle import Context, Job, Queue, StoreUnavailable
 from treadle.store.values import Wants
 from treadle.worker import claim_budget
 
+pytestmark = pytest.mark.every_store
+
 
 class Asked(NamedTuple):
     limit: int

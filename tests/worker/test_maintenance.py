@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from tests.faulty import Around, FaultyQueue
 from tests.waiting import ended, give_way, in_status, until
 from tests.worker.conftest import Start
@@ -17,6 +19,8 @@ from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.store.values import Wants
 from treadle.store.views import Leadership
 from treadle.store.wakeups import LATER
+
+pytestmark = pytest.mark.every_store
 
 
 async def test_one_of_many_leads_and_another_follows_when_it_resigns(queue: Queue) -> None:

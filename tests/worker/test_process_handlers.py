@@ -69,6 +69,7 @@ async def test_a_function_without_an_importable_name_is_refused_at_the_start(que
         await Worker(queue).run()
 
 
+@pytest.mark.every_store
 async def test_progress_log_heartbeat_and_enqueue_go_through_the_worker(
     queue: Queue, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,7 @@ def noop(queue: Queue) -> Any:
     return quick
 
 
+@pytest.mark.every_store
 async def test_many_endings_are_written_in_few_batches(queue: FaultyQueue, start: Start) -> None:
     quick, sizes = noop(queue), []
 

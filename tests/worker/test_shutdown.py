@@ -23,6 +23,7 @@ from treadle.testing.workbench import LEASES_ONLY
 from treadle.worker import shutdown, signals
 
 
+@pytest.mark.every_store
 async def test_a_running_job_may_finish_while_the_worker_drains(queue: Queue, start: Start) -> None:
     let_go = asyncio.Event()
 

@@ -330,6 +330,7 @@ async def test_a_step_that_must_finish_has_its_time_limit(queue: Queue, start: S
 # -- flows -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 async def test_a_flow_of_all_three_kinds(queue: Queue, start: Start, path: str) -> None:
     queue.handlers["mixed"] = handlers.flow.handler
     job = await queue.enqueue("mixed", {"path": path})

@@ -13,6 +13,8 @@ from tests.waiting import ended, give_way, until
 from tests.worker.conftest import Start
 from treadle import Context, Queue, Retry, StoreUnavailable
 
+pytestmark = pytest.mark.every_store
+
 VERBS = ("claim", "settle", "touch", "advance", "renew", "release_unknown", "reap", "elect")
 
 

@@ -83,6 +83,7 @@ async def test_context_variables_of_threads_do_not_leak(queue: Queue, start: Sta
     assert [await job.result("60s") for job in jobs] == ["nobody", "nobody"]
 
 
+@pytest.mark.every_store
 async def test_progress_heartbeat_and_enqueue_work_from_a_thread(queue: Queue, start: Start) -> None:
     seen = threading.Event()
 

@@ -338,6 +338,7 @@ async def test_another_try_of_a_step_makes_the_steps_in_it_again(
 
 
 @pytest.mark.parametrize("kind", WAITS)
+@pytest.mark.every_store
 async def test_a_declared_step_waits_and_sleeps(queue: Queue, start: Start, path: str, kind: str) -> None:
     """Its try and the attempt come back, and its flow goes on after it."""
     function, options = WAITS[kind]

@@ -218,3 +218,29 @@ def doubles_in_thread(ctx: Context, payload: Payload) -> str:
 def nests(ctx: Context, payload: Payload) -> None:
     """Names of 60 characters each are too long together."""
     ctx.step("o" * 60, lambda: ctx.step("i" * 60, note, payload["path"], "never"))
+
+
+# -- follow-up jobs of steps -----------------------------------------------------------------------------
+
+
+def enqueues(ctx: Context, payload: Payload) -> None:
+    ctx.enqueue("next", {"of": "pay"}, with_outcome=True)
+
+
+async def follows_up_in_a_step(ctx: Context, payload: Payload) -> None:
+    async def pay() -> None:
+        await ctx.enqueue("next", {"of": "pay"}, with_outcome=True)
+
+    await ctx.step("pay", pay)
+    if payload.get("waits"):
+        await ctx.wait_external("approve")
+    if payload.get("fails"):
+        raise ValueError("no van")
+
+
+def follows_up_in_a_step_in_thread(ctx: Context, payload: Payload) -> None:
+    ctx.step("pay", enqueues, ctx, payload)
+    if payload.get("waits"):
+        ctx.wait_external("approve")
+    if payload.get("fails"):
+        raise ValueError("no van")

@@ -210,7 +210,7 @@ class Accounts:
 
     async def token(self, account: Account) -> str:
         """A token for an account that has just signed in. It is invalid if the password has changed since."""
-        return tokens.sign(account, await self._install_key(), self._clock())
+        return tokens.sign(account, await self.install_key(), self._clock())
 
     async def caller(self, token: str) -> Caller | None:
         """The caller behind this token or API key; None if it is invalid or no longer valid."""
@@ -223,9 +223,9 @@ class Accounts:
         install, record = await self._records([(INSTALL, SIGNING), (claims.collection, claims.id)])
         return None if install is None or record is None else _bearer(token, install, record)
 
-    async def _install_key(self) -> str:
+    async def install_key(self) -> str:
         """The random signing key of this installation, created at its first use."""
-        (record,) = await self._store.get_records([(INSTALL, SIGNING)])
+        (record,) = await self._records([(INSTALL, SIGNING)])
         if record is None:
             body = to_json({"secret": secrets.token_urlsafe(48)}).decode()
             record = await self._write(RecordWrite(INSTALL, SIGNING, SIGNING, body))

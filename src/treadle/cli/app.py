@@ -12,11 +12,12 @@ import typer
 from treadle.cli import (
     api_key,
     bench,
+    codegen,
     completion,
     demo,
     doctor,
     enqueue,
-    jobs,
+    job_output,
     migrate,
     reclaim,
     schedules,
@@ -55,7 +56,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("enqueue")(enqueue.enqueue)
-app.add_typer(jobs.app, name="jobs")
+app.add_typer(job_output.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
 app.add_typer(topics.app, name="topics")
@@ -66,6 +67,7 @@ app.command("reclaim")(reclaim.reclaim)
 app.add_typer(superuser.app, name="superuser")
 app.add_typer(user.app, name="user")
 app.add_typer(api_key.app, name="api-key")
+app.add_typer(codegen.app, name="codegen")
 app.command("doctor")(doctor.doctor)
 app.command("migrate")(migrate.migrate)
 app.command("bench")(bench.bench)

@@ -141,6 +141,8 @@ def listen(host: str, port: int) -> socket.socket:
 def _server(app: Any) -> uvicorn.Server:
     import uvicorn
 
+    from treadle.http.connections import limited_protocol, limits
+
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -148,6 +150,7 @@ def _server(app: Any) -> uvicorn.Server:
         server_header=False,
         lifespan="on",
         timeout_graceful_shutdown=LINGER_S,
+        http=limited_protocol(limits()),
         h11_max_incomplete_event_size=65_536,
         proxy_headers=False,
     )

@@ -229,10 +229,10 @@ def run_on_uvloop(work: Coroutine[Any, Any, None]) -> None:
 
 def _supervised(processes: int, log_level: str, *, burst: bool) -> int:
     """Run several processes of the same command under a supervisor."""
-    from treadle.model import settings
+    from treadle.queue import own_settings
     from treadle.worker.supervisor import supervise
 
-    logs.configure(settings.load().log_format, log_level)
+    logs.configure(own_settings.load().log_format, log_level)
     command = [sys.executable, "-m", "treadle", *_without_processes(sys.argv[1:]), "--member"]
     return supervise(command, processes, until_done=burst)
 

@@ -28,6 +28,7 @@ def _topics(value: Any) -> str:
 LABELS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "stale_after_ms": ("Stale after", format_ms),
     "delete_after_ms": ("Deleted, after that", format_ms),
+    "output_after_ms": ("Output deleted after", format_ms),
     "enqueue_rule": ("Who may enqueue", _text),
     "manage_rule": ("Who may see and manage", _text),
     "http_enabled": ("Over HTTP", _switch),

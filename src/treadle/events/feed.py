@@ -284,7 +284,7 @@ class Feed:
         self._cursor = (await self._store.changes()).cursor
         self._fresh_at = time.monotonic()
 
-    async def _catch_up(self, wanted: Listing | str | None = None) -> Sequence[Job]:
+    async def _catch_up(self, wanted: Listing | Sequence[str] | None = None) -> Sequence[Job]:
         """Read until no change is left, then return the wanted jobs from the same moment."""
         while True:
             if time.monotonic() - self._fresh_at > BEHIND_S:
@@ -390,13 +390,13 @@ class Listener:
         places = range(self._place, self._ring.next)
         return self.missed or any(self._match is None or self._match(self._ring.get(i).facts) for i in places)
 
-    async def catch_up(self, wanted: Listing | str) -> Sequence[Job]:
-        """Current jobs: a listing, or the job with this id. All events that led to this state are in the ring."""
+    async def catch_up(self, wanted: Listing | Sequence[str]) -> Sequence[Job]:
+        """Current jobs: a listing, or the jobs with these ids. All events that led to this state are in the ring."""
         self._check()
         async with self._feed._reading:
             return await self._feed._catch_up(wanted)
 
-    async def snapshot(self, wanted: Listing | str) -> tuple[int, Sequence[Job]]:
+    async def snapshot(self, wanted: Listing | Sequence[str]) -> tuple[int, Sequence[Job]]:
         """The same, with the id to resume from; `next` then returns only events after this state."""
         self._check()
         async with self._feed._reading:

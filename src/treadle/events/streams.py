@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -52,7 +52,7 @@ async def _told(
         return topic in (None, job["topic"]) and job_id in (None, job["id"])
 
     listener = await feed.listener(match=wanted)
-    jobs = job_id or snapshot_listing(topic=topic)
+    jobs = [job_id] if job_id else snapshot_listing(topic=topic)
     try:
         if snapshot:
             yield await _snapshot(listener, jobs)
@@ -67,7 +67,7 @@ async def _told(
         await listener.close()
 
 
-async def _snapshot(listener: Listener, wanted: Listing | str) -> FeedEvent:
+async def _snapshot(listener: Listener, wanted: Listing | Sequence[str]) -> FeedEvent:
     last, jobs = await listener.snapshot(wanted)
     return FeedEvent(last, SNAPSHOT, snapshot_of(job.as_json() for job in jobs), {}, b"")
 

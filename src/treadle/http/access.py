@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from treadle.accounts import Accounts, Caller
-from treadle.http.bodies import ANYBODY, SIGNED_IN, Bounds, header_of, json_object
+from treadle.http.bodies import ANYBODY, SIGNED_IN, STRANGERS, header_of, is_large, json_object
+from treadle.http.candidates import Candidate
 from treadle.http.errors import ApiError, not_found
 from treadle.http.origin import READS, Origin
 from treadle.http.query_params import check_query, flags_of
@@ -20,8 +21,9 @@ from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput, TreadleError
 from treadle.model.job import Job, rfc3339
 from treadle.policy import rules
-from treadle.policy.rules import Condition, RequestFacts, Rule, parse_rule
+from treadle.policy.rules import Condition, PreparedRule, RequestFacts, Rule, parse_rule
 from treadle.queue.runtime_settings import RuntimeSettings, StoredSettings
+from treadle.queue.slices import in_slices
 
 # The scope entry that caches the request's caller.
 CALLER = "treadle.caller"
@@ -48,9 +50,32 @@ class Permit(NamedTuple):
         """Raise unless the job at this position of the request may be enqueued."""
         if not rules.matches(self.jobs[place if len(self.jobs) > 1 else 0], job):
             raise refusal(self.caller)
-        if self.topics and job["topic"] not in self.topics:
-            message = f"Jobs of topic {job['topic']} can't be enqueued over HTTP (allowed_topics)."
-            raise ApiError(403, "topic_not_allowed", message)
+        _check_topic(self.topics, job["topic"])
+
+
+class Remaking(NamedTuple):
+    """What a caller may make of existing jobs."""
+
+    caller: Caller
+    topics: Sequence[str] = ()
+    """Empty: all topics."""
+    rule: PreparedRule | None = None
+
+    @property
+    def restricted(self) -> bool:
+        return bool(self.topics) or self.rule is not None
+
+    def admit(self, candidate: Candidate) -> None:
+        """Raise unless the caller could enqueue this job."""
+        if self.rule and not rules.matches(self.rule.bind(normalised(candidate.body)), candidate.job):
+            raise refusal(self.caller)
+        _check_topic(self.topics, candidate.job["topic"])
+
+
+def _check_topic(allowed: Sequence[str], topic: str) -> None:
+    if allowed and topic not in allowed:
+        message = f"Jobs of topic {topic} can't be enqueued over HTTP (allowed_topics)."
+        raise ApiError(403, "topic_not_allowed", message)
 
 
 class Access:
@@ -118,29 +143,52 @@ class Access:
         permit = Permit(caller, () if caller.is_superuser else settings.allowed_topics, asked_at)
         if not caller.may("enqueue") and settings.enqueue_rule != PUBLIC:
             conditions = await self._enqueued(request, caller, settings.enqueue_rule, asked_at)
-            if rules.never in conditions:
-                raise refusal(caller)
             permit = permit._replace(jobs=conditions)
         await self.check_query(request)
         await self._read_unknown(request, caller)
         return permit
 
+    async def remaking(self, request: Request, *scopes: str) -> Remaking:
+        """What the caller may make of existing jobs: only what they could also enqueue.
+
+        Superusers and API keys with one of these scopes need no rule.
+        """
+        caller = await self.caller(request)
+        settings = await self.enabled()
+        topics = () if caller.is_superuser else settings.allowed_topics
+        if any(caller.may(scope) for scope in scopes) or settings.enqueue_rule == PUBLIC:
+            return Remaking(caller, topics)
+        rule = parsed(settings.enqueue_rule)
+        if rule is None:
+            raise refusal(caller)
+        prepared = rule.prepare(_facts(request, caller, rule.text, datetime.now(UTC)))
+        if prepared.hopeless:
+            raise refusal(caller)
+        return Remaking(caller, topics, prepared)
+
     async def _read_unknown(self, request: Request, caller: Caller) -> None:
-        """A rule lets in callers without an account; their bodies are read without unfolding them."""
+        """A rule lets in callers without an account; what they may send is limited."""
         if caller.kind == "anonymous" and request.method not in READS:
-            await json_object(request, Bounds(gzip=False))
+            await json_object(request, STRANGERS)
 
     async def _enqueued(self, request: Request, caller: Caller, text: str, now: datetime) -> Sequence[Condition]:
+        """The conditions for the jobs of this request. Refuses immediately if one of them can't be met."""
         rule = parsed(text)
         if rule is None:
-            return (rules.never,)
+            raise refusal(caller)
         if rule.asks_only_who:
-            return (_of_caller(text, caller),)
-        facts = _facts(request, caller, text, now)
+            return (_possible(_of_caller(text, caller), caller),)
+        prepared = rule.prepare(_facts(request, caller, text, now))
+        if prepared.hopeless:
+            raise refusal(caller)
         if not rule.names_body:
-            return (rule.bind(facts),)
+            return (_possible(prepared.bind({}), caller),)
         bodies = job_bodies(request, await _body(request, caller))
-        return [rule.bind(replace(facts, body=normalised(body, now))) for body in bodies]
+        if is_large(request):
+            conditions = await asyncio.to_thread(lambda: [prepared.bind(normalised(body, now)) for body in bodies])
+        else:
+            conditions = [prepared.bind(normalised(body, now)) async for body in in_slices(bodies)]
+        return [_possible(condition, caller) for condition in conditions]
 
     async def manage(self, request: Request) -> Condition:
         """The condition for the jobs that the caller may see and change. Refuses immediately if no job could match."""
@@ -160,12 +208,23 @@ class Access:
         if rule.asks_only_who:
             condition = _of_caller(rule.text, caller)
         else:
+            prepared = rule.prepare(_facts(request, caller, rule.text, datetime.now(UTC)))
+            if prepared.hopeless:
+                if not rule.names_job_fields:
+                    raise refusal(caller)
+                return rules.never
             body = {**await _body(request, caller), **flags_of(request)} if rule.names_body else {}
-            facts = _facts(request, caller, rule.text, datetime.now(UTC))
-            condition = rule.bind(replace(facts, body=normalised(body)))
+            condition = await _bind(request, prepared, body)
         if condition == rules.never and not rule.names_job_fields:
             raise refusal(caller)
         return condition
+
+    async def manageable(self, request: Request) -> Condition:
+        """The condition for the jobs that the caller may see and change; never, instead of a refusal."""
+        try:
+            return await self._managed(request)
+        except ApiError:
+            return rules.never
 
     async def may_answer(self, request: Request, job: Job, rule_text: str) -> bool:
         """Whether the caller may answer a step of this job under the step's own rule."""
@@ -176,9 +235,11 @@ class Access:
         rule = parsed(rule_text)
         if rule is None:
             return False
+        prepared = rule.prepare(_facts(request, caller, rule.text, datetime.now(UTC)))
+        if prepared.hopeless:
+            return False
         body = await _body(request, caller) if rule.names_body else {}
-        facts = _facts(request, caller, rule.text, datetime.now(UTC))
-        return rules.matches(rule.bind(replace(facts, body=normalised(body))), job.as_json())
+        return rules.matches(await _bind(request, prepared, body), job.as_json())
 
 
 @lru_cache(maxsize=64)
@@ -197,6 +258,19 @@ def of_job(condition: Condition, job: Job) -> Job:
     if condition != rules.always and not rules.matches(condition, job.as_json()):
         raise not_found()
     return job
+
+
+async def _bind(request: Request, rule: PreparedRule, body: Mapping[str, Any]) -> Condition:
+    """A large body is searched in a thread."""
+    if is_large(request):
+        return await asyncio.to_thread(rule.bind, normalised(body))
+    return rule.bind(normalised(body))
+
+
+def _possible(condition: Condition, caller: Caller) -> Condition:
+    if condition == rules.never:
+        raise refusal(caller)
+    return condition
 
 
 def refusal(caller: Caller) -> ApiError:

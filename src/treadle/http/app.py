@@ -37,7 +37,7 @@ from treadle.http.routes import (
 )
 from treadle.http.security_headers import SecurityHeaders
 from treadle.http.server import Server, Servers
-from treadle.http.streams import sse
+from treadle.http.streams import output, sse
 from treadle.model.errors import TreadleError
 from treadle.telemetry import HttpMetrics, Observed
 
@@ -49,6 +49,7 @@ ROUTES: list[BaseRoute] = [
     route
     for module in (
         sse,
+        output,
         jobs,
         steering,
         operations,

@@ -27,6 +27,8 @@ QUICK = 64 * 1024
 MOST_ITEMS = 10_000
 # The scope entry that caches the request's body.
 BODY = "treadle.body"
+# The scope entry of a request whose body is too long to work on in one go.
+LARGE = "treadle.large"
 M = TypeVar("M", bound="Body")
 
 
@@ -35,11 +37,15 @@ class Bounds(NamedTuple):
 
     most: int = MAX_BODY
     gzip: bool = True
+    items: int = MOST_ITEMS
+    """In a list of the body itself."""
 
 
 SIGNED_IN = Bounds()
-ANYBODY = Bounds(64 * 1024, gzip=False)
+ANYBODY = Bounds(64 * 1024, gzip=False, items=100)
 """For callers that are not authenticated yet."""
+STRANGERS = Bounds(2 * 1024 * 1024, gzip=False, items=100)
+"""For callers without an account that a rule lets in: a payload of the largest size, but not many jobs."""
 
 
 class Body(BaseModel):
@@ -82,10 +88,18 @@ async def json_object(request: Request, bounds: Bounds = SIGNED_IN) -> dict[str,
 
 async def _read(request: Request, bounds: Bounds) -> dict[str, Any]:
     body, kind = await _bytes(request, bounds), header_of(request, b"content-type")
-    return _parsed(kind, body) if len(body) <= QUICK else await asyncio.to_thread(_parsed, kind, body)
+    if len(body) <= QUICK:
+        return _parsed(kind, body, bounds)
+    request.scope[LARGE] = True
+    return await asyncio.to_thread(_parsed, kind, body, bounds)
 
 
-def _parsed(content_type: str, body: bytes) -> dict[str, Any]:
+def is_large(request: Request) -> bool:
+    """Whether to work on its body in a thread."""
+    return LARGE in request.scope
+
+
+def _parsed(content_type: str, body: bytes, bounds: Bounds) -> dict[str, Any]:
     """A missing body counts as `{}`."""
     if not body:
         return {}
@@ -98,7 +112,7 @@ def _parsed(content_type: str, body: bytes) -> dict[str, Any]:
         raise ApiError(400, "invalid_json", f"The body is not JSON: {str(error)[:200]}.") from None
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_json", "The body must be a JSON object.")
-    _check_lists(value)
+    _check_lists(value, bounds.items)
     try:
         check_plain(value, "body")
     except InvalidPayload as error:
@@ -107,10 +121,11 @@ def _parsed(content_type: str, body: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_lists(body: Mapping[str, Any]) -> None:
+def _check_lists(body: Mapping[str, Any], most: int) -> None:
     for name, value in body.items():
-        if isinstance(value, list) and len(value) > MOST_ITEMS:
-            raise bad_field(name[:100], f"at most {MOST_ITEMS:,} items are allowed, not {len(value):,}")
+        if isinstance(value, list) and len(value) > most:
+            hint = "" if most == MOST_ITEMS else "; sign in to send more"
+            raise bad_field(name[:100], f"at most {most:,} items are allowed, not {len(value):,}{hint}")
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -203,6 +218,6 @@ def _unzipped(body: bytes, most: int) -> bytes:
 
 
 def too_large(most: int) -> ApiError:
-    # The rest of the body may be unread, so the connection can't be reused.
-    message = f"The body is larger than {most:,} bytes."
-    return ApiError(413, "body_too_large", message, headers={"Connection": "close"})
+    # The server reads the rest of the body and drops it. If it closed the connection instead, a client that is still
+    # sending would report a broken pipe and not this answer.
+    return ApiError(413, "body_too_large", f"The body is larger than {most:,} bytes.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from treadle.model.fields import JOB_FIELDS, FieldKind
 from treadle.model.fields import Field as JobField
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     class EnqueuedDocument(JobDocument): ...
 
     class ClaimedDocument(JobDocument): ...
+
+    class ForeignJob(Document): ...
 else:
     _FIELDS = {field.json: (_of_table(field), ...) for field in JOB_FIELDS}
     JobDocument = create_model("JobDocument", __base__=Document, **_FIELDS)
@@ -86,11 +88,26 @@ else:
         ),
     )
     EnqueuedDocument = create_model("EnqueuedDocument", __base__=JobDocument, deduplicated=(bool, ...))
+    ForeignJob = create_model(
+        "ForeignJob",
+        __base__=Document,
+        __doc__="A live job that stands for the new one, and that the caller may not see.",
+        **{field.json: (None, ...) for field in JOB_FIELDS},
+        deduplicated=(Literal[True], ...),
+    )
     ClaimedDocument = create_model("ClaimedDocument", __base__=JobDocument, token=(str, ...))
 
 
+class ListedJob(JobDocument):
+    """A job of a list. Once the payloads and results of a page have 8 MiB, the others come without theirs."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+    payload: dict[str, Any] | None
+    truncated: bool = Field(False, description="there and true if payload and result were left out")
+
+
 class JobPage(Document):
-    items: list[JobDocument]
+    items: list[ListedJob]
     totalItems: int
     totalCapped: bool = Field(description="there are more matches than totalItems")
     searched: int | None = Field(
@@ -103,8 +120,11 @@ class JobPage(Document):
     totalPages: int
 
 
+class EnqueuedAnswer(RootModel[EnqueuedDocument | ForeignJob]): ...
+
+
 class EnqueuedList(Document):
-    items: list[EnqueuedDocument]
+    items: list[EnqueuedDocument | ForeignJob]
 
 
 class ClaimedList(Document):
@@ -138,6 +158,33 @@ class EventDocument(Document):
 
 class EventList(Document):
     items: list[EventDocument]
+    totalItems: int
+    limit: int
+    offset: int
+
+
+class ChannelDocument(Document):
+    channel: str
+    values: int = Field(description="how many it has; the number of the last one")
+    bytes: int = Field(description="of their JSON")
+
+
+class ChannelList(Document):
+    items: list[ChannelDocument]
+
+
+class OutputValueDocument(Document):
+    id: int = Field(description="its number in the channel, from 1")
+    attempt: int = Field(description="the attempt that emitted it")
+    reset: bool = Field(description="a new attempt began to write: the values before are out of date")
+    value: Any
+
+
+class OutputPageDocument(Document):
+    items: list[OutputValueDocument]
+    next: int = Field(description="send it as `after` for the next page")
+    more: bool = Field(description="there are more values already")
+    ended: bool = Field(description="the job has ended, so no further values come after these")
 
 
 class StreamEvent(Document):
@@ -323,6 +370,7 @@ class JobsSettingsDocument(Document):
 class RetentionDocument(Document):
     stale_after: str
     delete_after: str
+    output_after: str
 
 
 class SettingsDocument(Document):

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from treadle.model import errors
 from treadle.model.fields import camel
-from treadle.model.words import RIGHT_WORDS
+from treadle.model.other_names import RIGHT_WORDS
 
 # Report at most this many fields per response; the rest show up once these are fixed.
 MOST_FIELDS = 20

@@ -49,8 +49,10 @@ def spec(
     open_to_all: bool = False,
     kind: str = "application/json",
     or_nothing: bool = False,
+    or_stream: bool = False,
 ) -> dict[str, Any]:
-    """Arguments for a route's decorator: its body, its response (`or_nothing`: or 204) and its errors."""
+    """Arguments for a route's decorator: its body, its response (`or_stream`: or server-sent events if the request
+    accepts them; `or_nothing`: or 204) and its errors."""
     codes = sorted({*ALWAYS, *errors, *(WITH_BODY if body else ())})
     extra: dict[str, Any] = {"security": [] if open_to_all else [{"token": []}, {"cookie": []}, {}]}
     if body:
@@ -62,7 +64,10 @@ def spec(
     if or_nothing:
         responses[204] = _response(204)
     if status != 204:
-        responses[status]["content"] = {kind: {"schema": _answer_schema(answer, kind)}}
+        kinds = [kind, *([EVENT_STREAM] if or_stream else [])]
+        responses[status]["content"] = {
+            one: {"schema": _answer_schema(answer if one == kind else None, one)} for one in kinds
+        }
     return {"status_code": status, "response_model": None, "responses": responses, "openapi_extra": extra}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from typing import Any, get_args, get_origin
 
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
@@ -25,7 +26,8 @@ def check_query(request: Request, more: Collection[str] = ()) -> None:
     known = set(_names(route.dependant))
     if unknown := [name for name in names if name not in known and name not in more]:
         raise not_known(unknown, sorted(known), "parameter")
-    if repeated := [name for name, count in names.items() if count > 1]:
+    lists = set(_lists(route.dependant))
+    if repeated := [name for name, count in names.items() if count > 1 and name not in lists]:
         raise bad_field(repeated[0], "is given more than once", "repeated_parameter")
 
 
@@ -33,6 +35,17 @@ def _names(dependant: Dependant) -> Iterator[str]:
     yield from (field.alias for field in dependant.query_params)
     for one in dependant.dependencies:
         yield from _names(one)
+
+
+def _lists(dependant: Dependant) -> Iterator[str]:
+    """The parameters that may be given more than once."""
+    yield from (field.alias for field in dependant.query_params if _is_list(field.field_info.annotation))
+    for one in dependant.dependencies:
+        yield from _lists(one)
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is list or any(get_origin(part) is list for part in get_args(annotation))
 
 
 def flag(name: str, in_query: bool | None, in_body: bool | None) -> bool:

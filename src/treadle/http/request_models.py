@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from treadle.http.bodies import MOST_ITEMS, Body
 from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
 from treadle.model.errors import InvalidInput
+from treadle.model.output import DEFAULT_CHANNEL
 
 TopicName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=100)]
 ShortText = Annotated[str, Field(min_length=1, max_length=255)]
@@ -51,24 +52,11 @@ PriorityText = Annotated[
 Attempts = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-def _number(token: Any) -> Any:
-    return int(token) if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 20 else token
-
-
-# Strings in responses, because JavaScript numbers would lose digits.
 Token = Annotated[
-    int,
-    Field(ge=1, lt=2**63),
-    BeforeValidator(_number),
-    WithJsonSchema(
-        {
-            "description": "the job's token from the claim",
-            "anyOf": [
-                {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"},
-                {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
-            ],
-        }
-    ),
+    str,
+    Field(min_length=1, max_length=255),
+    BeforeValidator(lambda token: str(token) if type(token) is int else token),  # a wrong token, not a wrong type
+    WithJsonSchema({"description": "the job's token from the claim", "type": "string", "maxLength": 255}),
 ]
 Object = dict[str, JsonValue]
 
@@ -236,6 +224,11 @@ class ProgressBody(TokenBody):
     message: str | None = Field(None, max_length=1000)
 
 
+class OutputBody(TokenBody):
+    channel: str = Field(DEFAULT_CHANNEL, max_length=100)
+    values: list[JsonValue] = Field(min_length=1, max_length=10_000)
+
+
 class CompleteBody(TokenBody):
     result: JsonValue = None
 
@@ -285,6 +278,7 @@ Milliseconds = Annotated[int, PlainValidator(_milliseconds), _DURATION]
 class RetentionPatch(Body):
     stale_after: Milliseconds | None = None
     delete_after: Milliseconds | None = None
+    output_after: Milliseconds | None = Field(None, description="after a job's end, its output is deleted")
 
 
 class WebhooksPatch(Body):

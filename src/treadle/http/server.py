@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from treadle.accounts import Accounts
 from treadle.http.access import Access, Permit
+from treadle.http.claim_tokens import ClaimTokens
 from treadle.http.gathering import Gathered
 from treadle.http.one_at_a_time import Turns
 from treadle.http.origin import Origin
@@ -41,6 +42,7 @@ class Server:
         self.site = queue.site
         self.origin = Origin.of(queue.settings)
         self.access = Access(self.accounts, self.site, self.origin)
+        self.claim_tokens = ClaimTokens(self.accounts)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
         self.jobs = Gathered(store.get)

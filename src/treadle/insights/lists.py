@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from treadle.model.errors import InvalidInput
 from treadle.model.job import Job, checked_topic, short_text
+from treadle.model.other_names import STALE, STATUS_WORDS, StatusWord, unknown_status
 from treadle.model.status import Status
-from treadle.model.words import STALE, STATUS_WORDS, StatusWord, unknown_status
 from treadle.policy.rules import (
     Condition,
     Constant,

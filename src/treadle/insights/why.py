@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,8 +21,11 @@ from treadle.store.views import FOREVER, LimitReached, Obstacle
 MOST_RUNS = 1000
 
 
-async def why(store: Store, id: str) -> list[str]:
-    """Why this job is not running, in sentences; empty if it runs or could start immediately."""
+async def why(store: Store, id: str, sees: Callable[[Job], bool] | None = None) -> list[str]:
+    """Why this job is not running, in sentences; empty if it runs or could start immediately.
+
+    Other jobs are named if the reader `sees` them.
+    """
     job = (await store.get([id]))[0]
     if job is None:
         raise JobNotFound(f"no job has the id {id}", id=id)
@@ -35,7 +38,7 @@ async def why(store: Store, id: str) -> list[str]:
     return [
         *_by_time(job, from_ms(await store.now())),
         *await _by_topic(store, job),
-        *map(_by_limit, await store.obstacles(id)),
+        *[_by_limit(obstacle, await _named(store, obstacle, sees)) for obstacle in await store.obstacles(id)],
         *await _unserved(store, job),
     ]
 
@@ -64,12 +67,20 @@ async def _unserved(store: Store, job: Job) -> list[str]:
     return [last] if last.startswith(UNSERVED) else []
 
 
-def _by_limit(obstacle: Obstacle) -> str:
+async def _named(store: Store, obstacle: Obstacle, sees: Callable[[Job], bool] | None) -> str:
+    """The running jobs that it waits for."""
+    if not isinstance(obstacle, LimitReached):
+        return ""
+    running = obstacle.running
+    if sees is not None:
+        running = [job.id for job in await store.get(running) if job is not None and sees(job)]
+    others = len(obstacle.running) > len(running)
+    return ", ".join([*([f"job {', '.join(running)}"] if running else []), *(["another job"] if others else [])])
+
+
+def _by_limit(obstacle: Obstacle, named: str) -> str:
     if isinstance(obstacle, LimitReached):
-        jobs = ", ".join(obstacle.running)
-        return (
-            f"its key allows {obstacle.most} running jobs: it waits for job {jobs} ({obstacle.ahead} wait ahead of it)"
-        )
+        return f"its key allows {obstacle.most} running jobs: it waits for {named} ({obstacle.ahead} wait ahead of it)"
     return f"its topic's rate limit of {obstacle.most} per {format_ms(obstacle.window_ms)} is used up"
 
 

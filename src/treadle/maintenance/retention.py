@@ -1,4 +1,4 @@
-"""Deletes jobs that ended long ago, in small batches with separate commits."""
+"""Deletes jobs that ended long ago, and output before that, in small batches with separate commits."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Retention:
         total = 0
         while deleted := await self._store.prune(await self._keep_ms(), BATCH):
             total += deleted
+            await asyncio.sleep(PAUSE_S)
+        while await self._store.prune_output((await self._site.settings()).output_after_ms, BATCH):
             await asyncio.sleep(PAUSE_S)
         if total:
             log.info("deleted %d jobs that ended long ago", total)

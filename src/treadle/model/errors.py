@@ -222,6 +222,10 @@ class Fail(Exception):
     """Raised by a handler: fail now, even if attempts are left."""
 
 
+class FollowUpRefused(Fail):
+    """Raised in a handler: a job that a step made `with_outcome` may not be created, so the step has failed."""
+
+
 class WaitTimeout(Exception):
     """No answer came in time. Unless the handler catches this, the attempt fails, and the next one waits again."""
 

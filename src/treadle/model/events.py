@@ -15,6 +15,9 @@ CANCELLING = "job:cancelling"
 REQUEUED = "job:requeued"
 DELETED = "job:deleted"
 
+# In the metadata of a requeue: the payload that a new one replaced.
+OLD_PAYLOAD = "payload"
+
 NAMES = frozenset(
     f"job:{name}"
     for name in (

@@ -1,6 +1,8 @@
-"""The fields of a job, one line each, with everything that Python, JSON, OpenAPI, filters, sorts and rules need.
+"""The fields of a job, one line each: all that Python, JSON, OpenAPI, filters, sorts, rules and stores need.
 
-Each store decides how to keep a field (`store/sql/rows.py` and `where.py`); tests compare that with this table.
+What a job is given when it is made and keeps unchanged is a line of `Given`, and a line of `JOB_FIELDS` if people see
+it. Stores make their columns, parameters and filters from these two. The other fields follow from what happened to the
+job; each store computes them (`store/sql/rows.py` and `where.py`), and tests compare that with this table.
 """
 
 from __future__ import annotations
@@ -10,6 +12,39 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from treadle.model.status import Status
+
+
+class Given(NamedTuple):
+    """What a new job is given and keeps unchanged: a column of the same name each, null if it has none.
+
+    The first ones travel on the short way of plain jobs, so each of them costs every enqueue a little.
+    """
+
+    template_version: int | None = None
+    scope: str | None = None
+    scope_id: str | None = None
+    created_by: str | None = None
+    release: str | None = None
+    """Of the code that enqueued it."""
+
+    idempotency_key: str | None = None
+    """From here on: a job that has one of these is not plain."""
+    schedule_id: str | None = None
+    scheduled_at: int | None = None
+    """Times are milliseconds since the epoch."""
+    parent_id: str | None = None
+    """The job that it is a child of, for a step with a key, in a generation: how often that job began anew."""
+    parent_step: str | None = None
+    parent_key: str | None = None
+    parent_generation: int | None = None
+    webhook_url: str | None = None
+    track_hash: str | None = None
+    """The hash of a token that may follow this job. No API shows it."""
+
+
+NOTHING_GIVEN = Given()
+PLAIN = Given._fields.index("idempotency_key")
+"""How many of them a plain job may have."""
 
 
 class FieldKind(Enum):
@@ -35,6 +70,8 @@ class Field(NamedTuple):
     """The value in a job that is about to be created; None if the request, its template or the clock determines it."""
     attribute: str = ""
     """The attribute of `Job`, if it differs from the name."""
+    later: bool = False
+    """A column that a new job leaves empty."""
 
     @property
     def json(self) -> str:
@@ -96,7 +133,7 @@ JOB_FIELDS: Sequence[Field] = (
     Field("schedule_id", _TEXT),
     Field("parent_id", _TEXT),
     Field("webhook_url", _TEXT),
-    Field("webhook_sent", _NUMBER, bool),
+    Field("webhook_sent", _NUMBER, bool, later=True),
 )
 
 JSON_NAMES = frozenset(field.json for field in JOB_FIELDS)
@@ -109,3 +146,7 @@ DERIVED: Mapping[str, FieldKind] = {"ranMs": FieldKind.NUMBER, "waitedMs": Field
 DOCUMENTS: Sequence[str] = tuple(field.json for field in JOB_FIELDS if field.kind is FieldKind.DOCUMENT)
 NEW_JOB: Mapping[str, Any] = {field.json: field.new for field in JOB_FIELDS}
 """A job that is about to be created, with the values that all new jobs share."""
+GIVEN_FIELDS: Sequence[Field] = tuple(field for field in JOB_FIELDS if field.name in Given._fields)
+"""What people see of a job that it was given."""
+KEPT_FIELDS: Sequence[Field] = tuple(field for field in JOB_FIELDS if field in GIVEN_FIELDS or field.later)
+"""What is a column of the job's row and read as it is kept."""

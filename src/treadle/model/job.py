@@ -12,11 +12,12 @@ from typing_extensions import TypeVar
 
 from treadle.model.durations import Duration
 from treadle.model.errors import InvalidInput
-from treadle.model.fields import JOB_FIELDS, FieldKind
+from treadle.model.fields import JOB_FIELDS, Field, FieldKind
+from treadle.model.output import DEFAULT_CHANNEL
 from treadle.model.status import ENDED, Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from typing import Protocol
 
     from treadle.model.events import Event
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         async def events(self, job_id: str) -> Sequence[Event]: ...
         async def why(self, job_id: str) -> Sequence[str]: ...
         def watch(self, job_id: str) -> AsyncGenerator[Job]: ...
+        def output(self, job_id: str, channel: str, *, after: int, latest: bool) -> AsyncGenerator[Any]: ...
 
 
 ResultT = TypeVar("ResultT", default=Any)
@@ -94,26 +96,8 @@ def rfc3339(when: datetime | None) -> str | None:
     return when.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-class _Twin:
-    """Reads missing attributes from the original, so that the jobs of a batch share common values."""
-
-    __slots__ = ("_original",)
-    _original: Job
-
-    if not TYPE_CHECKING:  # or type checkers would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in FIELD_NAMES:
-                raise AttributeError(f"a job has no {name}")
-            value = getattr(self._original, name)
-            if name == "steps":
-                value = [dict(step) for step in value]
-            setattr(self, name, value)
-            return value
-
-
 @dataclass(slots=True)
-class Job(_Twin, Generic[ResultT]):
+class Job(Generic[ResultT]):
     """A job at the time it was read. `refresh()` reads it again and brings this object up to date."""
 
     id: str
@@ -169,6 +153,8 @@ class Job(_Twin, Generic[ResultT]):
     """When a waiting job gives up; None: it waits as long as it takes. Not in JSON."""
     token: int | None = field(default=None, repr=False)
     """The token of its last claim; not in JSON."""
+    truncated: bool = False
+    """True in a list whose payloads and results were too large together: this job comes without its own."""
     deduplicated: bool = False
     """True if an enqueue returned this existing job instead of creating one."""
     queue: JobActions | None = field(default=None, repr=False, compare=False)
@@ -218,12 +204,9 @@ class Job(_Twin, Generic[ResultT]):
         """See `Queue.watch`."""
         return self._bound().watch(self.id)
 
-    def like(self, job_id: str, payload: dict[str, Any]) -> Job:
-        """A job that differs only in id and payload. Costs a tenth of building one from all fields."""
-        twin = object.__new__(Job)
-        twin.id, twin.payload = job_id, payload
-        twin._original = self  # type: ignore[misc]  # its base has the slot
-        return twin
+    def output(self, channel: str = DEFAULT_CHANNEL, *, after: int = 0, latest: bool = False) -> AsyncGenerator[Any]:
+        """See `Queue.output`."""
+        return self._bound().output(self.id, channel, after=after, latest=latest)
 
     def _updated(self, now: JobT) -> JobT:
         for name in _READ:
@@ -242,6 +225,8 @@ class Job(_Twin, Generic[ResultT]):
         for name in _JSON_TIMES:
             if found[name] is not None:
                 found[name] = rfc3339(found[name])
+        if self.truncated:
+            found |= {"payload": None, "result": None, "truncated": True}
         return found
 
     @classmethod
@@ -255,6 +240,28 @@ class Job(_Twin, Generic[ResultT]):
             if attribute in FIELD_NAMES:
                 values[attribute] = value
         return cls(**{**values, "status": Status(values["status"])})
+
+
+def reads(columns: Sequence[Field]) -> Callable[[Iterable[Any]], dict[str, Any]]:
+    """How to read a job's attributes from the values that a store keeps of these fields."""
+    names = [column.name for column in columns]
+    converted = [(column.name, read) for column in columns if (read := _reader(column))]
+
+    def read_all(values: Iterable[Any]) -> dict[str, Any]:
+        found = dict(zip(names, values, strict=True))
+        for name, read in converted:
+            if found[name] is not None:
+                found[name] = read(found[name])
+        return found
+
+    return read_all
+
+
+def _reader(column: Field) -> Callable[[Any], Any] | None:
+    """Converts a value that is not kept as people see it."""
+    if column.kind is FieldKind.DATE:
+        return from_ms
+    return bool if column.type is bool else None
 
 
 # All in one update: several times as fast as setting them one by one.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +29,7 @@ class Settings:
     reap_interval_ms: int = 5_000
     stale_after_ms: int = 7 * DAY_MS
     delete_after_ms: int = 7 * DAY_MS
+    output_after_ms: int = DAY_MS
     retention_interval_ms: int = 3_600_000
     metrics_public: bool = False
     log_format: str = "text"
@@ -122,18 +120,8 @@ def _parse_switch(name: str, value: Any) -> bool:
     return words[str(value).lower()]
 
 
-def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
-    """The settings of this process."""
-    environ = os.environ if environ is None else environ
-    settings = Settings().override(_from_file((folder or Path.cwd()) / "treadle.toml"))
+def combined(file: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """The settings of a process with this file and this environment."""
+    settings = Settings().override(file)
     names = {one.name.removesuffix("_ms") for one in fields(Settings)}
     return settings.override({name: environ.get(f"TREADLE_{name.upper()}") or None for name in names})
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: {error}") from None

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treadle.model.errors import ConcurrencyRejected, KeyReused, NotRepeatable, TreadleError, WrongState
 from treadle.model.status import Status
 from treadle.policy.lifecycle import CancelRequested
+from treadle.policy.rules import Condition, always, matches
 
 REJECT = "reject_same_scope"
 QUEUE = "queue_same_scope"
@@ -70,6 +71,8 @@ class Request:
     repeatable: bool = True
     limit: Limit | None = None
     returning: bool = False
+    may_replace: Condition = always
+    """Which live jobs it may cancel."""
 
     @property
     def needs_facts(self) -> bool:
@@ -102,6 +105,8 @@ class LiveJob(NamedTuple):
     running: bool = False
     cancelable: bool = True
     """False if its template doesn't support cancelling a running job."""
+    document: Mapping[str, Any] | None = None
+    """The job in JSON form, if a request needs it to tell whether it may cancel the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,8 @@ class _Admission:
         self._owners = dict(facts.owners)
         self._completed = facts.completed
         self._live = {key: list(jobs) for key, jobs in facts.live.items()}
+        self._callers: dict[str, Condition] = {}
+        """What the callers of this batch may cancel, by the jobs that they make."""
 
     def decide(self, request: Request) -> Decision:
         decision = self._by_keys(request) or self._by_limit(request)
@@ -191,9 +198,16 @@ class _Admission:
             return Refuse(_still_live(request, limit, live[0].id))
         surplus = live[: len(live) - limit.most + 1]
         for job in surplus:
+            if not self._may_cancel(request, job):
+                return Refuse(_still_live(request, limit, job.id))
             if job.running and not job.cancelable:
                 return Refuse(_not_replaceable(request, job.id))
         return Admit(tuple(job.id for job in surplus))
+
+    def _may_cancel(self, request: Request, job: LiveJob) -> bool:
+        if request.may_replace is always or self._callers.get(job.id) == request.may_replace:
+            return True  # the second: of the same batch, and made by the same caller
+        return job.document is not None and matches(request.may_replace, job.document)
 
     def _take(self, request: Request, decision: Admit) -> None:
         gone = set(decision.cancels)
@@ -202,6 +216,7 @@ class _Admission:
         self._owners.update(dict.fromkeys(request.unique, Owner(request.id, request.payload_hash)))
         if request.counted:
             self._live.setdefault(request.counted.key, []).append(LiveJob(request.id))
+            self._callers[request.id] = request.may_replace
 
     def _cancel(self, request: Request, gone: set[str]) -> None:
         """The new job replaces them. A running one keeps its dedupe key until it has stopped."""

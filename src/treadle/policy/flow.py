@@ -6,24 +6,19 @@ the job began. A finished step never runs again; a step that is new in the code 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol
 
 from treadle.model.durations import format_ms
 from treadle.model.errors import (
     AnswerError,
-    InvalidInput,
-    StepEnded,
-    TreadleError,
-    UnknownStep,
     WaitTimeout,
-    WrongState,
 )
 from treadle.model.retry import Retry, families_of
 from treadle.model.status import Status
-from treadle.model.steps import DONE, STEP_ENDED, WAIT_IN_PLACE_MS, StepState, shown_step
-from treadle.policy.judgement import CallResult, Interrupt, Raised, Returned, judge
+from treadle.model.steps import DONE, WAIT_IN_PLACE_MS, StepState
+from treadle.policy.judgement import CallResult, Interrupt, Raised, Returned, follow_up_refused, judge
 from treadle.policy.lifecycle import (
     WORKER_LOST,
     CancelAcknowledged,
@@ -32,14 +27,14 @@ from treadle.policy.lifecycle import (
     Outcome,
     Parked,
     Released,
-    Requeued,
     Snoozed,
     Transition,
 )
 
 UNSERVED_MS = 5_000
 UNSERVED = "no worker has the code of step"
-MODES = ("unfinished", "all", "from")
+# How many names of steps a message has.
+LISTED = 10
 
 
 class KnownStep(Protocol):
@@ -79,6 +74,8 @@ class PlannedStep(NamedTuple):
     """It has a `when`."""
     served: bool = True
     """Its code is here."""
+    after: tuple[str, ...] | None = None
+    """The steps it comes after. None: the one declared before it, and everything that one comes after."""
 
 
 class Reply(NamedTuple):
@@ -87,6 +84,8 @@ class Reply(NamedTuple):
 
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+# How many steps of a job run at a time at most.
+PARALLEL = 8
 
 
 class FlowFacts(NamedTuple):
@@ -97,58 +96,111 @@ class FlowFacts(NamedTuple):
     """What `when` said, where it was asked."""
     cancelling: str | None = None
     """Why the job should stop."""
+    running: Collection[str] = ()
+    """Steps with a call in progress."""
 
 
 class Plan(NamedTuple):
-    """What happens next; exactly one of these."""
+    """What happens next: everything that can begin now."""
 
-    start: str | None = None
-    evaluate_when: str | None = None
-    skip: str | None = None
-    take_answer: str | None = None
-    """A step that has its answer already."""
-    wait: str | None = None
-    """A step that begins to wait; the job is parked."""
-    overdue: str | None = None
-    """A wait that got no answer in time."""
-    failed: str | None = None
-    """A wait that failed; the job fails too, by its policy."""
+    start: tuple[str, ...] = ()
+    """In the order in which they were declared."""
+    evaluate_when: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    take_answer: tuple[str, ...] = ()
+    """Steps that have their answer already."""
+    overdue: tuple[str, ...] = ()
+    """Waits that got no answer in time."""
+    failed: tuple[str, ...] = ()
+    """Waits that failed; the job fails too, by its policy."""
+    wait: tuple[str, ...] = ()
+    """Steps that begin to wait when the job is parked."""
     end: Outcome | None = None
+    """Of the attempt, if nothing can begin and nothing runs."""
 
 
-def plan(steps: Sequence[PlannedStep], facts: FlowFacts) -> Plan:
-    """What to do with a job that has its steps one after the other. `Completed` leaves its result to the caller."""
+def plan(steps: Sequence[PlannedStep], facts: FlowFacts, parallel: int = PARALLEL) -> Plan:
+    """What to do with a job. `Completed` leaves its result to the caller."""
     if facts.cancelling is not None:
-        return Plan(end=CancelAcknowledged(facts.cancelling))
-    known_steps = facts.steps
+        return Plan(end=None if facts.running else CancelAcknowledged(facts.cancelling))
+    ready, done = _ready(steps, facts)
+    if not ready:
+        return Plan(end=Completed()) if done == len(steps) else Plan()
+    if len(ready) == 1 and not facts.running:
+        step = ready[0]
+        if not step.external and not step.conditional and step.served:
+            return Plan(start=(step.name,))  # most steps
+    return _sorted_out(ready, facts, parallel)
+
+
+def _ready(steps: Sequence[PlannedStep], facts: FlowFacts) -> tuple[list[PlannedStep], int]:
+    """The steps with nothing left before them, and how many are done."""
+    known_steps, running = facts.steps, facts.running
+    ready: list[PlannedStep] = []
+    done = 0
+    clear = True
     for step in steps:
-        known = known_steps.get(step.name, NOT_BEGUN)
-        if known.state in DONE:
+        if step.after is None:
+            if not clear:
+                continue
+        else:
+            clear = all(known_steps.get(name, NOT_BEGUN).state in DONE for name in step.after)
+        if known_steps.get(step.name, NOT_BEGUN).state in DONE:
+            done += 1
             continue
-        if step.conditional and step.name not in facts.whens:
-            return Plan(evaluate_when=step.name)
-        if step.conditional and not facts.whens[step.name]:
-            return Plan(skip=step.name)
-        return _next_external(step, known, facts) if step.external else _next_call(step)
-    return Plan(end=Completed())
+        if clear and step.name not in running:
+            ready.append(step)
+        clear = False
+    return ready, done
 
 
-def _next_call(step: PlannedStep) -> Plan:
-    if not step.served:
-        return Plan(end=Snoozed(UNSERVED_MS, unserved(step.name)))
-    return Plan(start=step.name)
+def _sorted_out(ready: Sequence[PlannedStep], facts: FlowFacts, parallel: int) -> Plan:
+    """What is to be done with each of the steps that are ready."""
+    nexts = [(_next_of(step, facts), step.name) for step in ready]
+    chosen: dict[str, Any] = {
+        what: tuple(name for kind, name in nexts if kind == what) for what in {what for what, _ in nexts} & _PLANNED
+    }
+    free = max(parallel - len(facts.running), 0)
+    plan = Plan(**chosen | {"start": chosen.get("start", ())[:free]})
+    if facts.running or any(what not in ("wait", "waiting", "unserved") for what, _ in nexts):
+        return plan._replace(wait=())
+    unserved_here = [name for what, name in nexts if what == "unserved"]
+    if unserved_here:
+        return plan._replace(wait=(), end=Snoozed(UNSERVED_MS, unserved(unserved_here[0])))
+    return plan._replace(end=Parked(listed([name for _, name in nexts])))
 
 
-def _next_external(step: PlannedStep, known: KnownStep, facts: FlowFacts) -> Plan:
+_PLANNED = frozenset(Plan._fields)
+
+
+def _next_of(step: PlannedStep, facts: FlowFacts) -> str:
+    """The field of the plan that it belongs to; `waiting` and `unserved` are in none."""
+    if step.conditional and step.name not in facts.whens:
+        return "evaluate_when"
+    if step.conditional and not facts.whens[step.name]:
+        return "skip"
+    if not step.external:
+        return "start" if step.served else "unserved"
+    known = facts.steps.get(step.name, NOT_BEGUN)
     if known.state is StepState.FAILED and known.error_type:
-        return Plan(failed=step.name)
+        return "failed"
     if step.name in facts.answers:
-        return Plan(take_answer=step.name)
-    if known.state is StepState.WAITING:
-        if known.left_ms is not None and known.left_ms <= 0:
-            return Plan(overdue=step.name)
-        return Plan(end=Parked(step.name))
-    return Plan(wait=step.name)
+        return "take_answer"
+    if known.state is not StepState.WAITING:
+        return "wait"
+    return "overdue" if is_overdue(known.left_ms) else "waiting"
+
+
+def is_overdue(left_ms: int | None) -> bool:
+    """Whether a wait is over, by what is left of its time; None: it has no limit."""
+    return left_ms is not None and left_ms <= 0
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for people, at most a handful of them."""
+    if len(names) <= LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[:LISTED])} and {len(names) - LISTED:,} more"
 
 
 def unserved(name: str) -> str:
@@ -228,11 +280,88 @@ def after_call(
             raise AssertionError(f"a call can't end in {outcome}")
 
 
+def refused(reason: str) -> StepEnd:
+    """A step has completed, but a job that was to be stored with its end may not be created."""
+    failed = follow_up_refused(reason)
+    return StepEnd(StepState.FAILED, error=failed.error, error_type=failed.error_type, outcome=failed)
+
+
 def _again(name: str, failed: Failed, delay_ms: int) -> StepEnd | RetryInPlace:
     if delay_ms <= WAIT_IN_PLACE_MS:
         return RetryInPlace(delay_ms, failed.error, failed.error_type)
     later = Snoozed(delay_ms, tried_again(name, delay_ms))
     return StepEnd(StepState.PENDING, None, failed.error, failed.error_type, later)
+
+
+# -- what has happened to a step -------------------------------------------------------------------
+
+
+class StepChange(NamedTuple):
+    """What has happened to a step. Its journal adds what only the journal knows, and writes it."""
+
+    state: StepState
+    attempt: int
+    result: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    begins: bool = False
+    """It begins with this change."""
+    wait_ms: int | None = None
+    """How long it waits at most."""
+    schema: str | None = None
+    """What its answer has to look like."""
+    takes_answer: bool = False
+    """It uses up the answer that came early."""
+
+
+def began(attempt: int) -> StepChange:
+    """A call of it is under way."""
+    return StepChange(StepState.PROCESSING, attempt)
+
+
+def tried(again: RetryInPlace, tries: int) -> StepChange:
+    """A try failed, and the next one follows in place."""
+    return StepChange(StepState.PENDING, tries, None, again.error, again.error_type)
+
+
+def ended(end: StepEnd, tries: int) -> StepChange:
+    return StepChange(end.state, spent(end, tries), end.result, end.error, end.error_type)
+
+
+def begins_anew(attempt: int) -> StepChange:
+    """A wait was reached in it: its function is called again from the start, and has its try back."""
+    return StepChange(StepState.PENDING, attempt - 1)
+
+
+def skipped() -> StepChange:
+    return StepChange(StepState.SKIPPED, 0)
+
+
+def waits(attempt: int, timeout_ms: int | None, schema: str | None) -> StepChange:
+    """`attempt`: how often it has waited before."""
+    return StepChange(StepState.WAITING, attempt + 1, begins=True, wait_ms=timeout_ms, schema=schema)
+
+
+def answered(reply: Reply, attempt: int, begins: bool = False) -> StepChange:
+    """The job's handler hears of an error."""
+    if reply.error is not None:
+        kind = AnswerError.__name__
+        return StepChange(StepState.FAILED, attempt, None, reply.error, kind, begins, takes_answer=True)
+    result = "null" if reply.result is None else reply.result
+    return StepChange(StepState.COMPLETED, attempt, result, begins=begins, takes_answer=True)
+
+
+def slept(attempt: int, begins: bool = False) -> StepChange:
+    return StepChange(StepState.COMPLETED, attempt, begins=begins)
+
+
+def timed_out(shown: str, attempt: int) -> StepChange:
+    return StepChange(StepState.FAILED, attempt, error=not_answered(shown), error_type=WaitTimeout.__name__)
+
+
+def given_up(attempt: int, error: str | None) -> StepChange:
+    """A wait that failed, once its job has failed because of it: without a type, the next attempt waits again."""
+    return StepChange(StepState.FAILED, attempt, error=error)
 
 
 def spent(end: StepEnd, tries: int) -> int:
@@ -258,7 +387,7 @@ class Pause(NamedTuple):
     """How long at most."""
 
 
-def left_ms(delay_ms: int | None, passed_ms: int) -> int | None:
+def left_of(delay_ms: int | None, passed_ms: int) -> int | None:
     """What is left of a wait that has lasted this long. One that should be over ends in the store."""
     return None if delay_ms is None else max(delay_ms - passed_ms, 1)
 
@@ -268,7 +397,7 @@ def set_aside(pauses: Sequence[Pause]) -> Parked | Snoozed:
     answers = [one.step for one in pauses if one.kind == "answer"]
     if answers:
         retries = [max(one.delay_ms or 0, 1) for one in pauses if one.kind == "retry"]
-        return Parked(", ".join(answers), min(retries, default=0))
+        return Parked(listed(answers), min(retries, default=0))
     first = min(pauses, key=lambda one: one.delay_ms or 0)
     delay_ms = max(first.delay_ms or 0, 1)
     if first.kind == "retry":
@@ -298,58 +427,6 @@ def failed_wait(error: str, error_type: str) -> Raised:
     return Raised("error", f"{error_type}: {error}", error_type, families=families)
 
 
-# -- answers ---------------------------------------------------------------------------------------
-
-
-class AnswerFacts(NamedTuple):
-    """What a store finds, under its locks, of a step that is to be answered."""
-
-    job_lives: bool
-    state: StepState | None = None
-    """None: the job has no such step."""
-    waits: bool = False
-    """The step takes answers."""
-    timed_out: bool = False
-    """No answer came in time, and the job has failed because of it: its next attempt waits again."""
-    unannounced: bool = False
-    """The answer is kept even if there is no such step yet."""
-
-
-def refuse_answer(job_id: str, step: str, key: str, facts: AnswerFacts) -> TreadleError | None:
-    """Why a step takes no answer; None if it does."""
-    waits_again = facts.timed_out and facts.job_lives and facts.state is StepState.FAILED
-    if not waits_again and facts.state in STEP_ENDED and (facts.state is not StepState.FAILED or facts.waits):
-        return step_ended(step, key)
-    if not facts.job_lives and facts.state is not None:
-        return WrongState("the job has ended: signal is not possible")
-    if not facts.job_lives or (facts.state is None and not facts.unannounced):
-        shown = shown_step(step[:100], key[:100])
-        return UnknownStep(f"job {job_id} has no step {shown} that takes an answer", step=step[:100])
-    return None
-
-
-def ends_wait(state: StepState, running: bool) -> bool:
-    """Whether an answer ends its wait now. Otherwise it is kept.
-
-    A job that runs may have more than one wait, and its worker has read this one as unanswered: it finds the answer
-    when it sets the job aside again.
-    """
-    return state is StepState.WAITING and not running
-
-
-def step_ended(step: str, key: str) -> StepEnded:
-    """Also for an answer that comes second, before its step waits."""
-    shown = shown_step(step, key)
-    return StepEnded(f"step {shown} has its answer already or is over; the first answer counts", step=step)
-
-
-def answered(reply: Reply) -> StepEnd:
-    """What an answer makes of its step; the job's handler hears of an error."""
-    if reply.error is not None:
-        return StepEnd(StepState.FAILED, error=reply.error, error_type=AnswerError.__name__)
-    return StepEnd(StepState.COMPLETED, result="null" if reply.result is None else reply.result)
-
-
 # -- when the job moves ---------------------------------------------------------------------------
 
 
@@ -377,90 +454,3 @@ def interrupted(job: Transition, ran: bool) -> list[Interrupted]:
 def restarts_clock(job: Transition) -> bool:
     """Whether the next attempt has all of its flow's time, because it does not continue the one before."""
     return job.event in ("job:retrying", "job:reclaimed", "job:requeued")
-
-
-# -- again -----------------------------------------------------------------------------------------
-
-
-class Rerun(NamedTuple):
-    """What a requeue repeats."""
-
-    mode: str
-    names: tuple[str, ...] | None
-    """The steps that run again; with `unfinished` only those of their runs that have not completed. None: all."""
-    runs: frozenset[tuple[str, str]] | None = None
-    """If given, only these runs of them, by name and key."""
-
-
-class Ran(NamedTuple):
-    """A run of a step, as far as a requeue has to know it."""
-
-    name: str
-    place: int
-    done: bool
-    key: str = ""
-    declared: bool = False
-
-
-def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) -> Rerun:
-    """The steps that a requeue runs again. A job that has completed has nothing unfinished: all of it runs again."""
-    check_mode(mode, step)
-    if step is not None:
-        found = [one for one in steps if one.name == step]
-        if not found:
-            raise UnknownStep(f"the job has no step {step[:100]!r}", step=step[:100])
-        if any(one.declared for one in steps):
-            first = min(one.place for one in found)
-            return Rerun(mode, _names(one for one in steps if one.place >= first))
-        return _rerun_after(steps, step)
-    if mode == "all" or completed:
-        return Rerun("all", None)
-    return Rerun(mode, _names(one for one in steps if not one.done))
-
-
-class StepRun(Protocol):
-    """A run of a step, as a store finds it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def state(self) -> StepState: ...
-
-
-StepRunT = TypeVar("StepRunT", bound=StepRun)
-
-
-def repeated(steps: Iterable[StepRunT], requeued: Requeued) -> list[StepRunT]:
-    """The runs that a requeue makes undone, as `rerun` has chosen them."""
-    names, runs = requeued.steps, requeued.runs
-    if names is None:
-        return list(steps)
-    if runs is not None:
-        return [one for one in steps if (one.name, one.key) in runs]
-    again = [one for one in steps if one.name in names]
-    return [one for one in again if one.state not in DONE] if requeued.mode == "unfinished" else again
-
-
-def check_mode(mode: str, step: str | None) -> None:
-    if mode not in MODES:
-        raise InvalidInput(f"mode: {mode[:40]!r} is not one of {', '.join(MODES)}", field="mode")
-    if (step is not None) is not (mode == "from"):
-        hint = "mode from needs a step" if step is None else f"mode {mode} takes no step; use mode from"
-        raise InvalidInput(f"step: {hint}", field="step")
-
-
-def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
-    """What depends on a handler's step is unknown, so everything counts that began after its first run or is around it.
-
-    A loop uses the same names again and again, so single runs of a name may be from before.
-    """
-    first = min(one.place for one in steps if one.name == step)
-    after = [one for one in steps if one.place >= first or step.startswith(f"{one.name}/")]
-    return Rerun("from", _names(after), frozenset((one.name, one.key) for one in after))
-
-
-def _names(steps: Iterable[Ran]) -> tuple[str, ...]:
-    ordered = sorted(steps, key=lambda one: one.place)
-    return tuple(dict.fromkeys(one.name for one in ordered))

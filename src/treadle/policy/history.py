@@ -16,6 +16,10 @@ from treadle.policy.lifecycle import Transition
 RETRYING = "retrying"
 """What the statistics call an attempt that failed and is tried again."""
 
+TIMED = Status.COMPLETED
+"""Whose runs the statistics keep: a job that failed or was stopped says nothing about how long the work takes."""
+
+
 MOST_OF_AN_ERROR = 8192
 """Characters of an error's stack in the history and on a step."""
 
@@ -107,7 +111,7 @@ def requeue_metadata(ended: EndedJob, old_payload: Any = None) -> dict[str, Any]
         "errorType": ended.error_type,
         "worker": ended.worker,
     }
-    return {"outcome": outcome} if old_payload is None else {"outcome": outcome, "payload": old_payload}
+    return {"outcome": outcome} if old_payload is None else {"outcome": outcome, events.OLD_PAYLOAD: old_payload}
 
 
 def step_metadata(

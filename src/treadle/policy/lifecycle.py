@@ -18,10 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from treadle.model.errors import InvalidInput, WrongState
 from treadle.model.status import ENDED, Status
+
+if TYPE_CHECKING:
+    from treadle.policy.rules import Condition
 
 LEAVES_TO: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: frozenset({Status.PROCESSING, Status.CANCELLED, Status.EXPIRED}),
@@ -134,6 +137,8 @@ class Requeued:
     """A new payload, as JSON text."""
     runs: frozenset[tuple[str, str]] | None = None
     """If given, only these runs of them, by name and key."""
+    may_replace: Condition = True
+    """Which live jobs it may cancel if its limit says that it replaces some."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,19 @@ move, come back or disappear while the change runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from treadle.insights import lists
 from treadle.model.durations import Priority, priority_value
 from treadle.model.errors import InvalidInput
-from treadle.model.job import from_ms, rfc3339
+from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.policy.rules import Condition, Constant, JobField, both
 from treadle.policy.rules.conditions import compare
+from treadle.queue.slices import in_slices
 from treadle.store.views import Listing
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 BATCH = 500
 Action = Literal["cancel", "requeue", "delete", "release", "patch"]
+# Of jobs that are read whole, to ask whether each may be changed: a payload may have a megabyte.
+READ_TOGETHER = 10
 _LIVE = (Status.PENDING, Status.PROCESSING, Status.WAITING)
 _DEAD = (Status.FAILED, Status.CANCELLED, Status.EXPIRED)
 ENDINGS = (*_DEAD, Status.COMPLETED)
@@ -72,7 +75,7 @@ class Done:
     """Jobs that match and are in a state that allows the change."""
     changed: int = 0
     refused: int = 0
-    """Jobs that another caller changed first."""
+    """Jobs that another caller changed first, or that may not be changed in this way."""
 
     def add(self, batch: Batch) -> None:
         self.matched += batch.jobs
@@ -94,10 +97,20 @@ class Batch(NamedTuple):
     """Where the next batch begins; None: everything is done."""
 
 
+MayChange: TypeAlias = Callable[[Job], Awaitable[bool]]
+
+
 async def apply(
-    queue: Queue, change: BulkChange, condition: Condition, *, as_of: datetime | None = None, dry_run: bool = False
+    queue: Queue,
+    change: BulkChange,
+    condition: Condition,
+    *,
+    as_of: datetime | None = None,
+    dry_run: bool = False,
+    may: MayChange | None = None,
 ) -> Done:
-    """Change every matching job created up to `as_of` (default: now); each job is changed at most once."""
+    """Change every matching job created up to `as_of` (default: now); each job is changed at most once. `may` refuses
+    single ones."""
     moment = as_of or from_ms(await queue.store.now())
     condition = both(condition, compare(JobField("createdAt"), "<=", Constant(rfc3339(moment))))
     listings = [_listing(status, condition) for status in change.applies_to]
@@ -108,7 +121,7 @@ async def apply(
         return done
     place: BulkPosition | None = BulkPosition()
     while place is not None:
-        batch = await change_batch(queue, change, listings, place)
+        batch = await change_batch(queue, change, listings, place, may)
         done.add(batch)
         place = batch.after
     return done
@@ -119,15 +132,31 @@ def _listing(status: Status, condition: Condition) -> Listing:
     return replace(lists.listing(None, status, None, None, BATCH, 0, condition), newest=None)
 
 
-async def change_batch(queue: Queue, change: BulkChange, listings: Sequence[Listing], place: BulkPosition) -> Batch:
+async def change_batch(
+    queue: Queue,
+    change: BulkChange,
+    listings: Sequence[Listing],
+    place: BulkPosition,
+    may: MayChange | None = None,
+) -> Batch:
     """Change the next jobs of these listings, of which each has one status."""
     if place.status_at >= len(listings):
         return Batch(0, 0, None)
     found = await queue.store.select(replace(listings[place.status_at], limit=BATCH, below=place.below))
     if not found:
         return Batch(0, 0, BulkPosition(place.status_at + 1))
-    changed = await change_jobs(queue, change, [id for _, id in found])
+    ids = [id for _, id in found]
+    allowed = ids if may is None else await _allowed(queue, ids, may)
+    changed = await change_jobs(queue, change, allowed) if allowed else 0
     return Batch(len(found), changed, BulkPosition(place.status_at, found[-1][0]))
+
+
+async def _allowed(queue: Queue, ids: Sequence[str], may: MayChange) -> list[str]:
+    allowed = []
+    for i in range(0, len(ids), READ_TOGETHER):
+        jobs = await queue.store.get(ids[i : i + READ_TOGETHER])
+        allowed += [job.id async for job in in_slices(jobs) if job is not None and await may(job)]
+    return allowed
 
 
 async def change_jobs(queue: Queue, change: BulkChange, ids: Sequence[str]) -> int:

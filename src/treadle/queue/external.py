@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic_core import from_json
 
 from treadle.model.durations import Duration, duration_ms, shown
 from treadle.model.errors import InvalidInput, JobNotFound, LeaseLost
 from treadle.model.job import Job, checked_topic, short_text
+from treadle.model.output import check_channels, check_room, checked_channel, value_text
 from treadle.model.payload import dumps
 from treadle.model.retry import families_of
 from treadle.model.status import Status
@@ -25,8 +26,9 @@ from treadle.model.steps import DONE
 from treadle.model.template import checked_capability
 from treadle.policy.flow import UNSERVED_MS, unserved
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, RowState, Snoozed, decide
+from treadle.policy.output import EMPTY, Chunk
 from treadle.store.protocol import Store
-from treadle.store.values import HAS_STEPS, Claimed, Holding, Settlement, Touch, Wants
+from treadle.store.values import HAS_STEPS, Claimed, Holding, OutputWrite, Settlement, Touch, Wants
 from treadle.store.wakeups import LATER, READY
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ MAX_WAIT_S = 60.0
 MIN_LEASE_MS = 5_000
 MAX_LEASE_MS = 3_600_000
 MOST_LOST = 3
+
+
+Proof: TypeAlias = Callable[[int], bool]
+"""Whether what a worker sent proves the claim with this token. The number itself never leaves the server."""
 
 
 class ExternalError(Exception):
@@ -150,55 +156,68 @@ class ExternalWorkers:
 
     # -- while it runs -----------------------------------------------------------------------------
 
-    async def heartbeat(self, job_id: str, token: int, lease: Duration | None = None) -> tuple[Holding, int]:
+    async def heartbeat(self, job_id: str, proves: Proof, lease: Duration | None = None) -> tuple[Holding, int]:
         """Renew the job's lease, by default for as long as the last time; returns its state and its new end."""
         lease_ms = None if lease is None else _checked_lease(lease)
-        store, held = await self._held(job_id, token)
+        store, held = await self._held(job_id, proves)
         renewed = await store.renew(held.job.lease, lease_ms)
         if renewed is None:
             raise _lost(job_id)
         return held, renewed.until
 
-    async def progress(self, job_id: str, token: int, percent: float, message: str | None) -> tuple[Holding, int]:
+    async def progress(self, job_id: str, proves: Proof, percent: float, message: str | None) -> tuple[Holding, int]:
         """Report progress; also renews the lease."""
-        store, held = await self._held(job_id, token)
+        store, held = await self._held(job_id, proves)
         if message is not None:
             dumps(message, "message")
-        touch = Touch(held.job.n, token, held.ran_ms, int(percent), message)
+        touch = Touch(held.job.n, held.job.token, held.ran_ms, int(percent), message)
         if await store.touch(held.job.lease, [touch]):
             raise _lost(job_id)
-        return await self.heartbeat(job_id, token)
+        return await self.heartbeat(job_id, proves)
+
+    async def output(self, job_id: str, proves: Proof, channel: str, values: Sequence[Any]) -> tuple[Holding, int]:
+        """Append values to a channel of the job's output; also renews the lease."""
+        store, held = await self._held(job_id, proves)
+        chunk = Chunk(checked_channel(channel), f"[{','.join(map(value_text, values))}]", len(values), held.job.attempt)
+        state = (await store.output_states([job_id])).get(job_id)
+        known = state.channels if state else {}
+        if channel not in known:
+            check_channels(channel, len(known))
+        check_room(channel, known.get(channel, EMPTY).bytes, chunk.size)
+        if await store.write_output(held.job.lease, [OutputWrite(held.job.n, held.job.token, held.ran_ms, (chunk,))]):
+            raise _lost(job_id)
+        return await self.heartbeat(job_id, proves)
 
     # -- its end -----------------------------------------------------------------------------------
 
-    async def complete(self, job_id: str, token: int, result: Any) -> Job:
+    async def complete(self, job_id: str, proves: Proof, result: Any) -> Job:
         """Complete the job. A repeated call, after a lost answer, succeeds as well."""
         text = None if result is None else dumps(result, "result")
         try:
-            return await self._settle(job_id, token, Completed(text))
+            return await self._settle(job_id, proves, Completed(text))
         except LeaseLost:
             job = await self._queue.get(job_id)
-            if job.status is Status.COMPLETED and job.token == token:
+            if job.status is Status.COMPLETED and job.token is not None and proves(job.token):
                 return job
             raise
 
-    async def fail(self, job_id: str, token: int, error: str, fatal: bool = False) -> Job:
+    async def fail(self, job_id: str, proves: Proof, error: str, fatal: bool = False) -> Job:
         """Report a failure. The job is retried if its template allows it, unless the error is fatal."""
         dumps(error, "error")
-        _, held = await self._held(job_id, token)
+        _, held = await self._held(job_id, proves)
         retry = (await self._queue.template(held.job.topic)).retry
         wait = None if fatal else retry.decide(families_of(ExternalError(error)), failures=held.job.attempt)
-        return await self._settle(job_id, token, Failed(error, "ExternalError", wait))
+        return await self._settle(job_id, proves, Failed(error, "ExternalError", wait))
 
-    async def release(self, job_id: str, token: int, reason: str = "") -> Job:
+    async def release(self, job_id: str, proves: Proof, reason: str = "") -> Job:
         dumps(reason, "reason")
-        return await self._settle(job_id, token, Released(reason or "released by its worker"))
+        return await self._settle(job_id, proves, Released(reason or "released by its worker"))
 
-    async def acknowledge_cancel(self, job_id: str, token: int) -> Job:
-        return await self._settle(job_id, token, CancelAcknowledged())
+    async def acknowledge_cancel(self, job_id: str, proves: Proof) -> Job:
+        return await self._settle(job_id, proves, CancelAcknowledged())
 
-    async def _settle(self, job_id: str, token: int, outcome: Outcome) -> Job:
-        store, held = await self._held(job_id, token)
+    async def _settle(self, job_id: str, proves: Proof, outcome: Outcome) -> Job:
+        store, held = await self._held(job_id, proves)
         status = Status.CANCELLING if held.cancel_requested else Status.PROCESSING
         transition = decide(RowState(status, held.job.attempt, held.job.max_attempts), outcome)
         if await store.settle([Settlement(held.job, transition, held.ran_ms)]):
@@ -209,12 +228,12 @@ class ExternalWorkers:
             self._on_ended(job.topic, job.status.value)
         return job
 
-    async def _held(self, job_id: str, token: int) -> tuple[Store, Holding]:
+    async def _held(self, job_id: str, proves: Proof) -> tuple[Store, Holding]:
         store = (await self._queue.open()).store
         held = (await store.held_by([job_id]))[0]
         if held is None and (await store.get([job_id]))[0] is None:
             raise JobNotFound(f"no job has the id {job_id[:60]!r}", id=job_id[:60])
-        if held is None or held.job.token != token:
+        if held is None or not proves(held.job.token):
             raise _lost(job_id)
         return store, held
 

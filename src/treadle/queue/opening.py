@@ -6,10 +6,10 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-from treadle.model import settings
 from treadle.model.errors import InvalidInput, SchemaMismatch
 from treadle.model.handler import Handler
 from treadle.model.settings import Settings
+from treadle.queue import own_settings
 from treadle.queue.enqueueing.known_templates import KnownTemplates
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.queue.schedules.options import CodeSchedule
@@ -22,7 +22,7 @@ class OpenedQueue:
     """The part of `Queue` that the others stand on."""
 
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
-        self.settings: Settings = settings.load().override({**options, "db": url})
+        self.settings: Settings = own_settings.load().override({**options, "db": url})
         self.url = self.settings.db
         self.handlers: dict[str, Handler] = {}
         self._migrate = migrate

@@ -21,8 +21,8 @@ from uuid_utils import uuid7
 from treadle.insights.search import STALE, JobSearch
 from treadle.model.errors import InvalidInput, JobNotFound, StoreUnavailable, TreadleError
 from treadle.model.job import from_ms, rfc3339
+from treadle.model.other_names import unknown_status
 from treadle.model.status import Status
-from treadle.model.words import unknown_status
 from treadle.queue import bulk
 from treadle.queue.audit import Actor, AuditLog
 from treadle.queue.bulk import BulkPosition

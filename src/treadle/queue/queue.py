@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from typing_extensions import Unpack
 
@@ -20,8 +20,8 @@ from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
 from treadle.queue import results, signals, templates
-from treadle.queue.control import JobControl
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobRequest, TopicOwner, merged, topic_of
+from treadle.queue.following import JobFollowing
 from treadle.queue.handlers.flows import Flow, FlowHandler, FlowPayloadT
 from treadle.queue.handlers.hooks import AnyHook, Hooks
 from treadle.queue.handlers.tasks import (
@@ -40,6 +40,7 @@ from treadle.queue.handlers.tasks import (
 from treadle.queue.schedules.api import Schedules
 from treadle.queue.schedules.from_code import checked_code, code_schedules
 from treadle.queue.session import Session
+from treadle.queue.slices import in_slices
 from treadle.queue.templates import Templates
 from treadle.store.values import Graces, Inserted, NewJob
 from treadle.store.views import StepPage, Topic
@@ -48,7 +49,6 @@ from treadle.telemetry import tracing
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from treadle.events.feed import Feed
     from treadle.queue.sync import SyncQueue
 
 
@@ -57,7 +57,7 @@ Answers = Sequence[Inserted]
 """To an insert of all jobs or none: a refusal is raised."""
 
 
-class Queue(JobControl):
+class Queue(JobFollowing):
     """A durable job queue in the database behind `url`.
 
     Opens automatically at first use; `async with Queue(url) as queue:` opens and closes it.
@@ -85,16 +85,6 @@ class Queue(JobControl):
         if self._sync is None:
             self._sync = SyncQueue(self)
         return self._sync
-
-    @property
-    def feed(self) -> Feed:
-        """The event feed of this database on the running event loop."""
-        from treadle.events.feed import Feed
-
-        session = self._sessions.current()
-        if session.feed is None:
-            session.feed = Feed(self)
-        return session.feed
 
     # -- handlers ------------------------------------------------------------------------------
 
@@ -216,7 +206,7 @@ class Queue(JobControl):
             else:
                 (answer,) = cast(Answers, await session.store.insert([new], connection=connection))
             if answer.existing_id is None:
-                job = maker.made_alone(new, answer.at, self)
+                job = maker.made(new, answer.at, self)
             else:
                 (job,) = await self._existing(session, [answer.existing_id], connection)
             sending.job(job.id)
@@ -244,7 +234,7 @@ class Queue(JobControl):
             makers = [maker] * len(jobs)
         else:
             jobs, makers = [], []
-            for index, one in enumerate(_checked_requests(topic)):
+            async for index, one in in_slices(enumerate(_checked_requests(topic)), pauses=connection is None):
                 if "connection" in (one.options or {}):
                     raise InvalidInput("connection: all jobs share it; give it to enqueue_many", field="connection")
                 chosen = merged(options, cast(EnqueueOptions, one.options or {}))
@@ -257,9 +247,12 @@ class Queue(JobControl):
         with tracing.sending(topic_of(topic) if isinstance(topic, str | TopicOwner) else None, len(jobs)) as sending:
             jobs = _traced(jobs, sending.traceparent)
             answers = cast(Answers, await session.store.insert(jobs, connection=connection))
-            fresh = [maker.made(job, answer.at, self) for maker, job, answer in zip(makers, jobs, answers, strict=True)]
+            made = in_slices(zip(makers, jobs, answers, strict=True), pauses=connection is None)
+            fresh = [maker.made(job, answer.at, self) async for maker, job, answer in made]
             ids = [answer.existing_id for answer in answers if answer.existing_id is not None]
-            existing = iter(await self._existing(session, ids, connection) if ids else ())
+            if not ids:
+                return fresh
+            existing = iter(await self._existing(session, ids, connection))
             return [job if one.existing_id is None else next(existing) for job, one in zip(fresh, answers, strict=True)]
 
     async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
@@ -278,7 +271,7 @@ class Queue(JobControl):
         with tracing.sending(topic) as sending:
             (new,) = _traced(maker.jobs([payload]), sending.traceparent)
             sending.job(new.id)
-        return new, maker.made_alone(new, await session.store.now(), self)
+        return new, maker.made(new, await session.store.now(), self)
 
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
@@ -339,53 +332,6 @@ class Queue(JobControl):
     async def events(self, job_id: str) -> Sequence[Event]:
         """The whole timeline of a job over all its attempts, oldest first; metadata as in JSON."""
         return await timeline.timeline((await self._session()).store, job_id)
-
-    @overload
-    def stream(
-        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: None = None
-    ) -> AsyncGenerator[dict[str, Any]]: ...
-    @overload
-    def stream(
-        self, *, topic: str | None = None, job_id: str | None = None, snapshot: bool = False, format: Literal["sse"]
-    ) -> AsyncGenerator[bytes]: ...
-    async def stream(
-        self,
-        *,
-        topic: str | None = None,
-        job_id: str | None = None,
-        snapshot: bool = False,
-        format: Literal["sse"] | None = None,
-    ) -> AsyncGenerator[dict[str, Any] | bytes]:
-        """Every event as it happens, whichever process caused it, until the queue is closed: `{event, at, job}`.
-
-        `{"event": "resync", …}` where some were missed, because the reader was too slow: look at the jobs again. With
-        `snapshot` they come along: `{"event": "snapshot", "jobs": […]}` is first, and follows each `resync`. It has the
-        newest 1,000 jobs of one moment; every event after that moment follows, and none before it.
-
-        With `format="sse"` they are the bytes of server-sent events, with a `ping` every 15 seconds of silence.
-        """
-        from treadle.events import streams
-
-        if format not in (None, "sse"):
-            raise InvalidInput(f"format: {format!r} is not sse", field="format")
-        await self.open()
-        told: AsyncGenerator[Any]
-        if format == "sse":
-            told = streams.frames(self.feed, topic, job_id, snapshot=snapshot)
-        else:
-            told = streams.events(self.feed, topic, job_id, snapshot=snapshot)
-        async with contextlib.aclosing(told) as events:
-            async for event in events:
-                yield event
-
-    async def watch(self, job_id: str) -> AsyncGenerator[Job]:
-        """The job now and after each of its events, without gaps, until it has ended or is deleted."""
-        from treadle.events import streams
-
-        await self.get(job_id)
-        async with contextlib.aclosing(streams.states(self.feed, job_id)) as states:
-            async for job in states:
-                yield self._bind(job)
 
     async def why(self, job_id: str) -> Sequence[str]:
         """Why a job is not running, in sentences; empty if nothing blocks it."""

@@ -24,6 +24,7 @@ READ_EVERY_S = 1.0
 class StoredSettings:
     stale_after_ms: int
     delete_after_ms: int
+    output_after_ms: int
     enqueue_rule: str = ""
     manage_rule: str = ""
     http_enabled: bool = True
@@ -43,7 +44,7 @@ class RuntimeSettings:
 
     def __init__(self, store: Store, own: Settings) -> None:
         self._store = store
-        self._defaults = self._settings = StoredSettings(own.stale_after_ms, own.delete_after_ms)
+        self._defaults = self._settings = StoredSettings(own.stale_after_ms, own.delete_after_ms, own.output_after_ms)
         self._given: dict[str, Any] = {}
         self._version: int | None = None
         self._read_at = float("-inf")

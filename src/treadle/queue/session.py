@@ -19,6 +19,7 @@ from treadle.store.protocol import Store
 
 if TYPE_CHECKING:
     from treadle.events.feed import Feed
+    from treadle.events.output import OutputWatch
     from treadle.queue.enqueueing.new_jobs import ReadyMaker
 
 Loop = asyncio.AbstractEventLoop
@@ -39,6 +40,7 @@ class Session:
         self.saving: asyncio.Task[None] | None = None
         self.saved = False
         self.feed: Feed | None = None
+        self.output: OutputWatch | None = None
         self._until_closed: AsyncGenerator[None] | None = None
 
     async def stay_open(self, on_close: Callable[[], object]) -> None:
@@ -53,6 +55,8 @@ class Session:
             on_close()
             if self.feed is not None:
                 await self.feed.stop()
+            if self.output is not None:
+                await self.output.stop()
             await self.store.close()
 
     async def close(self) -> None:

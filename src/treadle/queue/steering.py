@@ -12,9 +12,10 @@ from treadle.model.job import Job, to_ms
 from treadle.model.payload import dumps
 from treadle.model.status import ENDED, Status
 from treadle.model.steps import DONE
-from treadle.policy.flow import Ran, check_mode, rerun
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
+from treadle.policy.rerun import Ran, check_mode, rerun
 from treadle.queue.enqueueing.new_jobs import checked_attempts
+from treadle.queue.on_behalf import may_replace
 from treadle.store.protocol import Store
 from treadle.store.values import Refusal, SteeredJob
 
@@ -54,6 +55,7 @@ async def requeue(
 ) -> Answers:
     """Restart ended jobs, unless their topic is in `disabled`. `runs` is filled with the steps that run again."""
     how = again or Again(force)
+    replaces = may_replace()
 
     def judge(job: SteeredJob) -> Outcome:
         if job.topic in disabled:
@@ -65,7 +67,8 @@ async def requeue(
         chosen = rerun(steps, how.mode, how.step, job.status is Status.COMPLETED)
         if runs is not None:
             runs[job.id] = list(dict.fromkeys(step.name for step in steps)) if chosen.names is None else chosen.names
-        return Requeued(how.force, job.stale, chosen.mode if steps else "", chosen.names, how.payload, chosen.runs)
+        mode = chosen.mode if steps else ""
+        return Requeued(how.force, job.stale, mode, chosen.names, how.payload, chosen.runs, replaces)
 
     return await store.steer(ids, judge, dry_run=dry_run)
 

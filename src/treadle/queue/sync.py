@@ -18,6 +18,7 @@ from treadle.model.durations import Duration
 from treadle.model.errors import InvalidInput, Refused, StoreUnavailable
 from treadle.model.job import Job
 from treadle.model.job import ResultT as JobResultT
+from treadle.model.output import DEFAULT_CHANNEL
 from treadle.queue.enqueueing.known_templates import KnownTemplates
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner
 from treadle.queue.handlers.flows import Flow, FlowPayloadT
@@ -27,6 +28,7 @@ from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:
+    from treadle.events.output import OutputEvent
     from treadle.model.events import Event
 
 P = ParamSpec("P")
@@ -73,6 +75,10 @@ class SyncJob(Job[JobResultT]):
     def watch(self) -> Generator[SyncJob[JobResultT]]:  # type: ignore[override]
         """See `Queue.watch`."""
         return self._blocking().watch(self.id)
+
+    def output(self, channel: str = DEFAULT_CHANNEL, *, after: int = 0, latest: bool = False) -> Generator[Any]:  # type: ignore[override]
+        """See `Queue.output`."""
+        return self._blocking().output(self.id, channel, after=after, latest=latest)
 
     def _blocking(self) -> SyncQueue:
         return cast(SyncQueue, self._bound())
@@ -229,6 +235,34 @@ class SyncQueue:
     def watch(self, job_id: str) -> Generator[SyncJob]:
         """See `Queue.watch`."""
         return self._iterate(self._queue.watch(job_id))
+
+    @overload
+    def output(
+        self, job_id: str, channel: str = DEFAULT_CHANNEL, *, after: int = 0, latest: bool = False
+    ) -> Generator[Any]: ...
+    @overload
+    def output(
+        self,
+        job_id: str,
+        channel: str = DEFAULT_CHANNEL,
+        *,
+        after: int = 0,
+        latest: bool = False,
+        events: Literal[True],
+    ) -> Generator[OutputEvent]: ...
+    def output(
+        self,
+        job_id: str,
+        channel: str = DEFAULT_CHANNEL,
+        *,
+        after: int = 0,
+        latest: bool = False,
+        events: bool = False,
+    ) -> Generator[Any]:
+        """See `Queue.output`."""
+        return self._iterate(
+            Queue.output(self._queue, job_id, channel, after=after, latest=latest, events=cast(Any, events))
+        )
 
     def _iterate(self, source: AsyncGenerator[Any]) -> Generator[Any]:
         async def following() -> Any:

@@ -8,27 +8,20 @@ from typing import TypeVar
 from treadle.model.errors import Refused
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES
+from treadle.policy.answers import is_timeout
 from treadle.policy.judgement import follow_up_refused
 from treadle.policy.lifecycle import decide
 from treadle.store import wakeups
-from treadle.store.values import HAS_STEPS, Checkpoint, Settlement, StepWrite, Touch
+from treadle.store.values import Checkpoint, Effects, Settlement, StepWrite, Touch
 
 Report = TypeVar("Report", Touch, Checkpoint)
 
 
-def is_plain(one: Settlement) -> bool:
-    done = one.transition.to is Status.COMPLETED and one.transition.event is None
-    return done and one.job.flags == 0 and not one.effects
-
-
-def is_done_flow(one: Settlement) -> bool:
-    """Completed, and nothing to write but its steps."""
-    if one.transition.to is not Status.COMPLETED or one.transition.event is not None or one.job.flags & ~HAS_STEPS:
-        return False
-    effects = one.effects
-    if effects is None or effects.jobs or effects.events or effects.consumed:
-        return False
-    return all(map(_is_small, effects.steps))
+def has_only_steps(effects: Effects) -> bool:
+    """Whether its effects need no table but that of the steps."""
+    return not (effects.jobs or effects.events or effects.consumed or effects.output) and all(
+        map(_is_small, effects.steps)
+    )
 
 
 def may_be_refused(one: Settlement) -> bool:
@@ -73,11 +66,15 @@ def once_per_job(reports: Sequence[Report]) -> list[Report]:
 
 def has_small_steps(one: Checkpoint) -> bool:
     """Whether it needs no table but that of the steps."""
-    return not one.consumed and all(map(_is_small, one.steps))
+    return not one.consumed and not one.jobs and all(map(_is_small, one.steps)) and not any(map(_times_out, one.steps))
 
 
 def _is_small(step: StepWrite) -> bool:
     return step.result is None or len(step.result) * 4 <= LARGE_RESULT_BYTES
+
+
+def _times_out(step: StepWrite) -> bool:
+    return is_timeout(step.state, step.error_type)
 
 
 def not_written(checkpoints: Sequence[Checkpoint], written: set[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -30,6 +30,7 @@ from treadle.store.values import (
     Inserted,
     Judge,
     NewJob,
+    OutputWrite,
     Reaped,
     Record,
     RecordWrite,
@@ -54,6 +55,8 @@ from treadle.store.views import (
     Listing,
     LiveWorker,
     Obstacle,
+    OutputPage,
+    OutputState,
     Stats,
     StepPage,
     Topic,
@@ -144,7 +147,17 @@ class Store(Protocol):
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
         """Write what the steps of running jobs have done, with their events; returns (n, token) of lost jobs, for which
-        nothing was written."""
+        nothing was written. StepEnded if one says that nobody answered a step in time, and an answer was accepted: then
+        nothing is written at all.
+
+        One with follow-up jobs comes alone. If a job is refused, its Refused is raised; StoreBusy if one needs a key
+        that another transaction has locked. Nothing is written then. Told again, jobs that are there are not made
+        again.
+        """
+
+    async def write_output(self, lease: int, writes: Sequence[OutputWrite]) -> list[tuple[int, int]]:
+        """Append what running jobs have emitted; returns (n, token) of lost jobs, for which nothing was written. A
+        chunk that has its number is stored once, even if it is written again."""
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         """What the steps of claimed jobs have done before, in one read."""
@@ -205,11 +218,19 @@ class Store(Protocol):
         out.
         """
 
-    async def changes(self, cursor: Any = None, limit: int = 1000, wanted: Listing | str | None = None) -> Changes:
+    async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
+        """The values of a channel after number `after`, up to about this size; None: no such job."""
+
+    async def output_states(self, ids: Sequence[str]) -> dict[str, OutputState]:
+        """How far the channels of these jobs are, without the jobs that don't exist."""
+
+    async def changes(
+        self, cursor: Any = None, limit: int = 1000, wanted: Listing | Sequence[str] | None = None
+    ) -> Changes:
         """The changes since `cursor` (None: no changes, only a cursor to start with), about `limit` at a time: by any
         process, each change once, in order for each job. Progress is only sampled.
 
-        `wanted`: a listing or a job's id; returns those jobs as they are between this look and the next.
+        `wanted`: a listing or ids of jobs; returns those jobs as they are between this look and the next.
         """
 
     async def stats(
@@ -263,6 +284,9 @@ class Store(Protocol):
     async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
         """Delete jobs that ended longer ago than this, with all their rows. A `dry_run` only counts them, up to the
         limit."""
+
+    async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
+        """Delete the output of jobs that ended longer ago than this; returns how many channels it had."""
 
     async def tidy(self) -> None:
         """The leader's housekeeping: fold the tally, recount concurrency keys, drop old rate-limit entries."""

@@ -5,36 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
-from treadle.policy.admission import DEDUPE, IDEMPOTENCY, SLOT, Request, UniqueKey
+from treadle.policy.admission import Request
 from treadle.store.values import NewJob
-
-# Names and keys of 255 characters each make up to 3 kB of text; an index entry of PostgreSQL has room for 2.7 kB.
-LONGEST_KEY = 2_600
 
 
 def request_of(job: NewJob) -> Request:
-    hashed = None if job.idempotency_key is None else _payload_hash(job)
-    return Request(job.id, job.topic, unique_keys(job), hashed, job.repeatable, job.limit)
-
-
-def unique_keys(job: NewJob) -> tuple[UniqueKey, ...]:
-    keys = []
-    if job.idempotency_key is not None:
-        owner = () if job.key_owner is None else (job.key_owner,)
-        keys.append(UniqueKey(IDEMPOTENCY, _joined(job.topic, job.scope, job.scope_id, job.idempotency_key, *owner)))
-    if job.dedupe_key is not None:
-        keys.append(UniqueKey(DEDUPE, job.dedupe_key))
-    if job.slot is not None:
-        keys.append(UniqueKey(SLOT, job.slot))
-    return tuple(keys)
-
-
-def _joined(*parts: str | None) -> str:
-    """Joined without ambiguity: ("a", "b:c") and ("a:b", "c") differ."""
-    text = to_json(parts)
-    return text.decode() if len(text) <= LONGEST_KEY else hashlib.sha256(text).hexdigest()
+    hashed = None if job.given.idempotency_key is None else _payload_hash(job)
+    return Request(job.id, job.topic, job.unique, hashed, job.repeatable, job.limit, may_replace=job.may_replace)
 
 
 def _payload_hash(job: NewJob) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from treadle.model.errors import InvalidInput
+from treadle.model.events import OLD_PAYLOAD, Event
 from treadle.model.job import Job
 from treadle.model.secrets import Path, hide, secret_paths, touches
 from treadle.policy.rules import Condition, documents_in, looks_inside
@@ -33,13 +34,26 @@ class Secrets:
 
     async def hide_in(self, jobs: list[Job], read: Callable[[Names], Awaitable[Iterable[Record]]]) -> list[Job]:
         """`read`: the records that exist."""
-        # Until nothing is unknown: what was learned may be forgotten again during the read.
-        while unknown := self._unknown(jobs):
-            self._learn(unknown, await read(records_of(unknown)))
+        await self._know(jobs, read)
         for job in jobs:
             if paths := self._paths[job.topic, job.template_version]:
                 job.payload = hide(job.payload, paths)
         return jobs
+
+    async def hide_in_events(
+        self, events: list[Event], job: Job, read: Callable[[Names], Awaitable[Iterable[Record]]]
+    ) -> list[Event]:
+        """The events of this job; those of a requeue have the payload that a new one replaced."""
+        if not any(OLD_PAYLOAD in event.metadata for event in events):
+            return events
+        await self._know([job], read)
+        paths = self._paths[job.topic, job.template_version]
+        return [event._replace(metadata=_hidden(event.metadata, paths)) for event in events]
+
+    async def _know(self, jobs: Sequence[Job], read: Callable[[Names], Awaitable[Iterable[Record]]]) -> None:
+        # Until nothing is unknown: what was learned may be forgotten again during the read.
+        while unknown := self._unknown(jobs):
+            self._learn(unknown, await read(records_of(unknown)))
 
     def _unknown(self, jobs: Iterable[Job]) -> list[Origin]:
         if time.monotonic() - self._since > REREAD_S:
@@ -53,6 +67,12 @@ class Secrets:
         for topic, version in origins:
             own = found.get((VERSION_KIND, version_id(topic, version)), ()) if version is not None else ()
             self._paths[topic, version] = (*found.get((KIND, topic), ()), *own)
+
+
+def _hidden(metadata: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
+    if OLD_PAYLOAD not in metadata:
+        return metadata
+    return {**metadata, OLD_PAYLOAD: hide(metadata[OLD_PAYLOAD], paths)}
 
 
 def records_of(origins: Iterable[Origin]) -> list[tuple[str, str]]:

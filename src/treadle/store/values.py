@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic_core import to_json
 
 from treadle.model.errors import StoreBusy
+from treadle.model.fields import NOTHING_GIVEN, PLAIN, Given
 from treadle.model.status import Status
 from treadle.model.steps import StepState
-from treadle.policy.admission import Limit
+from treadle.policy.admission import DEDUPE, IDEMPOTENCY, SLOT, Limit, UniqueKey
 from treadle.policy.lifecycle import Outcome, Transition
+from treadle.policy.output import Chunk
+
+if TYPE_CHECKING:
+    from treadle.policy.rules import Condition
 
 HAS_STEPS = 32
 """In the flags of a claimed job: something is known of its steps, or was answered."""
@@ -34,59 +44,76 @@ class NewJob(NamedTuple):
     run_at: int | None = None
     """An instant that the user named. None: `delay_ms` from now."""
     delay_ms: int = 0
-    expires_at: int | None = None
-    expires_in_ms: int | None = None
-    scope: str | None = None
-    scope_id: str | None = None
-    created_by: str | None = None
-    idempotency_key: str | None = None
     key_owner: str | None = None
-    """The owner of the key; None: shared by all jobs without one."""
+    """The owner of the idempotency key; None: shared by all jobs without one."""
+    cancelable: bool = True
+    """Whether a job that replaces it may cancel it while it runs."""
+    expires_at: int | None = None
+    """From here on: a job that has one of these is not plain."""
+    expires_in_ms: int | None = None
     dedupe_key: str | None = None
     repeatable: bool = True
     limit: Limit | None = None
-    cancelable: bool = True
-    """Whether a job that replaces it may cancel it while it runs."""
-    template_version: int | None = None
-    schedule_id: str | None = None
-    scheduled_at: int | None = None
     slot: str | None = None
     """Unique for a schedule and a time: any number of schedulers make one job."""
     steps: tuple[NewStep, ...] = ()
     """Its declared steps, in their order."""
+    given: Given = NOTHING_GIVEN
+    may_replace: Condition = True
+    """Which live jobs it may cancel if its limit says that it replaces some."""
     trace: str | None = None
     """W3C traceparent of the enqueue, if tracing is on."""
 
     @property
     def plain(self) -> bool:
-        """No key, limit or deadline: it may take the short way."""
-        return (
-            self.repeatable
-            and self.idempotency_key is None
-            and self.dedupe_key is None
-            and self.limit is None
-            and self.expires_at is None
-            and self.expires_in_ms is None
-            and self.schedule_id is None
-            and not self.steps
-        )
+        """No key, limit, deadline or step, and nothing else out of the ordinary: it may take the short way."""
+        return self[_EXTRAS] == _NO_EXTRAS and self.given[PLAIN:] == _NOTHING_MORE
+
+    def due(self, now: int) -> int:
+        """When it is to run, if it is made now. Statements that read the clock themselves have it as `{due: …}`."""
+        return now + self.delay_ms if self.run_at is None else self.run_at
 
     @property
-    def keys(self) -> tuple[tuple[str | None, ...], ...]:
-        """What other transactions may have locked."""
-        keys: list[tuple[str | None, ...]] = []
-        if self.idempotency_key is not None:
-            keys.append(("idempotency", self.topic, self.scope, self.scope_id, self.idempotency_key))
+    def unique(self) -> tuple[UniqueKey, ...]:
+        """The keys that only one job may own."""
+        keys = []
+        given = self.given
+        if given.idempotency_key is not None:
+            owner = () if self.key_owner is None else (self.key_owner,)
+            key = _joined(self.topic, given.scope, given.scope_id, given.idempotency_key, *owner)
+            keys.append(UniqueKey(IDEMPOTENCY, key))
         if self.dedupe_key is not None:
-            keys.append(("dedupe", self.dedupe_key))
-        if self.limit is not None:
-            keys.append(("limit", self.limit.key))
+            keys.append(UniqueKey(DEDUPE, self.dedupe_key))
+        if self.slot is not None:
+            keys.append(UniqueKey(SLOT, self.slot))
         return tuple(keys)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
-        """All but id, payload and trace."""
-        return (self[1], *self[3:-1])
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """What other transactions may have locked."""
+        return self.unique if self.limit is None else (*self.unique, ("limit", self.limit.key))
+
+
+# Names and keys of 255 characters each make up to 3 kB of text; an index entry of PostgreSQL has room for 2.7 kB.
+LONGEST_KEY = 2_600
+
+
+def _joined(*parts: str | None) -> str:
+    """Joined without ambiguity: ("a", "b:c") and ("a:b", "c") differ."""
+    text = to_json(parts)
+    return text.decode() if len(text) <= LONGEST_KEY else hashlib.sha256(text).hexdigest()
+
+
+_EXTRAS = slice(NewJob._fields.index("expires_at"), NewJob._fields.index("given"))
+_NO_EXTRAS = NewJob("", "", "")[_EXTRAS]
+_NOTHING_MORE = NOTHING_GIVEN[PLAIN:]
+# All but id, payload and trace.
+_shape = itemgetter(NewJob._fields.index("topic"), slice(NewJob._fields.index("payload") + 1, -1))
+
+
+def alike(jobs: Sequence[NewJob]) -> list[list[NewJob]]:
+    """Runs of jobs that differ only in id, payload and trace, so that the rest is looked at once for each run."""
+    return [list(jobs)] if len(jobs) == 1 else [list(run) for _, run in groupby(jobs, _shape)]
 
 
 class Inserted(NamedTuple):
@@ -264,10 +291,13 @@ class Checkpoint(NamedTuple):
     """The job is known to have steps."""
     grace_ms: int | None = None
     """As in `Touch`."""
+    jobs: tuple[NewJob, ...] = ()
+    """Follow-up jobs of the steps that end; if one is refused, nothing of this is written."""
 
     def then(self, later: Checkpoint) -> Checkpoint:
         """Both, of one claim."""
         return later._replace(
+            jobs=self.jobs + later.jobs,
             steps=self.steps + later.steps,
             consumed=self.consumed + later.consumed,
             progress=self.progress if later.progress is None else later.progress,
@@ -300,6 +330,17 @@ class Effects(NamedTuple):
     steps: tuple[StepWrite, ...] = ()
     consumed: tuple[StepKey, ...] = ()
     """Early answers that were used."""
+    output: tuple[Chunk, ...] = ()
+    """The last values that it emitted; they stay even if a cancel ends the attempt in another way."""
+
+
+class OutputWrite(NamedTuple):
+    """What a running job has emitted."""
+
+    n: int
+    token: int
+    ran_ms: int
+    chunks: tuple[Chunk, ...]
 
 
 class UserDatabase(NamedTuple):

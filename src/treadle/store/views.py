@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from treadle.model.job import Job
 from treadle.model.status import Status
+from treadle.policy.output import ChannelState
 from treadle.policy.rules import Condition, SortKey
 from treadle.store.values import DutyReport
 
@@ -274,3 +275,32 @@ class StepPage(NamedTuple):
 
     items: list[dict[str, Any]]
     total: int
+
+
+class OutputState(NamedTuple):
+    """What a job has emitted so far."""
+
+    status: Status | None
+    """None: it has not ended."""
+    channels: Mapping[str, ChannelState]
+
+
+class OutputPiece(NamedTuple):
+    """Values that follow each other in a channel."""
+
+    first: int
+    """The number of the first one."""
+    attempt: int
+    resets: bool
+    """The values before it, from other attempts, are out of date."""
+    values: Sequence[Any]
+
+
+class OutputPage(NamedTuple):
+    """A part of a channel."""
+
+    pieces: Sequence[OutputPiece]
+    last: int
+    """The number of the channel's newest value; 0: there is none."""
+    status: Status | None
+    """Of a job that has ended. All its output was stored by then."""

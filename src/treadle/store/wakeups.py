@@ -21,7 +21,8 @@ CANCEL = "cancel"
 ENDED = "ended"
 URGENT = "urgent"
 """A job of more than normal priority: it belongs in front of what claims have seen so far."""
-ALL = (READY, LATER, CANCEL, ENDED, URGENT)
+OUTPUT = "output"
+ALL = (READY, LATER, CANCEL, ENDED, URGENT, OUTPUT)
 
 Wake = Callable[[str], None]
 

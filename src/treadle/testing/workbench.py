@@ -10,6 +10,7 @@ from typing import Any
 
 from uuid_utils import uuid7
 
+from treadle.model.fields import Given
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, Limit
@@ -216,7 +217,9 @@ class Workbench:
 
 
 def new_job(**options: Any) -> NewJob:
-    return NewJob(**{"id": str(uuid7()), "topic": TOPIC, "payload": '{"to": "ann"}', **options})
+    """`options`: fields of `NewJob` and of `Given`."""
+    given = Given(**{name: options.pop(name) for name in Given._fields if name in options})
+    return NewJob(**{"id": str(uuid7()), "topic": TOPIC, "payload": '{"to": "ann"}', "given": given, **options})
 
 
 def settlement(job: Claimed, outcome: Outcome, ran_ms: int | None = 5) -> Settlement:

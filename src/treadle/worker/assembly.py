@@ -32,6 +32,7 @@ from treadle.worker.job_log import JobLog
 from treadle.worker.lease_keeper import Lease, LeaseKeeper
 from treadle.worker.metrics import Metrics
 from treadle.worker.options import Options
+from treadle.worker.output import OutputWriter
 from treadle.worker.recipe import Recipe, SingleCall
 from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
@@ -100,6 +101,7 @@ class Assembly:
         return [
             ("settling", self.settler.run),
             *[("writing steps", self.step_writer.run)] * WRITES_AT_A_TIME,
+            ("writing output", self.output.run),
             ("watching the slots", self.interrupts.watch_time),
             ("writing progress", self.progress.tick),
             ("telling steps", self.progress.tell_begun_steps),
@@ -117,7 +119,8 @@ class Assembly:
         self.progress.post_steps = self.step_writer.post
         self.step_services = StepServices(store, self.step_writer)
         connections = min(options.slots, MOST_CONNECTIONS)
-        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, connections)
+        self.output = OutputWriter(store, self.job_lost)
+        services = LoopServices(self.queue, self.keeper, self.progress, self.step_services, self.output, connections)
         self.services = services
         self.resources = services.resources
         thread_services = ThreadServices(services)
@@ -190,6 +193,7 @@ class Assembly:
             begin,
             self.store,
             self.step_writer,
+            self.step_services,
             self.services,
             hooks,
             lambda: self.queue.saved_version(handler.topic),

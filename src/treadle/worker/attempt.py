@@ -11,6 +11,7 @@ from treadle.worker.call import Call
 from treadle.worker.lease_keeper import Lease
 
 if TYPE_CHECKING:
+    from treadle.worker.output import JobOutput
     from treadle.worker.steps.journal import StepJournal
 
 # A job that ends sooner gets its start time from its settlement, so most jobs cost no extra write.
@@ -38,6 +39,8 @@ class Attempt:
     """What its steps have done; None: it has none, or they were not read."""
     follow_ups: tuple[NewJob, ...] = ()
     """Jobs to store together with its completion."""
+    output: JobOutput | None = None
+    """What it has emitted; None: nothing."""
     delays_cancel = False
     """The store was told to wait for a call that must finish."""
     ended = False
@@ -58,6 +61,11 @@ class Attempt:
     def suspended(self) -> Parked | Snoozed | None:
         """How it ends if its handler was told to wait."""
         return None if self.steps is None else self.steps.suspended
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether more than its outcome may have to be stored."""
+        return self.steps is not None or bool(self.follow_ups) or self.output is not None
 
     def report(self, percent: int, message: str) -> None:
         self.percent = percent

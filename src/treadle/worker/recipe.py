@@ -52,7 +52,7 @@ class SingleCall:
         return judge(result, call.interruption(), self._retry, attempt.job.attempt)  # type: ignore[arg-type]
 
     async def _rest(self, call: Call, begun: Coroutine[Any, Any, CallResult]) -> Outcome | None:
-        return self._judge(call, await begun)
+        return self._judge(call, await _finished(call, begun))
 
     def _judge(self, call: Call, result: CallResult) -> Outcome | None:
         attempt = call.attempt
@@ -61,11 +61,20 @@ class SingleCall:
     async def _after_hooks(self, call: Call, hooks: TopicHooks) -> Outcome | None:
         result = await hooks.start(call)
         if result is None:
-            result = await result_of(self._begin(call))
+            result = await _finished(call, result_of(self._begin(call)))
         outcome = self._judge(call, result)
         if outcome is not None:
             hooks.expect(call, result)
         return outcome
+
+
+async def _finished(call: Call, begun: Coroutine[Any, Any, CallResult]) -> CallResult:
+    """The result, once nothing of the handler runs any more."""
+    result = await begun
+    steps = call.attempt.steps
+    if steps is not None:
+        await steps.finish(call)
+    return result
 
 
 async def outcome_of(running: AttemptEnd) -> Outcome | None:

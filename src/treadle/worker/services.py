@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import InvalidInput, StoreUnavailable
+from treadle.model.steps import shown_step
+from treadle.store.values import StepKey
 from treadle.worker.blocking import BlockingConnection, BlockingHttp, BlockingPool, found, on_loop
 from treadle.worker.errors import describe
 from treadle.worker.resources import Resources, close_connection
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from treadle.worker.call import Call
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
+    from treadle.worker.output import OutputWriter
     from treadle.worker.steps.made import StepServices
 
 # A heartbeat in a tight loop must not cause a write in a tight loop.
@@ -41,9 +44,17 @@ class LoopServices:
     time_limit = staticmethod(no_time_limit)
 
     def __init__(
-        self, queue: Queue, keeper: LeaseKeeper, progress: ProgressWriter, steps: StepServices, connections: int
+        self,
+        queue: Queue,
+        keeper: LeaseKeeper,
+        progress: ProgressWriter,
+        steps: StepServices,
+        output: OutputWriter,
+        connections: int,
     ) -> None:
+        self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
+        self.turn = steps.turn
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
@@ -63,14 +74,28 @@ class LoopServices:
         except StoreUnavailable:
             pass  # the lease may still be alive: the keeper retries until it expires
 
+    def emit(self, call: Call, channel: str, text: str) -> Awaitable[None]:
+        return self.output.emit(call.attempt, channel, text)
+
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]:
         return self._queue.enqueue(topic, payload, **options)
 
-    async def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Job:
+    async def enqueue_with_outcome(
+        self, call: Call, topic: str, payload: Any, options: dict[str, Any], step: Sequence[str] | None
+    ) -> Job:
+        """`step`: the innermost step around it that the handler made, by name and key."""
         new, job = await self._queue._prepare(topic, payload, **options)
-        if call.attempt.ended:
+        attempt = call.attempt
+        if attempt.ended:
             raise InvalidInput(f"job {call.job.id} has ended: enqueue without with_outcome", field="with_outcome")
-        call.attempt.follow_ups += (new,)
+        around = StepKey(*step) if step else StepKey(call.step)
+        if attempt.steps is not None and around.name and attempt.steps.follow_up(around, new):
+            return job
+        if step:
+            raise InvalidInput(
+                f"step {shown_step(*step)} has ended: enqueue without with_outcome", field="with_outcome"
+            )
+        attempt.follow_ups += (new,)
         return job
 
     def database(self) -> Any:
@@ -97,14 +122,24 @@ class ThreadServices:
     def heartbeat(self, call: Call) -> None:
         self._ask(self._services.heartbeat, call)
 
+    def emit(self, call: Call, channel: str, text: str) -> None:
+        room = self._services.output.emit_from_thread(call.attempt, channel, text)
+        if room is not None:
+            self._ask_loop(lambda: room)
+
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         connection = options.get("connection")
         if isinstance(connection, BlockingConnection):
             options["connection"] = connection.source
         return self._ask(self._services.enqueue, topic, payload, options)
 
-    def enqueue_with_outcome(self, call: Call, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options)
+    def enqueue_with_outcome(
+        self, call: Call, topic: str, payload: Any, options: dict[str, Any], step: Sequence[str] | None
+    ) -> Any:
+        return self._ask(self._services.enqueue_with_outcome, call, topic, payload, options, step)
+
+    def turn(self, call: Call) -> None:
+        """A thread holds up no loop."""
 
     def recall_step(self, call: Call, name: str, key: str, finish_ms: int | None) -> Any:
         return self._ask(self._services.recall_step, call, name, key, finish_ms)

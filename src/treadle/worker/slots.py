@@ -143,7 +143,9 @@ class Slots:
         if not attempt.abandoned and not attempt.lost:
             attempt.abandoned = True
             transition = decide(attempt.job, Released("the worker stopped"))
-            self._settler.add(Settlement(attempt.job, transition, attempt.ran_ms(time.monotonic())))
+            rest = attempt.output.close() if attempt.output is not None else ()
+            effects = Effects(output=rest) if rest else None
+            self._settler.add(Settlement(attempt.job, transition, attempt.ran_ms(time.monotonic()), effects))
 
     def close(self) -> list[asyncio.Task[None]]:
         """Take no more jobs; the slots' tasks end, except where a handler won't stop."""
@@ -226,7 +228,7 @@ class Slots:
             self._settler.add_touch(job.lease, attempt.touch(now))
         gap = self.clock_gap_s
         waited_ms = int((started - gap) * 1000) - job.due if gap else None
-        effects = _effects(attempt, outcome) if attempt.steps is not None or attempt.follow_ups else None
+        effects = _effects(attempt, outcome) if attempt.has_effects else None
         self._settler.add(Settlement(job, transition, int((now - started) * 1000), effects, waited_ms))
         if transition.pauses_topic:
             self._pause(job.topic)  # after its settlement: jobs that are given back earlier could be claimed again
@@ -302,7 +304,9 @@ _DONE = [
 def _effects(attempt: Attempt, outcome: Outcome) -> Effects | None:
     effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
     if attempt.follow_ups and isinstance(outcome, Completed):
-        return (effects or Effects())._replace(jobs=attempt.follow_ups)
+        effects = (effects or Effects())._replace(jobs=attempt.follow_ups)
+    if attempt.output is not None and (rest := attempt.output.close()):
+        effects = (effects or Effects())._replace(output=rest)
     return effects
 
 

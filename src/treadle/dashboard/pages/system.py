@@ -104,6 +104,7 @@ async def _show(
         or {
             "stale_after": format_ms(settings.stale_after_ms),
             "delete_after": format_ms(settings.delete_after_ms),
+            "output_after": format_ms(settings.output_after_ms),
             "problem": "",
             "effect": "",
             "seen": seen_now(settings),
@@ -177,7 +178,7 @@ def _users_words(count: int, verified: int) -> str:
 
 async def save_retention(page: Page) -> Response:
     """Save the ages, or count what they would do; a read-only dashboard can still count."""
-    given = {name: await page.field(name) for name in ("stale_after", "delete_after")}
+    given = {name: await page.field(name) for name in ("stale_after", "delete_after", "output_after")}
     seen = await seen_by(page)
     try:
         changes = {f"{name}_ms": duration_ms(text, name) if text else None for name, text in given.items()}

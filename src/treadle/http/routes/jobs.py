@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+import asyncio
+import collections
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -12,10 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.accounts import Caller
+from treadle.http import candidates
 from treadle.http import documents as doc
 from treadle.http import request_models as req
 from treadle.http.access import Permit, of_job
-from treadle.http.bodies import body_of, read_body
+from treadle.http.bodies import body_of, is_large, read_body
 from treadle.http.errors import ApiError, bad_field, not_found
 from treadle.http.fast_routes import direct
 from treadle.http.instants import optional_instant, since_instant
@@ -24,14 +27,16 @@ from treadle.http.server import Enqueuing, Managed, Server, ServerDep, answer, t
 from treadle.insights import lists, timeline
 from treadle.insights.lists import COUNT_CAP
 from treadle.insights.stats import stats_of
-from treadle.model.durations import duration_ms, priority_value
-from treadle.model.fields import NEW_JOB
-from treadle.model.job import Job, checked_topic, rfc3339
-from treadle.model.template import Template
-from treadle.model.words import STALE, STATUS_WORDS
+from treadle.insights.why import why as why_of
+from treadle.model.errors import Refused
+from treadle.model.job import Job, checked_topic
+from treadle.model.other_names import STALE, STATUS_WORDS
 from treadle.policy import rules
+from treadle.policy.admission import REPLACE
 from treadle.policy.rules import Condition
 from treadle.queue.enqueueing.new_jobs import JobRequest
+from treadle.queue.on_behalf import on_behalf_of
+from treadle.queue.slices import in_slices
 
 router = APIRouter(tags=["jobs"])
 
@@ -48,7 +53,7 @@ JobId = Annotated[str, Path(description="the job's id")]
 REFUSALS = (409, 422)
 
 
-@direct(router, "POST", "/api/jobs/enqueue", **spec(doc.EnqueuedDocument, body=req.EnqueueBody, errors=REFUSALS))
+@direct(router, "POST", "/api/jobs/enqueue", **spec(doc.EnqueuedAnswer, body=req.EnqueueBody, errors=REFUSALS))
 async def enqueue(request: Request) -> Response:
     """Store a job."""
     here = await the_server(request)
@@ -68,7 +73,7 @@ async def enqueue_many(
     return answer({"items": await _enqueued(request, here, permit, body.jobs)})
 
 
-@router.post("/api/jobs/{topic}/dispatch", **spec(doc.EnqueuedDocument, body=req.DispatchBody, errors=REFUSALS))
+@router.post("/api/jobs/{topic}/dispatch", **spec(doc.EnqueuedAnswer, body=req.DispatchBody, errors=REFUSALS))
 @router.post("/_api/jobs/{topic}/dispatch", include_in_schema=False)
 async def dispatch(
     request: Request,
@@ -87,19 +92,48 @@ async def _enqueued(
     request: Request, here: Server, permit: Permit, bodies: Sequence[req.EnqueueBody]
 ) -> list[dict[str, Any]]:
     made_by = _made_by(permit.caller)
-    options = [_options(body) for body in bodies]
+    options = [_options(body) async for body in in_slices(bodies)]
     if permit.restricted:
-        for place, (body, chosen) in enumerate(zip(bodies, options, strict=True)):
-            candidate = _candidate(body, permit, chosen, await here.queue.template(body.topic))
-            permit.admit(place, candidate)
+        await _admit(request, here, permit, bodies, options)
+    with on_behalf_of(await replaceable(request, here, {body.topic for body in bodies})):
+        async with no_foreign_ids(request, here):
+            jobs = await _stored(here, bodies, options, made_by)
+    return [await _shown(request, here, job, body) async for job, body in in_slices(zip(jobs, bodies, strict=True))]
+
+
+async def _stored(
+    here: Server,
+    bodies: Sequence[req.EnqueueBody],
+    options: Sequence[Mapping[str, Any]],
+    made_by: Mapping[str, Any],
+) -> Sequence[Job]:
     if len(bodies) == 1:
-        jobs = [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, **made_by, **options[0])]
+        return [await here.queue.enqueue(bodies[0].topic, bodies[0].payload, **made_by, **options[0])]
+    wanted = in_slices(zip(bodies, options, strict=True))
+    return await here.queue.enqueue_many(
+        [JobRequest(body.topic, body.payload, {**chosen, **made_by}) async for body, chosen in wanted]
+    )
+
+
+async def _admit(
+    request: Request,
+    here: Server,
+    permit: Permit,
+    bodies: Sequence[req.EnqueueBody],
+    options: Sequence[Mapping[str, Any]],
+) -> None:
+    templates = {topic: await here.queue.template(topic) for topic in {body.topic for body in bodies}}
+    by = permit.caller.account_id
+
+    def admit(place: int) -> None:
+        body = bodies[place]
+        permit.admit(place, candidates.new(body, options[place], templates[body.topic], permit.asked_at, by))
+
+    if is_large(request):
+        await asyncio.to_thread(lambda: collections.deque(map(admit, range(len(bodies))), maxlen=0))
     else:
-        wanted = zip(bodies, options, strict=True)
-        jobs = await here.queue.enqueue_many(
-            [JobRequest(body.topic, body.payload, {**chosen, **made_by}) for body, chosen in wanted]
-        )
-    return [{**job.as_json(), "deduplicated": job.deduplicated, **await _hidden(request, here, job)} for job in jobs]
+        async for place in in_slices(range(len(bodies))):
+            admit(place)
 
 
 def _made_by(caller: Caller) -> dict[str, Any]:
@@ -108,16 +142,44 @@ def _made_by(caller: Caller) -> dict[str, Any]:
     return {"created_by": caller.account_id, "key_owner": owner}
 
 
-async def _hidden(request: Request, here: Server, job: Job) -> Mapping[str, Any]:
-    """Hide the details of an existing job that was returned for a duplicate, unless the caller may see that job."""
-    by = (await here.access.caller(request)).account_id if job.deduplicated else None
-    if not job.deduplicated or (by is not None and job.created_by == by):
-        return {}
+async def _shown(request: Request, here: Server, job: Job, body: req.JobOptions) -> dict[str, Any]:
+    """Of an existing job that stands for the new one, only what the caller may know."""
+    found = {**job.as_json(), "deduplicated": job.deduplicated}
+    if not job.deduplicated or await _may_see(request, here, job):
+        return found
+    if body.idempotencyKey is not None and body.idempotencyKey == job.idempotency_key:
+        return found | _PRIVATE  # a client that asks again with its key
+    return dict.fromkeys(found) | {"deduplicated": True}
+
+
+async def _may_see(request: Request, here: Server, job: Job) -> bool:
+    by = (await here.access.caller(request)).account_id
+    if by is not None and job.created_by == by:
+        return True
+    return rules.matches(await here.access.manageable(request), job.as_json())
+
+
+@contextlib.asynccontextmanager
+async def no_foreign_ids(request: Request, here: Server) -> AsyncIterator[None]:
+    """A refusal because of another job names it only to callers who may see it."""
     try:
-        of_job(await here.access.manage(request), job)
-    except ApiError:
-        return _PRIVATE
-    return {}
+        yield
+    except Refused as error:
+        id = error.data.get("jobId")
+        (job,) = await here.jobs([id]) if id else (None,)
+        if id is None or (job is not None and await _may_see(request, here, job)):
+            raise
+        told = {name: value for name, value in error.data.items() if name != "jobId"}
+        raise type(error)(error.message.replace(f"job {id}", "another job"), **told) from None
+
+
+async def replaceable(request: Request, here: Server, topics: Iterable[str]) -> Condition:
+    """The live jobs that new ones of these topics may replace: those that the caller may manage."""
+    for topic in topics:
+        limit = (await here.queue.template(topic)).concurrency
+        if limit and limit.policy == REPLACE:
+            return await here.access.manageable(request)
+    return rules.always
 
 
 def _options(body: req.JobOptions) -> dict[str, Any]:
@@ -147,36 +209,6 @@ _OPTIONS = {
     "scope": "scope",
     "scopeId": "scope_id",
 }
-
-
-def _candidate(body: req.EnqueueBody, permit: Permit, options: Mapping[str, Any], template: Template) -> dict[str, Any]:
-    """The job as it would be stored, for the rule to check."""
-    made = permit.asked_at
-    now = rfc3339(made)
-    run_at, expires_at = options.get("run_at"), options.get("expires_at")
-    if options.get("delay") is not None:
-        run_at = made + timedelta(milliseconds=duration_ms(options["delay"], "delay"))
-    if expires_at is None and template.expires is not None:
-        expires_at = made + timedelta(milliseconds=duration_ms(template.expires))
-    priority = options.get("priority")
-    attempts = body.maxAttempts or body.maxRetries or template.retry.max_attempts
-    return {
-        **NEW_JOB,
-        "topic": body.topic,
-        "priority": priority_value(template.priority if priority is None else priority),
-        "payload": body.payload,
-        "runAt": rfc3339(run_at) or now,
-        "expiresAt": rfc3339(expires_at),
-        "createdAt": now,
-        "updatedAt": now,
-        "maxAttempts": attempts,
-        "maxRetries": attempts,
-        "scope": body.scope,
-        "scopeId": body.scopeId,
-        "createdBy": permit.caller.account_id,
-        "idempotencyKey": body.idempotencyKey,
-        "capability": body.capability or template.capability,
-    }
 
 
 _PRIVATE: dict[str, Any] = {
@@ -284,10 +316,18 @@ async def get_job(request: Request, id: JobId) -> Response:
 
 
 @router.get("/api/jobs/{id}/events", **spec(doc.EventList, errors=(404,)))
-async def events(here: ServerDep, allowed: Managed, id: JobId) -> Response:
-    """The job's timeline, oldest first."""
+async def events(
+    here: ServerDep,
+    allowed: Managed,
+    id: JobId,
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> Response:
+    """The job's timeline, oldest first. A payload or result that a requeue replaced comes along up to 16 KiB."""
     await visible(here, allowed, id)
-    return answer({"items": [timeline.event_as_json(event) for event in await here.queue.events(id)]})
+    told = await here.queue.events(id)
+    items = [timeline.event_as_json(event) for event in told[offset : offset + limit]]
+    return answer({"items": items, "totalItems": len(told), "limit": limit, "offset": offset})
 
 
 @router.get("/api/jobs/{id}/steps/{step}", **spec(doc.StepPageDocument, errors=(404,)))
@@ -313,7 +353,11 @@ async def steps(
 async def why(here: ServerDep, allowed: Managed, id: JobId) -> Response:
     """Why the job is not running, in sentences; empty if nothing blocks it."""
     job = await visible(here, allowed, id)
-    return answer({"id": job.id, "status": job.status, "reasons": await here.queue.why(id)})
+    if allowed == rules.always:
+        reasons = await here.queue.why(id)
+    else:
+        reasons = await why_of(here.queue.store, id, lambda other: rules.matches(allowed, other.as_json()))
+    return answer({"id": job.id, "status": job.status, "reasons": reasons})
 
 
 async def visible(here: Server, allowed: Condition, id: str) -> Job:

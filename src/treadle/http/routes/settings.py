@@ -77,6 +77,7 @@ def _shown(site: StoredSettings) -> Response:
             "retention": {
                 "stale_after": format_ms(site.stale_after_ms),
                 "delete_after": format_ms(site.delete_after_ms),
+                "output_after": format_ms(site.output_after_ms),
             },
             "webhooks": {},
             "version": site.version,

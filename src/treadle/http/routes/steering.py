@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,24 +11,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.accounts import Caller
+from treadle.http import candidates
 from treadle.http import documents as doc
 from treadle.http import request_models as req
-from treadle.http.access import refusal
-from treadle.http.bodies import ANYBODY, SIGNED_IN, body_of, read_body
+from treadle.http.access import Remaking, refusal
+from treadle.http.bodies import ANYBODY, SIGNED_IN, body_of, is_large, read_body
+from treadle.http.candidates import Candidate
 from treadle.http.errors import ApiError, bad_field
 from treadle.http.instants import optional_instant
 from treadle.http.openapi import spec
 from treadle.http.query_params import flag
-from treadle.http.routes.jobs import JobId, visible
+from treadle.http.routes.jobs import JobId, no_foreign_ids, replaceable, visible
 from treadle.http.server import Managed, Server, ServerDep, answer
 from treadle.insights.search import JobSearch
 from treadle.model.errors import TreadleError
-from treadle.model.job import from_ms
+from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
 from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.queue import bulk
 from treadle.queue.audit import Actor
+from treadle.queue.on_behalf import on_behalf_of
 from treadle.queue.operations import dry_run as dry_run_of
 from treadle.queue.signals import step_spec
 
@@ -63,12 +67,16 @@ async def change_many(
         max_attempts=_attempts(body),
     )
     as_of = optional_instant(body.asOf, "asOf")
+    remaking = await here.access.remaking(request, "enqueue", "manage") if change.action == "patch" else None
+    may = _could_enqueue(here, remaking, body) if remaking and remaking.restricted else None
     if body.background and not dry_run:
-        if allowed != rules.always:
+        if allowed != rules.always or may is not None:
             raise refusal(caller)  # an operation outlives the request that the rule was about
         return await _in_background(here, caller, change, body, as_of)
     async with here.searching(request, "bulk"):
-        done = await bulk.apply(here.queue, change, rules.both(allowed, wanted), as_of=as_of, dry_run=dry_run)
+        condition = rules.both(allowed, wanted)
+        with on_behalf_of(allowed):
+            done = await bulk.apply(here.queue, change, condition, as_of=as_of, dry_run=dry_run, may=may)
     if not dry_run:
         await here.note(
             request,
@@ -79,6 +87,18 @@ async def change_many(
             skipped=done.refused,
         )
     return _changed(body, done.matched, done.changed, done.refused, dry_run=dry_run)
+
+
+def _could_enqueue(here: Server, remaking: Remaking, body: req.BulkBody) -> bulk.MayChange:
+    async def may(job: Job) -> bool:
+        template = await here.queue.template(job.topic)
+        try:
+            remaking.admit(candidates.patched(job, template, body))
+        except ApiError:
+            return False
+        return True
+
+    return may
 
 
 def _changed(
@@ -120,16 +140,25 @@ async def requeue(
     """Put an ended job back with all its attempts; a completed one only with `force`.
 
     Of a job with steps, only what has not completed runs again (`unfinished`), everything (`all`), or a step and all
-    after it (`from`). `dryRun` changes nothing: it returns the unchanged job with the steps that would run, or the
-    reason why it can't be requeued.
+    after it (`from`). A job with a new `payload` has to pass the enqueue rule, like a new one. `dryRun` changes
+    nothing: it returns the unchanged job with the steps that would run, or the reason why it can't be requeued.
     """
-    await visible(here, allowed, id)
+    job = await visible(here, allowed, id)
+    if body.payload is not None:
+        remaking = await here.access.remaking(request, "enqueue")
+        if remaking.restricted:
+            again = candidates.requeued(job, await here.queue.template(job.topic), body.payload)
+            await _admit(request, remaking, again)
     how: dict[str, Any] = {"force": flag("force", force, body.force), "mode": body.mode, "step": body.step}
     how["payload"] = body.payload
     if flag("dryRun", dryRun, body.dryRun):
-        plan = await here.queue.requeue_plan(id, **how)
+        with on_behalf_of(await replaceable(request, here, [job.topic])):
+            async with no_foreign_ids(request, here):
+                plan = await here.queue.requeue_plan(id, **how)
         return answer({**plan.job.as_json(), "wouldRun": plan.steps})
-    done = await here.queue.requeue(id, **how)
+    with on_behalf_of(await replaceable(request, here, [job.topic])):
+        async with no_foreign_ids(request, here):
+            done = await here.queue.requeue(id, **how)
     await here.note(request, "requeue", id)
     return answer({**done.as_json(), "wouldRun": None})
 
@@ -216,13 +245,23 @@ async def patch(
     id: JobId,
     body: Annotated[req.JobPatch, Depends(body_of(req.JobPatch))],
 ) -> Response:
-    """Change a pending job."""
-    await visible(here, allowed, id)
+    """Change a pending job. The changed job has to pass the enqueue rule, like a new one."""
+    found = await visible(here, allowed, id)
+    remaking = await here.access.remaking(request, "enqueue", "manage")
+    if remaking.restricted:
+        await _admit(request, remaking, candidates.patched(found, await here.queue.template(found.topic), body))
     job = await here.queue.reschedule(
         id, run_at=optional_instant(body.runAt, "runAt"), priority=body.priority, max_attempts=_attempts(body)
     )
     await here.note(request, "edit", id)
     return answer(job.as_json())
+
+
+async def _admit(request: Request, remaking: Remaking, candidate: Candidate) -> None:
+    if is_large(request):
+        await asyncio.to_thread(remaking.admit, candidate)
+    else:
+        remaking.admit(candidate)
 
 
 def _attempts(body: req.JobPatch | req.BulkBody) -> int | None:

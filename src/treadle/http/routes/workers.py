@@ -58,7 +58,8 @@ async def claim(
         lease=body.lease,
         gone=request.is_disconnected,
     )
-    return answer({"items": [{**job.as_json(), "token": str(token)} for job, token in claimed]})
+    tokens = await here.claim_tokens.texts([(job.id, token) for job, token in claimed])
+    return answer({"items": [{**job.as_json(), "token": text} for (job, _), text in zip(claimed, tokens, strict=True)]})
 
 
 @router.post("/api/workers/{name:path}/drain", **spec(status=204, body=req.NoBody, errors=(404,)))
@@ -89,7 +90,8 @@ async def heartbeat(
     here: ServerDep, id: JobId, body: Annotated[req.HeartbeatBody, Depends(body_of(req.HeartbeatBody))]
 ) -> Response:
     """Renew the lease; the response says whether a cancel was requested."""
-    return _held(*await here.external.heartbeat(id, body.token, body.lease))
+    proves = await here.claim_tokens.proof(id, body.token)
+    return _held(*await here.external.heartbeat(id, proves, body.lease))
 
 
 @router.post("/api/workers/jobs/{id}/progress", **spec(doc.HoldDocument, body=req.ProgressBody, errors=(404, 409)))
@@ -97,7 +99,17 @@ async def progress(
     here: ServerDep, id: JobId, body: Annotated[req.ProgressBody, Depends(body_of(req.ProgressBody))]
 ) -> Response:
     """Report progress; also renews the lease."""
-    return _held(*await here.external.progress(id, body.token, body.percent, body.message))
+    proves = await here.claim_tokens.proof(id, body.token)
+    return _held(*await here.external.progress(id, proves, body.percent, body.message))
+
+
+@router.post("/api/workers/jobs/{id}/output", **spec(doc.HoldDocument, body=req.OutputBody, errors=(404, 409)))
+async def append_output(
+    here: ServerDep, id: JobId, body: Annotated[req.OutputBody, Depends(body_of(req.OutputBody))]
+) -> Response:
+    """Append values to a channel of the job's output; also renews the lease."""
+    proves = await here.claim_tokens.proof(id, body.token)
+    return _held(*await here.external.output(id, proves, body.channel, body.values))
 
 
 @router.post("/api/workers/jobs/{id}/complete", **spec(doc.JobDocument, body=req.CompleteBody, errors=(404, 409)))
@@ -105,13 +117,15 @@ async def complete(
     here: ServerDep, id: JobId, body: Annotated[req.CompleteBody, Depends(body_of(req.CompleteBody))]
 ) -> Response:
     """Complete the job; `result` is stored with it."""
-    return answer((await here.external.complete(id, body.token, body.result)).as_json())
+    proves = await here.claim_tokens.proof(id, body.token)
+    return answer((await here.external.complete(id, proves, body.result)).as_json())
 
 
 @router.post("/api/workers/jobs/{id}/fail", **spec(doc.JobDocument, body=req.FailBody, errors=(404, 409)))
 async def fail(here: ServerDep, id: JobId, body: Annotated[req.FailBody, Depends(body_of(req.FailBody))]) -> Response:
     """Report a failed attempt. It is retried according to its template unless the error is `fatal`."""
-    return answer((await here.external.fail(id, body.token, body.error, body.fatal)).as_json())
+    proves = await here.claim_tokens.proof(id, body.token)
+    return answer((await here.external.fail(id, proves, body.error, body.fatal)).as_json())
 
 
 @router.post("/api/workers/jobs/{id}/release", **spec(doc.JobDocument, body=req.ReleaseBody, errors=(404, 409)))
@@ -119,7 +133,8 @@ async def release(
     here: ServerDep, id: JobId, body: Annotated[req.ReleaseBody, Depends(body_of(req.ReleaseBody))]
 ) -> Response:
     """Give the job back without using up the attempt."""
-    return answer((await here.external.release(id, body.token, body.reason)).as_json())
+    proves = await here.claim_tokens.proof(id, body.token)
+    return answer((await here.external.release(id, proves, body.reason)).as_json())
 
 
 @router.post("/api/workers/jobs/{id}/ack-cancel", **spec(doc.JobDocument, body=req.TokenBody, errors=(404, 409)))
@@ -127,7 +142,8 @@ async def acknowledge_cancel(
     here: ServerDep, id: JobId, body: Annotated[req.TokenBody, Depends(body_of(req.TokenBody))]
 ) -> Response:
     """Confirm that the job stopped after a cancel request."""
-    return answer((await here.external.acknowledge_cancel(id, body.token)).as_json())
+    proves = await here.claim_tokens.proof(id, body.token)
+    return answer((await here.external.acknowledge_cancel(id, proves)).as_json())
 
 
 def _held(held: Holding, until: int) -> Response:

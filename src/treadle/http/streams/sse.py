@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Query
+from pydantic import Field
 from pydantic_core import to_json
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import SendTimeoutError
@@ -16,12 +17,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
-from treadle.events.frames import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
+from treadle.events.frames import PING_S, SNAPSHOT, frame, ping, snapshot_of
 from treadle.http.access import of_job
 from treadle.http.errors import ApiError
 from treadle.http.openapi import spec
+from treadle.http.request_models import TopicName
 from treadle.http.security_headers import HEADERS_ONLY
 from treadle.http.server import Managed, Server, ServerDep
+from treadle.http.streams.wanted import MOST_IDS, Wanted
 from treadle.model.errors import QueryTooSlow, StoreUnavailable
 from treadle.model.job import Job
 from treadle.policy import rules
@@ -43,16 +46,32 @@ After = Annotated[
     str | None,
     Query(alias="lastEventId", max_length=100, description="for clients that can't send the header Last-Event-ID"),
 ]
+JobIds = Annotated[
+    list[Annotated[str, Field(max_length=255)]] | None,
+    Query(max_length=MOST_IDS, description="only these jobs; may be repeated"),
+]
+Fields = Annotated[
+    str | None,
+    Query(max_length=2000, description="what jobs carry besides their id, as names with commas between them"),
+]
 
 
 @router.get("/api/jobs/stream", **spec(kind="text/event-stream"))
 async def stream_jobs(
-    request: Request, here: ServerDep, allowed: Managed, snapshot: WithSnapshot = False, last_event_id: After = None
+    request: Request,
+    here: ServerDep,
+    allowed: Managed,
+    id: JobIds = None,
+    topic: Annotated[TopicName | None, Query(description="only jobs of this topic")] = None,
+    snapshot: WithSnapshot = False,
+    fields: Fields = None,
+    last_event_id: After = None,
 ) -> Response:
-    """Every event of every job that you may see, until you disconnect."""
-    if _headers_only(request):
-        return _nothing(200)
-    stream = Stream(request, here, allowed)
+    """Every event of every job that you may see, or of some of them, until you disconnect."""
+    wanted = Wanted.of(id, topic, fields)
+    if headers_only(request):
+        return nothing(200)
+    stream = Stream(request, here, allowed, wanted)
     await stream.open(_resume_from(request, last_event_id), snapshot)
     return StreamResponse(stream)
 
@@ -64,24 +83,26 @@ async def stream_job(
     allowed: Managed,
     id: Annotated[str, Path(description="the job's id")],
     snapshot: WithSnapshot = False,
+    fields: Fields = None,
     last_event_id: After = None,
 ) -> Response:
     """Every event of one job until it has ended. 204 means that you have received all of them: don't reconnect."""
+    wanted = Wanted.of([id], None, fields)
     of_job(allowed, await here.queue.get(id))
-    if _headers_only(request):
-        return _nothing(200)
-    stream = Stream(request, here, allowed, id)
+    if headers_only(request):
+        return nothing(200)
+    stream = Stream(request, here, allowed, wanted, id)
     if await stream.open(_resume_from(request, last_event_id), snapshot):
         return StreamResponse(stream)
     await stream.close()
-    return _nothing(204)
+    return nothing(204)
 
 
-def _nothing(status: int) -> Response:
+def nothing(status: int) -> Response:
     return Response(status_code=status, headers=HEADERS, media_type="text/event-stream")
 
 
-def _headers_only(request: Request) -> bool:
+def headers_only(request: Request) -> bool:
     """Whether this is a HEAD request. A stream without a body would never end."""
     return HEADERS_ONLY in request.scope
 
@@ -97,10 +118,14 @@ def _resume_from(request: Request, parameter: str | None) -> int | None:
 class Stream:
     """The stream of one reader."""
 
-    def __init__(self, request: Request, here: Server, allowed: Condition, job_id: str | None = None) -> None:
+    def __init__(
+        self, request: Request, here: Server, allowed: Condition, wanted: Wanted, job_id: str | None = None
+    ) -> None:
+        """A stream with a `job_id` ends with that job."""
         self._request = request
         self._here = here
         self._allowed = allowed
+        self._wanted = wanted
         self._job_id = job_id
         self._listener: Listener | None = None
         self._ready: list[bytes] = []
@@ -122,7 +147,7 @@ class Stream:
                 frame_ = await self._snapshot()
                 self._ready += [frame_] if snapshot else []
             elif after is not None and self._job_id:
-                ended = _have_ended(await listener.catch_up(self._job_id))
+                ended = _have_ended(await listener.catch_up([self._job_id]))
                 return listener.waiting() or not ended
         except BaseException:
             await self.close()
@@ -134,7 +159,7 @@ class Stream:
             await self._listener.close()
 
     def _sees(self, job: Mapping[str, Any]) -> bool:
-        if self._job_id is not None and job["id"] != self._job_id:
+        if not self._wanted.includes(job):
             return False
         return self._allowed is True or rules.matches(self._allowed, job)
 
@@ -160,7 +185,7 @@ class Stream:
         if told.event == RESYNC:
             await self._resync(told)
         else:
-            self._ready.append(frame(told.event, told.data, told.id))
+            self._ready.append(frame(told.event, self._wanted.data(told), told.id))
             self._over = self._job_id is not None and told.event in ENDINGS
 
     async def _resync(self, told: FeedEvent | None = None) -> None:
@@ -173,11 +198,12 @@ class Stream:
     async def _snapshot(self) -> bytes:
         assert self._listener
         condition = None if self._allowed is True else self._allowed
-        wanted = self._job_id or snapshot_listing(condition=condition)
         async with self._here.searching(self._request, "snapshot"):
-            last, found = await self._listener.snapshot(wanted)
+            last, found = await self._listener.snapshot(self._wanted.listing(condition))
         self._over = self._job_id is not None and _have_ended(found)
-        jobs = (document for document in (job.as_json() for job in found) if self._sees(document))
+        # A truncated job is one that the listing's condition let through.
+        seen = (document for job in found if self._sees(document := job.as_json()) or job.truncated)
+        jobs = (self._wanted.narrowed(document) for document in seen)
         return frame(SNAPSHOT, to_json(snapshot_of(jobs)), last)
 
     async def _may_go_on(self) -> bool:

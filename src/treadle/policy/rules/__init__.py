@@ -30,6 +30,7 @@ from treadle.policy.rules.conditions import (
     never,
 )
 from treadle.policy.rules.errors import InvalidRule
+from treadle.policy.rules.prepared import PreparedRule
 from treadle.policy.rules.rule import Rule, parse_filter, parse_rule
 from treadle.policy.rules.search_text import (
     SortKey,
@@ -40,7 +41,7 @@ from treadle.policy.rules.search_text import (
     unknown_qualifier,
 )
 from treadle.policy.rules.search_times import LENGTHS, TIMES, time_bounds
-from treadle.policy.rules.words import status_is
+from treadle.policy.rules.status_names import status_is
 
 __all__ = [
     "DOCUMENTS",
@@ -57,6 +58,7 @@ __all__ = [
     "InvalidRule",
     "JobField",
     "JobPath",
+    "PreparedRule",
     "RequestFacts",
     "Rule",
     "SortKey",

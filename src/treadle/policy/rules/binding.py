@@ -26,10 +26,9 @@ from treadle.policy.rules.conditions import (
     every,
     never,
     not_empty,
-    size,
     some,
 )
-from treadle.policy.rules.grammar import UNUSABLE, Compared, Every, Expression, Some
+from treadle.policy.rules.grammar import UNUSABLE, Compared
 from treadle.policy.rules.operands import Changed, Macro, Name, RequestValue
 from treadle.policy.rules.values import (
     MAX_PATTERN,
@@ -64,6 +63,8 @@ class RequestFacts:
     auth: Mapping[str, Any] = field(default_factory=dict)
     """The signed-in user's record; empty for anonymous callers."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    documents: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """What `_document` has written of the body so far."""
 
 
 class Denied(Exception):
@@ -88,26 +89,8 @@ class Bound(NamedTuple):
         return not isinstance(self.operand, Constant)
 
 
-def bind(expression: Expression, request: RequestFacts) -> Condition:
-    try:
-        condition = _bind(expression, request)
-    except Denied:
-        return never
-    return condition if size(condition) <= MAX_COMPARISONS else never
-
-
-def _bind(expression: Expression, request: RequestFacts) -> Condition:
-    # Bind every part, even after one that decides the result: an error anywhere denies access.
-    match expression:
-        case Compared():
-            return _compared(expression, request)
-        case Every():
-            return every([_bind(part, request) for part in expression.parts])
-        case Some():
-            return some([_bind(part, request) for part in expression.parts])
-
-
-def _compared(comparison: Compared, request: RequestFacts) -> Condition:
+def compared(comparison: Compared, request: RequestFacts) -> Condition:
+    """The condition of one comparison; Denied if it can't be evaluated."""
     at_least_one, sign = comparison.sign.startswith("?"), comparison.sign.removeprefix("?")
     lefts, rights = _sides(comparison.left, request), _sides(comparison.right, request)
     if len(lefts) * len(rights) > MAX_COMPARISONS:
@@ -158,9 +141,11 @@ def _changed(name: Changed, request: RequestFacts) -> tuple[Condition, Condition
     key = name.field.name if isinstance(name.field, JobField) else name.field.document
     if key not in request.body:
         return False, True
-    sent: Operand = Constant(_checked(_typed(key, request.body[key])))
+    sent: Operand
     if isinstance(name.field, JobPath):
-        sent = WholeDocument(str(_checked(canonical(request.body[key]))))
+        sent = WholeDocument(str(_checked(_document(key, request))))
+    else:
+        sent = Constant(_checked(_typed(key, request.body[key])))
     return compare(name.field, "!=", sent), compare(name.field, "=", sent)
 
 
@@ -258,15 +243,24 @@ def _request_value(name: RequestValue, request: RequestFacts) -> Value:
         case "query":
             return scalar(_anywhere(request.query, name.path))
         case "body":
-            return _body_value(name.path, request.body)
+            return _body_value(name.path, request)
         case _:
             return _auth_value(name.path, request.auth)
 
 
-def _body_value(path: Sequence[str], body: Mapping[str, Any]) -> Value:
-    if len(path) == 1 and path[0] in body:
-        return _typed(path[0], body[path[0]])
-    return scalar(_anywhere(body, path))
+def _body_value(path: Sequence[str], request: RequestFacts) -> Value:
+    if len(path) == 1 and path[0] in DOCUMENTS and path[0] in request.body:
+        return _document(path[0], request)
+    if len(path) == 1 and path[0] in request.body:
+        return _typed(path[0], request.body[path[0]])
+    return scalar(_anywhere(request.body, path))
+
+
+def _document(name: str, request: RequestFacts) -> str:
+    """A document of the body as text, written once: it may be a megabyte, and a rule may name it 200 times."""
+    if name not in request.documents:
+        request.documents[name] = canonical(request.body[name])
+    return request.documents[name]
 
 
 def _auth_value(path: Sequence[str], auth: Mapping[str, Any]) -> Value:
@@ -307,8 +301,6 @@ def _length(value: Any) -> int:
 def _typed(key: str, value: Any) -> Value:
     """A value sent for a job field, converted to the field's type."""
     kind = FIELDS.get(key)
-    if key in DOCUMENTS:
-        return canonical(value)
     if kind is None:
         return scalar(value)
     if kind is FieldKind.NUMBER:

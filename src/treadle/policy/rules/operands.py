@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from treadle.model.fields import DOCUMENTS, FIELDS, FieldKind
-from treadle.model.words import FIELD_WORDS
+from treadle.model.other_names import FIELD_WORDS
 from treadle.policy.rules.conditions import Constant, JobField, JobPath
 
 MACROS = frozenset(

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from treadle.policy.rules.binding import RequestFacts, bind
+from treadle.policy.rules.binding import RequestFacts
 from treadle.policy.rules.conditions import Condition, JobField, JobPath, always, looked_for, looks_inside
 from treadle.policy.rules.errors import InvalidRule
 from treadle.policy.rules.grammar import Compared, Every, Expression, Some, parse
 from treadle.policy.rules.operands import Changed, Macro, Name, RequestValue
-from treadle.policy.rules.words import in_our_words
+from treadle.policy.rules.prepared import PreparedRule
+from treadle.policy.rules.status_names import in_our_words
 
 MAX_FILTER_BYTES = 3_500
 # Each of them reads the JSON of every job that the rest of the filter matches.
@@ -38,7 +39,11 @@ class Rule:
 
     def bind(self, request: RequestFacts) -> Condition:
         """The condition on jobs for this request; an evaluation error denies access."""
-        return bind(self.expression, request)
+        return self.prepare(request).bind(request.body)
+
+    def prepare(self, request: RequestFacts) -> PreparedRule:
+        """The rule for this request and any body."""
+        return PreparedRule(self.expression, request)
 
 
 @lru_cache(maxsize=256)
@@ -72,7 +77,7 @@ def parse_filter(text: str, now: datetime | None = None) -> Condition:
     expression = in_our_words(parse(text))
     if any(isinstance(name, RequestValue | Changed) for name in _names(expression)):
         raise InvalidRule("a filter can't name @request: it is about jobs only", position=text.find("@request"))
-    condition = bind(expression, RequestFacts(now=now or datetime.now(UTC)))
+    condition = PreparedRule(expression, RequestFacts(now=now or datetime.now(UTC))).bind({})
     if looks_inside(condition) > MAX_INSIDE:
         raise InvalidRule(f"more than {MAX_INSIDE} comparisons with payload, result or steps", position=0)
     if looked_for(condition) > MAX_LOOKED_FOR:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from treadle.model.durations import PRIORITIES
 from treadle.model.errors import InvalidInput
 from treadle.model.fields import DOCUMENTS, FIELDS
-from treadle.model.words import FIELD_WORDS, unknown_status
+from treadle.model.other_names import FIELD_WORDS, unknown_status
 from treadle.policy.rules.conditions import Condition, Constant, JobField, JobPath, Operand, compare, every, some
 from treadle.policy.rules.grammar import UNUSABLE
 from treadle.policy.rules.operands import UnknownName, resolve
 from treadle.policy.rules.search_times import LENGTHS, TIMES, length_condition, time_condition
+from treadle.policy.rules.status_names import status_is
 from treadle.policy.rules.values import Value
-from treadle.policy.rules.words import status_is
 
 MAX_SEARCH = 500
 MAX_TERMS = 30

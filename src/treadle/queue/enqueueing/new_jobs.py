@@ -10,8 +10,9 @@ import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from pydantic_core import from_json, to_json
@@ -19,8 +20,9 @@ from uuid_utils import uuid7
 
 from treadle.model.durations import Duration, Priority, duration_ms, priority_value
 from treadle.model.errors import InvalidInput, InvalidPayload, TemplateDisabled
+from treadle.model.fields import GIVEN_FIELDS, Given
 from treadle.model.handler import Handler
-from treadle.model.job import Job, from_ms, short_text, to_ms
+from treadle.model.job import Job, from_ms, reads, short_text, to_ms
 from treadle.model.keys import WHOLE_PAYLOAD, evaluate_key
 from treadle.model.payload import dumps_object
 from treadle.model.secrets import HIDDEN, Path, hide, is_hidden, secret_paths
@@ -28,6 +30,7 @@ from treadle.model.status import Status
 from treadle.model.steps import pending_step
 from treadle.model.template import Template, checked_capability
 from treadle.policy.admission import Limit
+from treadle.queue.on_behalf import may_replace
 from treadle.store.values import NewJob, NewStep
 
 if TYPE_CHECKING:
@@ -133,8 +136,10 @@ class JobMaker:
             expires = template.expires
         self._template = template
         self._keyed = bool(template.idempotency_key or template.dedupe_keys or template.concurrency)
-        self._made: Job | None = None
-        self._made_at = 0
+        self._timeless: tuple[Any, ...] = ()
+        self._common: tuple[Any, ...] = ()
+        """Of jobs that are stored at `_made_at`."""
+        self._made_at = -1
         self._secret = secret_paths(template.secret)
         self._text = _writer(template, handler, self._secret)
         self._shared = NewJob(
@@ -148,15 +153,17 @@ class JobMaker:
             delay_ms=0 if delay is None else duration_ms(delay, "delay"),
             expires_at=None if expires_at is None else to_ms(expires_at, "expires_at"),
             expires_in_ms=None if expires is None else duration_ms(expires, "expires"),
-            scope=short_text(scope, "scope"),
-            scope_id=short_text(scope_id, "scope_id"),
-            created_by=short_text(created_by, "created_by"),
-            idempotency_key=short_text(idempotency_key, "idempotency_key"),
             key_owner=key_owner,
-            template_version=version,
+            given=Given(
+                template_version=version,
+                scope=short_text(scope, "scope"),
+                scope_id=short_text(scope_id, "scope_id"),
+                created_by=short_text(created_by, "created_by"),
+                idempotency_key=short_text(idempotency_key, "idempotency_key"),
+            ),
             steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
         )
-        self._other_fields = self._shared.shape[1:]
+        self._other_fields = self._shared[3:-1]
         """All but id, topic, payload and trace."""
 
     def text(self, payload: Any) -> str:
@@ -168,22 +175,35 @@ class JobMaker:
         made = [NewJob(str(uuid7()), topic, text(payload), *shared) for payload in payloads]
         return [_with_keys(job, self._template) for job in made] if self._keyed else made
 
-    def made_alone(self, job: NewJob, at: int, queue: Queue) -> Job:
-        """A job enqueued alone, as users see it, created at that time."""
-        made = _as_job(job, at, queue)
+    def made(self, job: NewJob, at: int, queue: Queue) -> Job:
+        """A new job as users see it, stored at that time; what the jobs of a maker share is worked out once."""
+        if self._made_at != at:
+            self._common, self._made_at = self._common_at(at, queue), at
         payload = from_json(job.payload)
-        made.id, made.payload = job.id, hide(payload, self._secret) if self._secret else payload
+        shown = hide(payload, self._secret) if self._secret else payload
+        made = Job(job.id, job.topic, Status.PENDING, shown, *self._common)
+        if self._keyed:
+            made.idempotency_key = job.given.idempotency_key
+        if job.steps:
+            made.steps = _pending(job)
         return made
 
-    def made(self, job: NewJob, at: int, queue: Queue) -> Job:
-        """One job of a batch, as users see it; the shared fields are stored once."""
-        if self._made is None or self._made_at != at:
-            self._made, self._made_at = _as_job(self._shared, at, queue), at
-        payload = from_json(job.payload)
-        twin = self._made.like(job.id, hide(payload, self._secret) if self._secret else payload)
-        if self._keyed:
-            twin.idempotency_key = job.idempotency_key
-        return twin
+    def _common_at(self, at: int, queue: Queue) -> tuple[Any, ...]:
+        """All arguments of `Job` from `run_at` on."""
+        if not self._timeless or self._shared.expires_in_ms is not None:
+            self._timeless = _timeless(_as_job(self._shared, at, queue))
+        created, due = from_ms(at), self._shared.due(at)
+        return (created if due == at else from_ms(due), created, created, *self._timeless)
+
+
+def _pending(job: NewJob) -> list[dict[str, Any]]:
+    return [pending_step(step.name, step.title) for step in job.steps]
+
+
+_given = attrgetter(*(field.name for field in GIVEN_FIELDS))
+_shown = reads(GIVEN_FIELDS)
+# The arguments of `Job` after the three times.
+_timeless = attrgetter(*(field.name for field in fields(Job)[7:]))
 
 
 class ReadyMaker(NamedTuple):
@@ -197,7 +217,7 @@ class ReadyMaker(NamedTuple):
 def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
     """Everything except id and payload."""
     created = from_ms(at) or datetime.now(UTC)
-    due = at + job.delay_ms if job.run_at is None else job.run_at
+    due = job.due(at)
     expires = job.expires_at if job.expires_in_ms is None else at + job.expires_in_ms
     return Job(
         id="",
@@ -211,14 +231,10 @@ def _as_job(job: NewJob, at: int, queue: Queue) -> Job:
         max_attempts=job.max_attempts,
         expires_at=from_ms(expires),
         events_count=1,
-        scope=job.scope,
-        scope_id=job.scope_id,
-        created_by=job.created_by,
-        idempotency_key=job.idempotency_key,
         capability=job.capability or None,
-        template_version=job.template_version,
-        steps=[pending_step(step.name, step.title) for step in job.steps],
+        steps=_pending(job),
         queue=queue,
+        **_shown(_given(job.given)),
     )
 
 
@@ -304,35 +320,40 @@ def checked_attempts(given: int, field: str = "max_attempts") -> int:
 
 # -- keys ----------------------------------------------------------------------------------------
 
+# Clients make keys like this only to repeat a request safely; the template's own key says more about the job.
+ONCE = "once:"
+
 
 def _with_keys(job: NewJob, template: Template) -> NewJob:
     """Evaluate the template's key expressions on the payload."""
     payload = from_json(job.payload)
+    given = job.given
 
     def values(expressions: Iterable[str]) -> str:
-        found = [evaluate_key(one, payload, job.scope, job.scope_id) for one in expressions]
+        found = [evaluate_key(one, payload, given.scope, given.scope_id) for one in expressions]
         return to_json([job.topic, *found]).decode()
 
-    key = job.idempotency_key
-    if key is None and template.idempotency_key:
+    key = given.idempotency_key
+    if template.idempotency_key and (key is None or key.startswith(ONCE)):
         key = _idempotency_key(template.idempotency_key, payload, job)
     limit = None
     if template.concurrency and template.concurrency.policy != "allow":
         expressions = template.concurrency.keys or ("scope", "scope_id")
         limit = Limit(_hashed(values(expressions)), template.concurrency.policy, template.concurrency.limit)
     return job._replace(
-        idempotency_key=key,
+        given=given if key is None else given._replace(idempotency_key=key),
         dedupe_key=_hashed(values(template.dedupe_keys)) if template.dedupe_keys else None,
         repeatable=template.repeatable,
         limit=limit,
         cancelable=template.cancel.supported,
+        may_replace=may_replace() if limit else True,
     )
 
 
 def _idempotency_key(expression: str, payload: dict[str, Any], job: NewJob) -> str:
     if expression == WHOLE_PAYLOAD:  # the order of its members does not matter
         return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
-    value = evaluate_key(expression, payload, job.scope, job.scope_id)
+    value = evaluate_key(expression, payload, job.given.scope, job.given.scope_id)
     if value is None:  # distinct from the text "null"
         return hashlib.sha256(b"\0null").hexdigest()
     text = value if isinstance(value, str) else to_json(value).decode()

@@ -17,9 +17,19 @@ from typing_extensions import Unpack
 from treadle.model.durations import Duration
 from treadle.model.errors import Suspend
 from treadle.model.handler import HandlerContext
+from treadle.model.output import DEFAULT_CHANNEL, checked_channel, value_text
 from treadle.model.retry import Retry
+from treadle.model.steps import SLEEP
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, topic_of
-from treadle.queue.handlers.steps import Run, StepRecord, Wait, Waiting
+from treadle.queue.handlers.steps import (
+    Run,
+    StepRecord,
+    Wait,
+    Waiting,
+    awaited_step,
+    awaited_wait,
+    innermost_step,
+)
 from treadle.queue.handlers.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
 from treadle.telemetry.log_context import facts_of
 
@@ -59,6 +69,10 @@ class HandlerServices(Protocol):
     blocking: bool
 
     def describe(self, error: BaseException) -> Raised: ...
+    def turn(self, call: Any) -> Awaitable[None] | None:
+        """In a coroutine, before it does something for a step or a wait; None: it may go on at once."""
+        ...
+
     def recall_step(self, call: Any, name: str, key: str, finish_ms: int | None) -> Any: ...
     def record_step(self, call: Any, record: StepRecord | None, name: str, key: str) -> Any: ...
     def wait_step(self, call: Any, wait: Wait) -> Any: ...
@@ -67,8 +81,11 @@ class HandlerServices(Protocol):
         ...
 
     def heartbeat(self, call: Any) -> Any: ...
+    def emit(self, call: Any, channel: str, text: str) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
-    def enqueue_with_outcome(self, call: Any, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
+    def enqueue_with_outcome(
+        self, call: Any, topic: str, payload: Any, options: dict[str, Any], step: tuple[str, str] | None
+    ) -> Any: ...
     def database(self) -> Any: ...
     def close_database(self, database: Any, context: Context) -> None: ...
     def http(self) -> Any: ...
@@ -174,6 +191,15 @@ class Context(HandlerContext):
         self._call.report(max(0, min(100, int(percent))), message)
         return CHECKPOINT
 
+    def emit(self, value: Any, channel: str = DEFAULT_CHANNEL) -> Any:
+        """Append a JSON value to a channel of the job's output, for those who follow it. `await` it in a coroutine.
+
+        The worker stores values together, about ten times a second. A retry begins the channel anew for its readers.
+        """
+        if self._call.suspended is not None:
+            raise self._call.suspended
+        return self._services.emit(self._call, checked_channel(channel), value_text(value))
+
     def check_cancelled(self) -> Checkpoint:
         """Stop here if the job should stop: raises JobCancelled, TimeoutError or LeaseLost."""
         self._check()
@@ -242,14 +268,15 @@ class Context(HandlerContext):
         """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine.
 
         `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
-        does not complete stores no follow-up jobs. If one of them is refused, this job fails with `FollowUpRefused`.
+        does not complete stores no follow-up jobs. In a step, it is the step's end that the new job is stored with. If
+        a follow-up job is refused, this job (or step) fails with `FollowUpRefused`.
         """
         if self._call.suspended is not None:
             raise self._call.suspended
         job = self._call.job
         given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
         if with_outcome:
-            return self._services.enqueue_with_outcome(self._call, topic_of(topic), payload, given)
+            return self._services.enqueue_with_outcome(self._call, topic_of(topic), payload, given, innermost_step())
         return self._services.enqueue(topic_of(topic), payload, given)
 
     @overload
@@ -291,8 +318,9 @@ class Context(HandlerContext):
 
         The step is its name and key. `await` it in a coroutine, where a plain function runs in a thread.
         """
-        run = Run(self, name, function, args, key, timeout, retry, cancelable)
-        return run.blocking() if self._services.blocking else run.awaited()
+        if self._services.blocking:
+            return Run(self, name, function, args, key, timeout, retry, cancelable).blocking()
+        return awaited_step(self, name, function, args, key, timeout, retry, cancelable)
 
     def wait_external(
         self, name: str, /, *, key: str | int = "", answer: Any = None, timeout: Duration | None = None
@@ -302,10 +330,12 @@ class Context(HandlerContext):
         The job is set aside and holds no slot; the handler is called again from its start when the answer has come.
         WaitTimeout if there is none in time. `await` it in a coroutine.
         """
-        wait = Waiting(self, name, key, answer, timeout)
-        return wait.blocking() if self._services.blocking else wait.awaited()
+        if self._services.blocking:
+            return Waiting(self, name, key, answer, timeout).blocking()
+        return awaited_wait(self, name, key, answer, timeout)
 
     def sleep(self, duration: Duration, /, *, key: str | int = "") -> Any:
         """Go on after this time. The job is pending until then; the handler is called again from its start."""
-        wait = Waiting.sleep(self, duration, key)
-        return wait.blocking() if self._services.blocking else wait.awaited()
+        if self._services.blocking:
+            return Waiting(self, SLEEP, key, None, duration, sleeps=True).blocking()
+        return awaited_wait(self, SLEEP, key, None, duration, sleeps=True)

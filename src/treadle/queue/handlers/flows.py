@@ -77,6 +77,10 @@ class FlowStep(Generic[Call, ReturnT]):
             raise InvalidInput(f"step {self.name} has no code; it waits for queue.signal(job_id, {self.name!r}, value)")
         return self.__wrapped__(*args, **kwargs)
 
+    @property
+    def shown_title(self) -> str:
+        return self.spec.title or self.name
+
     def typed(self, text: str | None) -> Any:
         """A stored result in the step's type."""
         if self.handler is None:

@@ -21,7 +21,6 @@ from treadle.model.errors import Fail, InvalidAnswer, InvalidInput, Suspend
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
 from treadle.model.steps import (
-    SLEEP,
     STEP_TIMEOUT_MS,
     WAIT_IN_PLACE_MS,
     StepState,
@@ -31,7 +30,7 @@ from treadle.model.steps import (
     shown_step,
 )
 from treadle.model.typed_dicts import understood
-from treadle.policy.flow import RetryInPlace, StepEnd, Tries, after_call, spent, wait_error
+from treadle.policy.flow import RetryInPlace, StepChange, StepEnd, Tries, after_call, ended, tried, wait_error
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
 
@@ -66,6 +65,10 @@ class StepRecord(NamedTuple):
     input_hash: str | None
     again: bool = False
     """The next try follows in place."""
+
+    @property
+    def change(self) -> StepChange:
+        return StepChange(StepState(self.state), self.attempt, self.result, self.error, self.error_type)
 
 
 class Wait(NamedTuple):
@@ -134,7 +137,7 @@ class Run:
         recorded = False
         try:
             while isinstance(end := self._ended(await self._tried()), RetryInPlace):
-                await services.record_step(call, self._failed_try(end), self.name, self.key)
+                await services.record_step(call, self._record(end), self.name, self.key)
                 await asyncio.sleep(end.delay_ms / 1000)
             recorded = True
             await services.record_step(call, self._record(end), self.name, self.key)
@@ -175,7 +178,7 @@ class Run:
         recorded = False
         try:
             while isinstance(end := self._ended(self._tried_here()), RetryInPlace):
-                services.record_step(call, self._failed_try(end), self.name, self.key)
+                services.record_step(call, self._record(end), self.name, self.key)
                 self._pause(end.delay_ms / 1000)
             recorded = True
             services.record_step(call, self._record(end), self.name, self.key)
@@ -247,14 +250,12 @@ class Run:
             raise self._error
         return after_call(self.name, result, None, Tries(self._tries, self._retry, 1, Retry()))
 
-    def _record(self, end: StepEnd) -> StepRecord:
+    def _record(self, end: StepEnd | RetryInPlace) -> StepRecord:
         ran_ms, self._ran_ms = self._ran_ms, 0
-        tries = spent(end, self._tries)
-        return StepRecord(end.state, tries, ran_ms, end.result, end.error, end.error_type, self._hash)
-
-    def _failed_try(self, end: RetryInPlace) -> StepRecord:
-        ended = StepEnd(StepState.PENDING, error=end.error, error_type=end.error_type)
-        return self._record(ended)._replace(again=True)
+        again = isinstance(end, RetryInPlace)
+        change = tried(end, self._tries) if isinstance(end, RetryInPlace) else ended(end, self._tries)
+        state, attempt, result, error, error_type, *_ = change
+        return StepRecord(state, attempt, ran_ms, result, error, error_type, self._hash, again)
 
     def _pauses(self, end: StepEnd) -> bool:
         """Its next try is too far off to wait for it here."""
@@ -271,6 +272,27 @@ class Run:
             assert isinstance(end.outcome, Snoozed)
             self._ctx._leave(Suspend("snooze", end.outcome.reason, end.outcome.delay_ms))
         raise self._error
+
+
+async def awaited_step(ctx: Context, *given: Any) -> Any:
+    """`ctx.step` in a coroutine. Thousands may be gathered, so all work waits for its turn."""
+    if (turn := ctx._services.turn(ctx._call)) is not None:
+        await turn
+    return await Run(ctx, *given).awaited()
+
+
+async def awaited_wait(
+    ctx: Context, name: str, key: str | int, answer: Any, timeout: Duration | None, sleeps: bool = False
+) -> Any:
+    if (turn := ctx._services.turn(ctx._call)) is not None:
+        await turn
+    return await Waiting(ctx, name, key, answer, timeout, sleeps).awaited()
+
+
+def innermost_step() -> tuple[str, str] | None:
+    """The step whose function runs here, by name and key, if a handler made one."""
+    inside = _inside.get()
+    return inside[-1] if inside else None
 
 
 def nested(ctx: Context, name: str) -> str:
@@ -307,10 +329,6 @@ class Waiting:
         schema = None if self._type is None or self._type.schema is None else to_json(self._type.schema).decode()
         limit = None if timeout is None else duration_ms(timeout, "timeout")
         self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, sleeps, _inside.get())
-
-    @classmethod
-    def sleep(cls, ctx: Context, duration: Duration, key: str | int) -> Waiting:
-        return cls(ctx, SLEEP, key, None, duration, sleeps=True)
 
     async def awaited(self) -> Any:
         services, call = self._ctx._services, self._ctx._call

@@ -218,8 +218,7 @@ class Schedules:
         )
         return job._replace(
             run_at=one.run_at_ms,
-            schedule_id=schedule.id,
-            scheduled_at=one.at_ms,
+            given=job.given._replace(schedule_id=schedule.id, scheduled_at=one.at_ms),
             slot=slot_key(schedule.id, one.at_ms),
         )
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from treadle.store.lanes import MERGED
 from treadle.store.sql.queries import load
-from treadle.store.sql.scripts.lanes import MERGED
 from treadle.store.values import Claimed, Wants
 
 _NO_OWNER = (None, None, None, None)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from treadle.store.sql.scripts.lanes import LanePlace
+from treadle.store.lanes import LanePlace
 
 # How long claims of a busy lane may start at their mark instead of at its head.
 MARK_SECONDS = 1.0

@@ -13,7 +13,9 @@ import asyncpg
 from pydantic_core import to_json
 
 from treadle.model.errors import LeaseLost, Refused, StoreBusy, StoreUnavailable, VersionConflict
+from treadle.model.fields import PLAIN
 from treadle.store import batches, wakeups
+from treadle.store.lanes import LaneKey, lane_of
 from treadle.store.postgres.claim_statement import claim_statement, claim_values, claimed_jobs
 from treadle.store.postgres.health import examine
 from treadle.store.postgres.lane_marks import LaneMarks
@@ -27,7 +29,6 @@ from treadle.store.sql.join import insert_with
 from treadle.store.sql.migrate import missing
 from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import LaneKey, lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.values import (
     Checkpoint,
@@ -42,6 +43,7 @@ from treadle.store.values import (
     TopicRate,
     UserDatabase,
     Wants,
+    alike,
 )
 from treadle.store.views import Finding
 from treadle.store.waiting_room import WaitingRoom
@@ -292,7 +294,7 @@ class PostgresStore(SqlStore):
         return answers if all(job.plain for job in jobs) else await as_first_answered(jobs, answers, self.stored)
 
     async def _insert(self, jobs: Sequence[NewJob], atomic: bool) -> list[Inserted | Refused]:
-        if not (jobs[0].plain and _alike(jobs)):
+        if not (jobs[0].plain and len(alike(jobs)) == 1):
             return await self.transact_or_busy(lambda: scripts.insert(jobs, atomic))
         job = jobs[0]
         traces = [one.trace for one in jobs]
@@ -307,13 +309,10 @@ class PostgresStore(SqlStore):
                 job.delay_ms,
                 job.run_at,
                 job.max_attempts,
-                job.template_version,
-                job.scope,
-                job.scope_id,
-                job.created_by,
                 job.capability,
                 job.priority,
                 traces if any(traces) else None,
+                *job.given[:PLAIN],
             )
             if rows:
                 return [Inserted(rows[0][0])] * len(jobs)
@@ -457,10 +456,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _alike(jobs: Sequence[NewJob]) -> bool:
-    return len(jobs) == 1 or len({job.shape for job in jobs}) == 1
 
 
 async def _applied(connection: Any) -> set[int]:

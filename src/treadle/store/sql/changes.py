@@ -158,7 +158,7 @@ class Reader:
         self._stale_after_ms = stale_after_ms
         self._as_job = as_job
 
-    def read(self, cursor: Cursor | None, limit: int, wanted: Listing | str | None) -> Reading[Changes]:
+    def read(self, cursor: Cursor | None, limit: int, wanted: Listing | Sequence[str] | None) -> Reading[Changes]:
         snapshot = Snapshot(*(yield from self._ask("snapshot"))[0])
         if cursor is None:
             changes = Changes([], (yield from self._start(snapshot)), snapshot.now)
@@ -263,12 +263,12 @@ class Reader:
         rows = yield sql, [to_json(wanted).decode()]
         return {row[1]: self._as_job(row) for row in rows}
 
-    def _jobs(self, wanted: Listing | str) -> Reading[list[Job]]:
+    def _jobs(self, wanted: Listing | Sequence[str]) -> Reading[list[Job]]:
         values: Sequence[Any]
-        if isinstance(wanted, str):
-            sql, values = lists.by_id(self._queries), [to_json([{"id": wanted}]).decode()]
-        else:
+        if isinstance(wanted, Listing):
             sql, values = lists.page(self._queries, self._dialect, wanted, self._stale_after_ms)
+        else:
+            sql, values = lists.by_id(self._queries), [to_json([{"id": id} for id in wanted]).decode()]
         return [self._as_job(row) for row in (yield sql, values)]
 
 

@@ -5,6 +5,9 @@
 --   {among: n bigint}  one of the parameter's values, found in an index
 --   {any_of} SELECT … {end_any}  one of the rows of a query, without a join
 --   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
+--   {given: t.*}       what a job is given (`model/fields.py`), as many names as there are; {plain: …} for plain jobs,
+--                      {kept: …} what is read as it is kept
+--   {due: $6, $5}      when a new job is to run: at a named time, or after a delay
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
 -- name: clock
@@ -106,16 +109,13 @@ DELETE FROM {members} WHERE (key, n) IN (SELECT t.key, t.n FROM {rows: key text,
 
 -- name: insert_jobs
 -- The wide rows, with numbers and times already chosen.
-INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, expires_at, template_version,
-    scope, scope_id, created_by, idempotency_key, dedupe_key, limit_key, limit_policy, limit_most, priority, payload, trace,
-    schedule_id, scheduled_at)
-SELECT t.n, t.id, t.lane, t.topic, t.run_at, t.created_at, t.max_attempts, t.flags, t.expires_at, t.template_version,
-    t.scope, t.scope_id, t.created_by, t.idempotency_key, t.dedupe_key, t.limit_key, t.limit_policy, t.limit_most,
-    t.priority, {json: t.payload}, t.trace, t.schedule_id, t.scheduled_at
+INSERT INTO {jobs} (n, id, lane, topic, run_at, created_at, max_attempts, flags, expires_at, dedupe_key, limit_key,
+    limit_policy, limit_most, priority, payload, trace, {given})
+SELECT t.n, t.id, t.lane, t.topic, t.run_at, t.created_at, t.max_attempts, t.flags, t.expires_at, t.dedupe_key, t.limit_key,
+    t.limit_policy, t.limit_most, t.priority, {json: t.payload}, t.trace, {given: t.*}
 FROM {rows: n bigint, id uuid, lane integer, topic text, run_at bigint, created_at bigint, max_attempts integer,
-    flags integer, expires_at bigint, template_version integer, scope text, scope_id text, created_by text,
-    idempotency_key text, dedupe_key text, limit_key text, limit_policy text, limit_most integer, priority integer,
-    payload text, trace text, schedule_id text, scheduled_at bigint}
+    flags integer, expires_at bigint, dedupe_key text, limit_key text, limit_policy text, limit_most integer,
+    priority integer, payload text, trace text, {given: * TYPE}}
 
 -- name: add_deadlines
 -- When these jobs expire if they have not started.
@@ -322,8 +322,10 @@ WHERE true
 DELETE FROM {events} WHERE n {among: n bigint}
 
 -- name: job_events
--- The history of one job.
-SELECT e.id, e.type, e.from_status, e.to_status, e.message, {json_text: e.metadata}, e.created_at
+-- The history of one job. What a requeue replaced comes along up to 16 KiB.
+SELECT e.id, e.type, e.from_status, e.to_status, e.message,
+    CASE WHEN e.type = 'job:requeued' AND {size: e.metadata} > 16384 THEN {without_replaced: e.metadata}
+        ELSE {json_text: e.metadata} END, e.created_at
 FROM {events} e JOIN {jobs} j ON j.n = e.n WHERE j.id = (SELECT t.id FROM {rows: id uuid}) ORDER BY e.id
 
 -- name: add_tally
@@ -636,10 +638,11 @@ FROM {jobs} j WHERE
     + (SELECT count(*) FROM {outcomes} p WHERE p.n = j.n) <> 1 LIMIT 100
 
 -- name: view
--- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins.
-SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_text: j.payload}, j.run_at, j.created_at,
-    j.expires_at, j.max_attempts, j.flags, j.scope, j.scope_id, j.created_by, j.idempotency_key, j.template_version,
-    j.schedule_id, j.scheduled_at,
+-- A job with all its data; `lists.py` puts the FROM that selects the jobs in front of the joins. Where the jobs before it
+-- on the page have 8 MiB of payloads and results, it comes without its own.
+SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability,
+    CASE WHEN coalesce(page.before, 0) < 8388608 THEN {json_text: j.payload} END, j.run_at, j.created_at,
+    j.expires_at, j.max_attempts, j.flags,
     CASE WHEN o.n IS NOT NULL THEN 'ended' WHEN r.n IS NOT NULL THEN 'running' WHEN q.n IS NOT NULL THEN 'ready'
         WHEN a.n IS NOT NULL THEN 'later' WHEN h.n IS NOT NULL THEN 'held' WHEN k.n IS NOT NULL THEN 'parked' ELSE 'lost' END,
     coalesce(o.attempt, r.attempt, q.attempt, a.attempt, h.attempt, k.attempt, 0), coalesce(o.token, r.token), o.status,
@@ -647,12 +650,12 @@ SELECT {now}, j.n, CAST(j.id AS text), j.topic, j.priority, l.capability, {json_
     coalesce(o.cancel_at, r.cancel_at), coalesce(o.cancel_reason, r.cancel_reason),
     coalesce(o.progress, r.progress, CASE WHEN (j.flags & 32) <> 0 THEN coalesce({step_progress}, x.progress) END),
     coalesce(o.message, r.message, x.message),
-    {json_text: o.result},
+    CASE WHEN coalesce(page.before, 0) < 8388608 THEN {json_text: o.result} END,
     coalesce(o.error, x.error), coalesce(o.error_type, x.error_type), o.error_group, coalesce(s.worker, w.name),
     s.worker, s.until, s.renewed_at,
     ({told_events} WHERE e.n = j.n), (SELECT max(e.created_at) FROM {events} e WHERE e.n = j.n), j.changed_at,
     CASE WHEN (j.flags & 32) <> 0 THEN {current_step} END, CASE WHEN (j.flags & 32) <> 0 THEN CAST({step_document} AS text) END,
-    k.until
+    k.until, {kept: j.*}
 FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 {seek_any: outcomes o ON o.n = j.n} {seek_any: running r ON r.n = j.n} {seek_any: ready q ON q.n = j.n}
 {seek_any: later a ON a.n = j.n} {seek_any: held h ON h.n = j.n} {seek_any: parked k ON k.n = j.n} {seek_any: leases s ON s.id = r.lease}
@@ -685,9 +688,15 @@ SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'n
             'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
     FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
 
+-- name: sized_page
+-- The `chosen` jobs of a page, each with the bytes of the payloads and results before it.
+SELECT c.n, c.place, sum({size: j.payload} + coalesce({size: o.result}, 0))
+    OVER (ORDER BY c.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+FROM chosen c {seek: jobs j ON j.n = c.n} {seek_any: outcomes o ON o.n = j.n}
+
 -- name: page_by_id
 -- The jobs with these ids.
-SELECT k.n FROM {rows: id uuid} {seek: jobs k ON k.id = t.id}
+SELECT k.n, 0 AS before FROM {rows: id uuid} {seek: jobs k ON k.id = t.id}
 
 -- name: held_by
 -- The running jobs with these ids, as their owner claimed them.
@@ -838,6 +847,13 @@ SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR 
     CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
+-- name: count_names
+-- How many names the steps and the early answers of a job have, with one more.
+SELECT count(*) FROM (
+    SELECT s.name FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
+    UNION SELECT a.name FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
+    UNION SELECT t.name FROM {rows: name text}) AS names
+
 -- name: add_answers
 -- Answers that come early; what is missing from the answer was answered before.
 INSERT INTO {answers} (n, name, key, created_at, answered_by, error, result)
@@ -845,6 +861,11 @@ SELECT t.n, t.name, t.key, t.created_at, t.answered_by, t.error, {json: t.result
 FROM {rows: n bigint, name text, key text, created_at bigint, answered_by text, error text, result text}
 WHERE true ORDER BY 1, 2, 3
 ON CONFLICT (n, name, key) DO NOTHING RETURNING n, name, key
+
+-- name: kept_answers
+-- Which of these steps have an answer that was not used yet.
+SELECT a.n, a.name, a.key FROM {rows: n bigint, name text, key text}
+{seek: answers a ON a.n = t.n AND a.name = t.name AND a.key = t.key}
 
 -- name: early_answers
 -- Answers that came early to steps that wait now.
@@ -927,7 +948,7 @@ SELECT r.n FROM {running} r WHERE r.cancel_at IS NOT NULL AND r.started_at IS NU
 
 -- name: page_by_number
 -- The jobs with these numbers.
-SELECT t.n FROM {rows: n bigint}
+SELECT t.n, 0 AS before FROM {rows: n bigint}
 
 -- name: departing
 -- The fields of a deleted job that its last event reports.

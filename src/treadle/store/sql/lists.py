@@ -70,11 +70,13 @@ def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_
     keys, order = _order(listing)
     chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, keys, order)
     limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
-    view = queries["view"].sql
+    view, sized = queries["view"].sql, queries["sized_page"].sql
     if not listing.sort:
-        return f"WITH page AS (SELECT n FROM ({chosen}) c ORDER BY n DESC {limits}) {view}", build.values
+        newest = f"SELECT n, -n AS place FROM ({chosen}) c ORDER BY n DESC {limits}"
+        return f"WITH chosen AS ({newest}), page AS ({sized}) {view}", build.values
     ranked = f"SELECT n, row_number() OVER (ORDER BY {order}) AS place FROM ({chosen}) c ORDER BY {order} {limits}"
-    return f"WITH page AS ({ranked}) {view.removesuffix(NEWEST_FIRST)} ORDER BY page.place", build.values
+    view = f"{view.removesuffix(NEWEST_FIRST)} ORDER BY page.place"
+    return f"WITH chosen AS ({ranked}), page AS ({sized}) {view}", build.values
 
 
 def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
@@ -117,7 +119,7 @@ def too_slow(seconds: float) -> QueryTooSlow:
 
 
 def by_id(queries: dict[str, Query]) -> str:
-    return f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
+    return queries["jobs_by_id"].sql
 
 
 # -- what the condition says that a listing can say itself -----------------------------------------

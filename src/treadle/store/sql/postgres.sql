@@ -54,21 +54,20 @@ SELECT t.key, t.lane, h.n FROM {rows: key text, lane integer, running integer, r
 
 -- name: insert_alike
 -- Many jobs that differ only in id and payload: the bulk path. $1 ids, $2 payloads, $3 lane, $4 topic, $5 delay,
--- $6 run_at or null, $7 max_attempts, $8 template_version, $9 scope, $10 scope_id, $11 created_by, $12 capability,
--- $13 priority, $14 traces or null. Nothing happens (0 rows) if the lane is not what the caller remembers.
+-- $6 run_at or null, $7 max_attempts, $8 capability, $9 priority, $10 traces or null, $11 … what the jobs were given.
+-- Nothing happens (0 rows) if the lane is not what the caller remembers.
 -- The transaction has its id before it takes numbers, as in reserve_numbers.
 WITH at AS MATERIALIZED (
-    SELECT {now} AS now, greatest(coalesce($6::bigint, {now} + $5::bigint), 0) AS run_at, pg_current_xact_id() AS id
-    FROM {lanes} l WHERE l.lane = $3 AND l.topic = $4 AND l.capability = $12 AND l.worker_type = ''
+    SELECT {now} AS now, {due: $6::bigint, $5::bigint} AS run_at, pg_current_xact_id() AS id
+    FROM {lanes} l WHERE l.lane = $3 AND l.topic = $4 AND l.capability = $8 AND l.worker_type = ''
 ), j AS (
-    INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, template_version, scope, scope_id,
-        created_by, payload, trace, priority)
-    SELECT t.id, $3, $4, at.run_at, at.now, $7, 0, $8, $9, $10, $11, t.payload, t.trace, $13
-    FROM at, unnest($1::uuid[], $2::json[], $14::text[]) AS t(id, payload, trace)
+    INSERT INTO {jobs} (id, lane, topic, run_at, created_at, max_attempts, flags, payload, trace, priority, {plain})
+    SELECT t.id, $3, $4, at.run_at, at.now, $7, 0, t.payload, t.trace, $9, {plain: $11}
+    FROM at, unnest($1::uuid[], $2::json[], $10::text[]) AS t(id, payload, trace)
     RETURNING n, run_at, created_at
 ), placed AS (
     INSERT INTO {ready} (lane, rank, run_at, n, attempt, max_attempts, flags)
-    SELECT $3, ~$13, j.run_at, j.n, 0, $7, 0 FROM j WHERE j.run_at <= j.created_at
+    SELECT $3, ~$9, j.run_at, j.n, 0, $7, 0 FROM j WHERE j.run_at <= j.created_at
 ), later AS (
     INSERT INTO {later} (n, lane, run_at, attempt) SELECT j.n, $3, j.run_at, 0 FROM j WHERE j.run_at > j.created_at
 )

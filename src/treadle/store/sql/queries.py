@@ -16,10 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import get_args, get_type_hints
+
+from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers tally tally_hist workers leaders token records migrations"
+    "starts notes events steps step_results answers output channels tally tally_hist workers leaders token "
+    "records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
@@ -28,6 +32,8 @@ _AMONG = re.compile(r"\{among: (\w+) (\w+)\}")
 _SEEK = re.compile(r"\{seek(_any)?: (\w+) (\w+) ON ([^}]*)\}")
 _JSON = re.compile(r"\{json: ([^}]*)\}")
 _JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
+_SIZE = re.compile(r"\{size: ([^}]*)\}")
+_WITHOUT = re.compile(r"\{without_replaced: ([^}]*)\}")
 _JSON_AT = re.compile(r"\{json_at: (\S+) ([\w.]+)\}")
 # A stored event may also imply a start, and one that took a job out of `completed` implies that ending and its start.
 _TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
@@ -109,6 +115,21 @@ def _sqlite_at(column: str, path: str) -> str:
     return f"json_extract({column}, '$.{path}')"
 
 
+# Bytes of a document. PostgreSQL unpacks a compressed one to tell.
+_POSTGRES_SIZE = (
+    r"CASE WHEN pg_column_compression(\1) IS NULL THEN pg_column_size(\1) ELSE octet_length(CAST(\1 AS text)) END"
+)
+_SQLITE_SIZE = r"length(CAST(\1 AS BLOB))"
+# The metadata of a requeue, with null for the old payload and the old result.
+_POSTGRES_WITHOUT = (
+    r"CAST(jsonb_set(jsonb_set(CAST(\1 AS jsonb), ARRAY['payload'], 'null', false),"
+    r" ARRAY['outcome', 'result'], 'null', false) || jsonb_build_object('truncated', true) AS text)"
+)
+_SQLITE_WITHOUT = (
+    r"json_set(json_replace(\1, '$.payload', NULL, '$.outcome.result', NULL), '$.truncated', json('true'))"
+)
+
+
 @cache
 def told_events(dialect: str) -> str:
     """Counts events as `insights.timeline` lists them, before the WHERE that selects the job."""
@@ -142,14 +163,31 @@ _POSTGRES_DATE = (
 )
 
 
+_GIVEN = re.compile(r"\{(given|plain|kept)(?:: ([^}]*))?\}")
+_SHAPES = {"given": Given._fields, "plain": Given._fields[:PLAIN], "kept": [field.name for field in KEPT_FIELDS]}
+_TYPES = {name: "text" if str in get_args(hint) else "bigint" for name, hint in get_type_hints(Given).items()}
+_DUE = re.compile(r"\{due: (\S+), (\S+)\}")
+
+
+def _fill_given(found: re.Match[str]) -> str:
+    """The names of what a job is given, as a list: `*` stands for each of them, `$11` for parameters from there on."""
+    names, each = _SHAPES[found[1]], found[2] or "*"
+    if each.startswith("$"):
+        return ", ".join(f"${number}" for number in range(int(each[1:]), int(each[1:]) + len(names)))
+    return ", ".join(each.replace("*", name).replace("TYPE", _TYPES.get(name, "")) for name in names)
+
+
 def _fill(sql: str, dialect: str) -> str:
     postgres = dialect == "postgres"
+    sql = _DUE.sub(r"coalesce(\1, {now} + \2)", _GIVEN.sub(_fill_given, sql))
     sql = _fill_steps(sql.replace("{told_events}", _TOLD), postgres)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)
     sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(bool(m[1]), m[2], m[3], m[4]), sql)
     sql = _JSON.sub(r"CAST(\1 AS json)" if postgres else r"\1", sql)
     sql = _JSON_TEXT.sub(r"CAST(\1 AS text)" if postgres else r"\1", sql)
+    sql = _SIZE.sub(_POSTGRES_SIZE if postgres else _SQLITE_SIZE, sql)
+    sql = _WITHOUT.sub(_POSTGRES_WITHOUT if postgres else _SQLITE_WITHOUT, sql)
     sql = _JSON_AT.sub(lambda m: (_postgres_at if postgres else _sqlite_at)(m[1], m[2]), sql)
     for name, text in _DIALECTS[dialect].items():
         sql = sql.replace("{%s}" % name, text)
@@ -186,4 +224,6 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 @cache
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
-    return _read("common.sql", dialect) | _read(f"{dialect}.sql", dialect)
+    queries = _read("common.sql", dialect) | _read("output.sql", dialect) | _read(f"{dialect}.sql", dialect)
+    by_id = f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
+    return queries | {"jobs_by_id": Query("jobs_by_id", by_id)}

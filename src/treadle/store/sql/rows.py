@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from treadle.model.job import Job, from_ms, rfc3339
+from treadle.model.fields import KEPT_FIELDS
+from treadle.model.job import Job, from_ms, reads, rfc3339
 from treadle.model.status import LIVE, Status
 from treadle.model.steps import DONE, StepState
+from treadle.policy.consequences import Extent, Traits, extent
 from treadle.policy.lifecycle import is_stale, retries
 from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
@@ -62,27 +65,22 @@ def storable(*texts: str) -> bool:
         return False
 
 
-# The columns of the `view` query, in order: what every store returns for a job.
 class ViewRow(NamedTuple):
+    """The columns of the `view` query, in order."""
+
     now: int
     n: int
     id: str
     topic: str
     priority: int
     capability: str
-    payload: str
+    payload: str | None
+    """None: left out, with the result, because the page has too many bytes."""
     run_at: int
     created_at: int
     expires_at: int | None
     max_attempts: int
     flags: int
-    scope: str | None
-    scope_id: str | None
-    created_by: str | None
-    idempotency_key: str | None
-    template_version: int | None
-    schedule_id: str | None
-    scheduled_at: int | None
     place: str
     attempt: int
     token: int | None
@@ -111,6 +109,8 @@ class ViewRow(NamedTuple):
     steps: str | None
     """A JSON document."""
     waits_until: int | None
+    kept: Sequence[Any]
+    """By `KEPT_FIELDS`."""
 
     @property
     def job_status(self) -> Status:
@@ -119,6 +119,14 @@ class ViewRow(NamedTuple):
         if self.place == "running":
             return Status.PROCESSING if self.cancel_at is None else Status.CANCELLING
         return Status.WAITING if self.place == "parked" else Status.PENDING
+
+
+def view_row(row: Sequence[Any]) -> ViewRow:
+    return ViewRow._make((*row[:_KEPT_AT], row[_KEPT_AT:]))
+
+
+_KEPT_AT = ViewRow._fields.index("kept")
+_kept = reads(KEPT_FIELDS)
 
 
 def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
@@ -137,7 +145,8 @@ def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any])
         id=row.id,
         topic=row.topic,
         status=status,
-        payload=loads(row.payload),
+        payload={} if row.payload is None else loads(row.payload),
+        truncated=row.payload is None,
         run_at=_time(row.run_at),
         created_at=_time(row.created_at),
         updated_at=_time(updated),
@@ -169,15 +178,9 @@ def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any])
         cancel_requested_at=from_ms(row.cancel_at),
         cancel_reason=row.cancel_reason,
         error_group=row.error_group,
-        scope=row.scope,
-        scope_id=row.scope_id,
-        created_by=row.created_by,
-        idempotency_key=row.idempotency_key,
         capability=row.capability or None,
-        template_version=row.template_version,
         token=row.token,
-        schedule_id=row.schedule_id,
-        scheduled_at=from_ms(row.scheduled_at),
+        **_kept(row.kept),
     )
 
 
@@ -238,3 +241,23 @@ def step_from_row(row: Any) -> dict[str, Any]:
         "answerSchema": None if schema is None else from_json(schema),
         "waitsUntil": rfc3339(from_ms(until)) if state == StepState.WAITING else None,
     }
+
+
+# -- traits ----------------------------------------------------------------------------------------
+
+
+@cache
+def traits_in(flags: int) -> Traits:
+    return Traits(
+        deduped=bool(flags & DEDUPE),
+        repeatable=not flags & ONCE,
+        limited=bool(flags & LIMITED),
+        expires=bool(flags & EXPIRES),
+        steps=bool(flags & STEPS),
+    )
+
+
+@cache
+def extent_of(to: Status, event: str | None, flags: int) -> Extent:
+    """Asked for every settlement, and there are few different ones."""
+    return extent(to, event, traits_in(flags))

@@ -1,4 +1,5 @@
-"""Settlements other than plain completions: one transaction per lease, or per job if a follow-up may be refused."""
+"""Which settlements may take a faster way, and the others: one transaction per lease, or per job if a follow-up may be
+refused."""
 
 from __future__ import annotations
 
@@ -6,13 +7,29 @@ from collections.abc import Sequence
 from functools import partial
 
 from treadle.model.errors import Refused, StoreBusy
+from treadle.policy.consequences import MORE, PLAIN
 from treadle.store import batches
 from treadle.store.sql import scripts
+from treadle.store.sql.rows import extent_of
 from treadle.store.sql.runner import SqlRunner
 from treadle.store.values import FollowUpsBusy, Settlement
 
 # Follow-up jobs with a locked key that one call tries to store: other endings wait for each of them.
 BUSY_TRIES = 2
+
+
+def is_plain(one: Settlement) -> bool:
+    """Whether nothing is to be written but an ending and its tally."""
+    transition = one.transition
+    return one.effects is None and extent_of(transition.to, transition.event, one.job.flags) is PLAIN
+
+
+def is_done_flow(one: Settlement) -> bool:
+    """Whether nothing else is to be written but the job's last steps."""
+    transition, effects = one.transition, one.effects
+    if effects is None or extent_of(transition.to, transition.event, one.job.flags) is MORE:
+        return False
+    return batches.has_only_steps(effects)
 
 
 async def settle(store: SqlRunner, settlements: Sequence[Settlement], refused: list[Settlement]) -> list[Settlement]:

@@ -14,10 +14,10 @@ from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.store import batches, secrets, wakeups
-from treadle.store.sql import lists, overview, scripts, settling
+from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
-from treadle.store.sql.rows import ViewRow, claimed_steps, job_from_row, step_from_row, storable
+from treadle.store.sql.rows import claimed_steps, job_from_row, step_from_row, storable, view_row
 from treadle.store.sql.runner import SqlRunner
 from treadle.store.sql.scripts import LOCKED_MS, Script
 from treadle.store.values import (
@@ -33,6 +33,7 @@ from treadle.store.values import (
     Inserted,
     Judge,
     NewJob,
+    OutputWrite,
     Reaped,
     Record,
     RecordWrite,
@@ -54,6 +55,8 @@ from treadle.store.views import (
     Listing,
     LiveWorker,
     Obstacle,
+    OutputPage,
+    OutputState,
     Stats,
     StepPage,
     Topic,
@@ -142,16 +145,16 @@ class SqlStore(SqlRunner):
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = batches.only_newest(settlements)
-        plain = [one for one in settlements if batches.is_plain(one)]
+        plain = [one for one in settlements if settling.is_plain(one)]
         for lease, mine in batches.by_lease(plain):
             lost += await self.settle_completed(lease, mine)
         if len(plain) < len(settlements):
-            others = [one for one in settlements if not batches.is_plain(one)]
-            flows = [one for one in others if batches.is_done_flow(one)]
+            others = [one for one in settlements if not settling.is_plain(one)]
+            flows = [one for one in others if settling.is_done_flow(one)]
             for lease, mine in batches.by_lease(flows):
                 lost += await self.settle_flows(lease, mine)
             if len(flows) < len(others):
-                others = [one for one in others if not batches.is_done_flow(one)]
+                others = [one for one in others if not settling.is_done_flow(one)]
                 lost += await settling.settle(self, others, [] if refused is None else refused)
         return lost
 
@@ -173,8 +176,20 @@ class SqlStore(SqlRunner):
 
     async def checkpoint(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
         merged = batches.once_per_job(checkpoints)
+        if any(one.jobs for one in merged):
+            return await self._checkpoint_with_jobs(lease, merged)
         lost = await self.transact(lambda: scripts.checkpoint(lease, merged))
         return batches.not_written(checkpoints, {(one.n, one.token) for one in merged} - set(lost))
+
+    async def _checkpoint_with_jobs(self, lease: int, checkpoints: Sequence[Checkpoint]) -> list[tuple[int, int]]:
+        if len(checkpoints) > 1:
+            raise ValueError("a checkpoint with follow-up jobs comes alone: its refusal undoes all that is written")
+        one = checkpoints[0]
+        hints = wakeups.of_new(one.jobs)
+        return await self.transact_or_busy(lambda: scripts.checkpoint_and_follow_up(lease, one), hints)
+
+    async def write_output(self, lease: int, writes: Sequence[OutputWrite]) -> list[tuple[int, int]]:
+        return await self.transact(lambda: scripts.write_output(lease, writes), [wakeups.OUTPUT]) if writes else []
 
     async def claimed_steps(self, ns: Sequence[int]) -> dict[int, ClaimedSteps]:
         rows = [{"n": n} for n in sorted(set(ns))]
@@ -282,7 +297,7 @@ class SqlStore(SqlRunner):
         await secrets.check(wanted.condition, lambda kind: self.find_records(kind, limit=MOST_RECORDS))
 
     def _job(self, row: Any) -> Job:
-        return job_from_row(ViewRow(*row), self.stale_after_ms, from_json)
+        return job_from_row(view_row(row), self.stale_after_ms, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
@@ -309,13 +324,14 @@ class SqlStore(SqlRunner):
         return await self.search(counted)
 
     async def events(self, id: str) -> Sequence[Event] | None:
-        if not is_job_id(id) or (await self.get([id]))[0] is None:
+        if not is_job_id(id) or (job := (await self.get([id]))[0]) is None:
             return None
         rows = await self._ask("job_events", [{"id": id}])
-        return [
+        events = [
             Event(number, id, type_, source, to, message, from_json(metadata), at)
             for number, type_, source, to, message, metadata, at in rows
         ]
+        return await self._secrets.hide_in_events(events, job, lambda names: self._records_by(None, names))
 
     async def steps(
         self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
@@ -326,6 +342,12 @@ class SqlStore(SqlRunner):
         page = {"id": id, "name": step, "most": max_result_bytes, "top": limit, "skip": offset}
         rows = await self._ask("step_page", [page]) if total else []
         return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
+
+    async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
+        return await output.page(self._ask, id, channel, after, max_bytes)
+
+    async def output_states(self, ids: Sequence[str]) -> dict[str, OutputState]:
+        return await output.states(self._ask, ids)
 
     async def workers(self, named: str | None = None) -> Sequence[LiveWorker]:
         return await overview.workers(self._ask, named)
@@ -338,14 +360,15 @@ class SqlStore(SqlRunner):
         return await overview.obstacles(self._ask, id) if is_job_id(id) else []
 
     async def changes(
-        self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | str | None = None
+        self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | Sequence[str] | None = None
     ) -> Changes:
         reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
         if isinstance(wanted, Listing):
             await self._check_secrets(wanted)
             found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
         else:
-            found = await self.read_snapshot(lambda: reader.read(cursor, limit, wanted))
+            ids = None if wanted is None else [id for id in wanted if is_job_id(id)]
+            found = await self.read_snapshot(lambda: reader.read(cursor, limit, ids))
         told = {id(job): job for job in (*(change.job for change in found.events if change.job), *(found.jobs or ()))}
         await self._shown([*told.values()])
         return found
@@ -411,6 +434,9 @@ class SqlStore(SqlRunner):
         if dry_run:
             return len(await self._ask("old_outcomes", [{"age": ended_before_ms, "top": limit}]))
         return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
+
+    async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
+        return await self.transact(lambda: scripts.prune_output(ended_before_ms, limit))
 
     async def tidy(self) -> None:
         await self.transact(scripts.tidy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
+from treadle.model.fields import KEPT_FIELDS
 from treadle.model.job import EPOCH, is_job_id
 from treadle.policy.rules import (
     All,
@@ -77,17 +78,11 @@ COLUMNS: Mapping[str, str] = {
     "IS NULL THEN 0 ELSE 1 END",
     "cancelRequestedAt": "coalesce({o}.cancel_at, {r}.cancel_at)",
     "cancelReason": "coalesce({o}.cancel_reason, {r}.cancel_reason)",
-    "scope": "{j}.scope",
-    "scopeId": "{j}.scope_id",
-    "createdBy": "{j}.created_by",
-    "idempotencyKey": "{j}.idempotency_key",
     "capability": "{l}.capability",
-    "templateVersion": "{j}.template_version",
-    "scheduleId": "{j}.schedule_id",
-    "scheduledAt": "{j}.scheduled_at",
     "parentId": _NO_TEXT,
     "webhookUrl": _NO_TEXT,
     "webhookSent": "CAST(NULL AS integer)",
+    **{field.json: f"{{j}}.{field.name}" for field in KEPT_FIELDS},
 }
 _STARTED = "coalesce({o}.started_at, {r}.started_at)"
 DERIVED_COLUMNS: Mapping[str, str] = {

@@ -9,15 +9,18 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from treadle.model.errors import LeaseLost
+from treadle.model.fields import PLAIN, Given
 from treadle.model.status import Status
+from treadle.store.lanes import MERGED, LaneKey, LaneTurns, lane_keys, quota, turns
 from treadle.store.sql.queries import Query
-from treadle.store.sql.scripts.lanes import MERGED, LaneKey, LaneTurns, lane_keys, quota, turns
-from treadle.store.sql.scripts.moves import completed_row
+from treadle.store.sql.scripts.applier import COMPLETED_TOGETHER
+from treadle.store.sql.scripts.common import event_row
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claim, Claimed, NewJob, Settlement, Wants
 
@@ -29,63 +32,49 @@ def document(rows: object) -> str:
 Lanes = dict[LaneKey, int]
 
 
-def insert_one(db: sqlite3.Connection, queries: dict[str, Query], job: NewJob, lane: int) -> int:
-    """Insert one plain job with two statements. Returns the time."""
-    values = (
-        job.id,
-        lane,
-        job.topic,
-        job.run_at,
-        job.delay_ms,
-        job.max_attempts,
-        job.template_version,
-        job.scope,
-        job.scope_id,
-        job.created_by,
-        job.payload,
-        job.trace,
-        job.priority,
-    )
-    # Fetch all rows: with one left, the statement would still be running at COMMIT.
-    [(n, run_at, now)] = db.execute(queries["insert_one"].sql, values).fetchall()
-    if run_at <= now:
-        db.execute(queries["place_one_ready"].sql, (lane, run_at, n, job.max_attempts, job.priority))
-    else:
-        db.execute(queries["place_one_later"].sql, (n, lane, run_at))
-    return int(now)
-
-
-def insert(db: sqlite3.Connection, queries: dict[str, Query], jobs: Sequence[NewJob], lanes: Lanes) -> int:
-    """Insert plain jobs, without keys, limits or deadlines: the rows, then their places by number. Returns the time."""
+def insert(db: sqlite3.Connection, queries: dict[str, Query], runs: Sequence[Sequence[NewJob]], lanes: Lanes) -> int:
+    """Insert runs of alike plain jobs: the rows, then their places by number. Returns the time."""
     now, last = db.execute(queries["clock_and_last_number"].sql).fetchone()
-    due: list[tuple[object, ...]] = []
-    later: list[tuple[object, ...]] = []
-    for job in jobs:
-        run_at = now + job.delay_ms if job.run_at is None else job.run_at
-        row = (
-            job.id,
-            lanes[job.topic, job.capability],
-            job.topic,
-            run_at,
-            now,
-            job.max_attempts,
-            job.template_version,
-            job.scope,
-            job.scope_id,
-            job.created_by,
-            job.payload,
-            job.trace,
-            job.priority,
-        )
-        (due if run_at <= now else later).append(row)
+    later = [run for run in runs if run[0].due(now) > now]
+    due = [run for run in runs if run[0].due(now) <= now] if later else runs
     if due:
-        db.executemany(queries["insert_alike"].sql, due)
+        _insert_runs(db, queries, due, lanes, now)
         db.execute(queries["place_alike_ready"].sql, (last,))
     if later:
         last = db.execute(queries["clock_and_last_number"].sql).fetchone()[1]
-        db.executemany(queries["insert_alike"].sql, later)
+        _insert_runs(db, queries, later, lanes, now)
         db.execute(queries["place_alike_later"].sql, (last,))
     return int(now)
+
+
+def _insert_runs(
+    db: sqlite3.Connection, queries: dict[str, Query], runs: Sequence[Sequence[NewJob]], lanes: Lanes, now: int
+) -> None:
+    insert = queries["insert_alike"].sql
+    for run in runs:
+        job = run[0]
+        names, given = _named(job.given[:PLAIN])
+        lane = lanes[job.topic, job.capability]
+        common = (lane, job.topic, job.due(now), now, job.max_attempts, job.priority, *given)
+        if any(one.trace for one in run):
+            rows = [(one.id, one.payload, *common, one.trace) for one in run]
+            db.executemany(_naming(insert, (*names, "trace")), rows)
+        else:
+            db.executemany(_naming(insert, names), [(one.id, one.payload, *common) for one in run])
+
+
+@lru_cache
+def _named(given: tuple[Any, ...]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """What a plain job was given: the names and the values."""
+    found = {name: value for name, value in zip(Given._fields, given, strict=False) if value is not None}
+    return tuple(found), tuple(found.values())
+
+
+@cache
+def _naming(insert: str, names: tuple[str, ...]) -> str:
+    """The statement with these columns after its own."""
+    columns, values = "".join(f", {name}" for name in names), ", ?" * len(names)
+    return insert.replace("/*names*/", columns).replace("/*values*/", values)
 
 
 def nothing_to_claim(db: sqlite3.Connection, queries: dict[str, Query], lease: int, wants: Wants) -> bool:
@@ -217,7 +206,7 @@ def settle(
         mine = [one for one in settlements if one.job.n not in lost_ones] if lost else settlements
         if times := times_of(mine, held[1], lease):
             db.execute(queries["add_times"].sql, (document(times),))
-        db.execute(queries["add_events"].sql, (document([completed_row(done, held[1])]),))
+        db.execute(queries["add_events"].sql, (document([event_row(*COMPLETED_TOGETHER, done, held[1])]),))
     return lost
 
 

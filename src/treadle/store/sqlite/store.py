@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from treadle.model.errors import Refused
 from treadle.store import batches, wakeups
+from treadle.store.lanes import lane_of
 from treadle.store.sql import scripts
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.join import insert_with
@@ -22,14 +23,23 @@ from treadle.store.sql.migrate import Migration, missing
 from treadle.store.sql.queries import Query
 from treadle.store.sql.retried import as_first_answered, check_ids, insert_again
 from treadle.store.sql.scripts import Script
-from treadle.store.sql.scripts.lanes import lane_of
 from treadle.store.sql.store import SqlStore
 from treadle.store.sqlite import hot, step_statements
 from treadle.store.sqlite.health import examine
 from treadle.store.sqlite.hot import document
 from treadle.store.sqlite.searches import Searches
 from treadle.store.sqlite.writer import BUSY, Writer
-from treadle.store.values import Checkpoint, Claim, Inserted, NewJob, RecordWrite, Settlement, UserDatabase, Wants
+from treadle.store.values import (
+    Checkpoint,
+    Claim,
+    Inserted,
+    NewJob,
+    RecordWrite,
+    Settlement,
+    UserDatabase,
+    Wants,
+    alike,
+)
 from treadle.store.views import Finding
 from treadle.telemetry.outages import OutageLog
 
@@ -144,7 +154,8 @@ class SqliteStore(SqlStore):
             return await insert_with(connection, self.dialect, self.queries, jobs, atomic)
         if not jobs:
             return []
-        writing = self.engine.write(functools.partial(self._insert, jobs, atomic))
+        runs = alike(jobs)
+        writing = self.engine.write(functools.partial(self._insert, runs, atomic))
         # Their claim is next in the writer's queue, usually in time for the same commit.
         self.hub.tell_claimants(self)
         answers: list[Inserted | Refused]
@@ -158,14 +169,15 @@ class SqliteStore(SqlStore):
             return await insert_again(jobs, atomic, found, lambda others: self.insert(others, atomic=atomic))
         # Remembered only after the transaction that registered them has committed.
         self._lanes |= lanes
-        self.hub.publish(wakeups.of_new(jobs), told=self)
-        return answers if all(job.plain for job in jobs) else await as_first_answered(jobs, answers, self.stored)
+        kinds = [run[0] for run in runs]
+        self.hub.publish(wakeups.of_new(kinds), told=self)
+        return answers if all(job.plain for job in kinds) else await as_first_answered(jobs, answers, self.stored)
 
     def insert_here(self, jobs: Sequence[NewJob]) -> list[Inserted | Refused] | None:
         if not jobs:
             return []
         try:
-            written = self.engine.write_here(functools.partial(self._insert, jobs, False))
+            written = self.engine.write_here(functools.partial(self._insert, alike(jobs), False))
         except sqlite3.IntegrityError:
             return None  # `insert` looks for an earlier try
         if written is BUSY:
@@ -177,19 +189,17 @@ class SqliteStore(SqlStore):
         return answers
 
     def _insert(
-        self, jobs: Sequence[NewJob], atomic: bool, db: sqlite3.Connection
+        self, runs: Sequence[list[NewJob]], atomic: bool, db: sqlite3.Connection
     ) -> tuple[list[Inserted | Refused], hot.Lanes]:
         """The answers, and the lanes that had to be looked up."""
-        if not all(job.plain for job in jobs):
-            return self.run(db, scripts.insert(jobs, atomic)), {}
+        kinds = [run[0] for run in runs]
+        if not all(job.plain for job in kinds):
+            return self.run(db, scripts.insert([job for run in runs for job in run], atomic)), {}
         lanes, new = self._lanes, {}
-        if any(lane_of(job) not in lanes for job in jobs):
-            lanes = new = self.run(db, scripts.register_lanes(jobs))
-        if len(jobs) > 1:
-            at = hot.insert(db, self.queries, jobs, lanes)
-        else:
-            at = hot.insert_one(db, self.queries, jobs[0], lanes[lane_of(jobs[0])])
-        return [Inserted(at)] * len(jobs), new
+        if any(lane_of(job) not in lanes for job in kinds):
+            lanes = new = self.run(db, scripts.register_lanes(kinds))
+        at = hot.insert(db, self.queries, runs, lanes)
+        return [Inserted(at)] * sum(map(len, runs)), new
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         def look(db: sqlite3.Connection) -> Claim | None:

@@ -55,6 +55,7 @@ from treadle.testing.contract.looking import (
     SelectContract,
 )
 from treadle.testing.contract.moving import PromoteContract, ReclaimContract
+from treadle.testing.contract.output import OutputContract
 from treadle.testing.contract.races import RaceContract
 from treadle.testing.contract.rates import (
     RateContract,
@@ -131,6 +132,8 @@ class StoreContract:
     class TestRequeueSteps(RequeueStepsContract): ...
 
     class TestKept(KeptContract): ...
+
+    class TestOutput(OutputContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -246,6 +249,7 @@ __all__ = [
     "ManyClaimersContract",
     "ObstaclesContract",
     "OpenContract",
+    "OutputContract",
     "OverviewContract",
     "PauseContract",
     "PromoteContract",

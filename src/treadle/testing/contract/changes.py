@@ -312,10 +312,10 @@ class SnapshotContract(Watched):
 
     async def test_one_job(self, bench: Workbench, watcher: Watcher) -> None:
         first, _ = await bench.enqueue(2)
-        changes = await bench.store.changes(watcher.cursor, 100, first)
+        changes = await bench.store.changes(watcher.cursor, 100, [first])
         assert [job.id for job in changes.jobs or ()] == [first]
         await steering.delete(bench.store, [first])
-        changes = await bench.store.changes(changes.cursor, 100, first)
+        changes = await bench.store.changes(changes.cursor, 100, [first])
         assert (names(changes.events), changes.jobs) == (["deleted"], [])
 
     async def test_nothing_wanted(self, bench: Workbench, watcher: Watcher) -> None:

@@ -271,7 +271,7 @@ class IdempotencyContract(ContractPart):
     )
     async def test_another_topic_scope_or_key_is_another_job(self, bench: Workbench, change: dict[str, Any]) -> None:
         job = new_job(scope="user", scope_id="1", idempotency_key="k")
-        other = new_job()._replace(**{"scope": "user", "scope_id": "1", "idempotency_key": "k", **change})
+        other = new_job(**{"scope": "user", "scope_id": "1", "idempotency_key": "k", **change})
         for one in (job, other):
             answer = await bench.insert(one)
             assert answer.existing_id is None

@@ -240,13 +240,15 @@ class Conversation:
         match request:
             case {"for": "heartbeat"}:
                 return await self._caller.services.heartbeat(self._call)
+            case {"for": "emit", "channel": channel, "text": text}:
+                return await self._caller.services.emit(self._call, channel, text)
             case {"for": "enqueue", "topic": topic, "payload": payload}:
                 options = wire.enqueue_options(request)
                 return wire.job_message(await self._caller.services.enqueue(topic, payload, options))
-            case {"for": "enqueue with outcome", "topic": topic, "payload": payload}:
+            case {"for": "enqueue with outcome", "topic": topic, "payload": payload, "step": step}:
                 options = wire.enqueue_options(request)
                 services = self._caller.services
-                return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options))
+                return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options, step))
             case {"for": "database"}:
                 return list(self._caller.services.resources.database)
             case {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms}:

@@ -248,11 +248,16 @@ class ChildServices:
     def heartbeat(self, call: ChildCall) -> Any:
         return self._ask({"for": "heartbeat"}).result()
 
+    def emit(self, call: ChildCall, channel: str, text: str) -> Any:
+        return self._ask({"for": "emit", "channel": channel, "text": text}).result()
+
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(self._ask(wire.enqueue_request(topic, payload, options)).result())
 
-    def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+    def enqueue_with_outcome(
+        self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any], step: tuple[str, str] | None
+    ) -> Any:
+        request = wire.enqueue_with_outcome_request(topic, payload, options, step)
         return wire.job_from(self._ask(request).result())
 
     def database(self) -> Any:
@@ -263,6 +268,9 @@ class ChildServices:
 
     def http(self) -> Any:
         return self._call.line.resources.http()
+
+    def turn(self, call: ChildCall) -> None:
+        """Its worker takes them in turns."""
 
     def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
         return Known(*self._ask(wire.recall_request(name, key, finish_ms)).result())
@@ -306,11 +314,16 @@ class ChildLoopServices(ChildServices):
     async def heartbeat(self, call: ChildCall) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
 
+    async def emit(self, call: ChildCall, channel: str, text: str) -> Any:
+        return await asyncio.wrap_future(self._ask({"for": "emit", "channel": channel, "text": text}))
+
     async def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         return wire.job_from(await asyncio.wrap_future(self._ask(wire.enqueue_request(topic, payload, options))))
 
-    async def enqueue_with_outcome(self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        request = wire.enqueue_request(topic, payload, options, with_outcome=True)
+    async def enqueue_with_outcome(
+        self, call: ChildCall, topic: str, payload: Any, options: dict[str, Any], step: tuple[str, str] | None
+    ) -> Any:
+        request = wire.enqueue_with_outcome_request(topic, payload, options, step)
         return wire.job_from(await asyncio.wrap_future(self._ask(request)))
 
 

@@ -54,7 +54,13 @@ def _exactly(connection: socket.socket, count: int) -> bytes | None:
 # -- enqueue from a child ------------------------------------------------------------------------------
 
 
-def enqueue_request(topic: str, payload: Any, options: dict[str, Any], *, with_outcome: bool = False) -> Message:
+def enqueue_with_outcome_request(
+    topic: str, payload: Any, options: dict[str, Any], step: tuple[str, str] | None
+) -> Message:
+    return enqueue_request(topic, payload, options) | {"for": "enqueue with outcome", "step": step}
+
+
+def enqueue_request(topic: str, payload: Any, options: dict[str, Any]) -> Message:
     if options.get("connection") is not None:
         raise errors.InvalidInput(
             "connection: a handler in a process enqueues through its worker, which can't join the transaction; "
@@ -62,8 +68,7 @@ def enqueue_request(topic: str, payload: Any, options: dict[str, Any], *, with_o
             field="connection",
         )
     plain = {name: _packed(value) for name, value in options.items()}
-    wanted = "enqueue with outcome" if with_outcome else "enqueue"
-    return {"for": wanted, "topic": topic, "payload": to_jsonable_python(payload), "options": plain}
+    return {"for": "enqueue", "topic": topic, "payload": to_jsonable_python(payload), "options": plain}
 
 
 def enqueue_options(request: Message) -> dict[str, Any]:
@@ -115,6 +120,8 @@ def error_from(message: Message) -> BaseException:
     kind = getattr(errors, message["name"], None)
     if isinstance(kind, type) and issubclass(kind, errors.TreadleError):
         return kind(message["message"], **message["data"])
+    if kind is errors.FollowUpRefused:
+        return errors.FollowUpRefused(message["message"])
     if message["name"] in ("JobCancelled", "TimeoutError"):
         return (errors.JobCancelled if message["name"] == "JobCancelled" else TimeoutError)(message["message"])
     return RuntimeError(f"{message['name']}: {message['message']}")

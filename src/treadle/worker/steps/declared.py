@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,23 +12,23 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from treadle.model.durations import duration_ms, format_ms
-from treadle.model.errors import LeaseLost, WaitTimeout
-from treadle.model.steps import StepState
+from treadle.model.errors import LeaseLost, Refused, StepEnded
 from treadle.policy import flow
-from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepEnd, Tries, after_call
-from treadle.policy.judgement import CallResult, Cause, Interrupt
-from treadle.policy.lifecycle import Completed, Outcome, Parked, Released
+from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepChange, StepEnd, Tries, after_call
+from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
+from treadle.policy.lifecycle import Completed, Outcome, Released
 from treadle.queue.handlers.context import Context, HandlerServices
 from treadle.queue.handlers.flows import FlowHandler, FlowStep
 from treadle.queue.handlers.steps import input_hash
 from treadle.store.protocol import Store
-from treadle.store.values import StepKey, StepWrite
+from treadle.store.values import StepKey
 from treadle.worker.attempt import Attempt
 from treadle.worker.call import Begun, Call, Function
 from treadle.worker.errors import describe
 from treadle.worker.hook_runner import TopicHooks
 from treadle.worker.recipe import AttemptEnd
 from treadle.worker.steps.journal import StepJournal
+from treadle.worker.steps.made import StepServices
 from treadle.worker.steps.writer import StepWriter
 
 # How often a step that waits for its next try looks whether it should stop.
@@ -70,6 +71,7 @@ class FlowRunner:
         begin: Mapping[str, Callable[[Call], Begun]],
         store: Store,
         writer: StepWriter,
+        made: StepServices,
         services: HandlerServices,
         hooks: TopicHooks | None,
         version: Callable[[], int | None],
@@ -82,11 +84,14 @@ class FlowRunner:
         self.steps = {step.name: step for step in handler.steps}
         self.places = {name: place for place, name in enumerate(self.steps)}
         self.planned = handler.planned()
-        self.any_function = next(iter(functions.values()), None) or Function(handler)
+        self.whole = Function(handler)
+        """For hooks that hear of the whole flow."""
+        self.any_function = next(iter(functions.values()), None) or self.whole
         """For the context of a `when` on a step without code."""
         self.begin = begin
         self.store = store
         self.writer = writer
+        self.made = made
         self.services = services
         self.hooks = hooks
 
@@ -115,9 +120,17 @@ class FlowAttempt:
             outcome = await self._run()
         except LeaseLost:
             return None
-        if self._runner.hooks and self._last_call and self._last_result and outcome is not None:
-            self._runner.hooks.expect(self._last_call, self._last_result)
+        if self._runner.hooks and outcome is not None:
+            self._expect(self._runner.hooks, outcome)
         return outcome
+
+    def _expect(self, hooks: TopicHooks, outcome: Outcome) -> None:
+        """The hooks get the flow's result, whether a call of this attempt returned it or an answer brought it."""
+        if isinstance(outcome, Completed):
+            whole = Call(self._attempt, self._runner.whole, self._attempt.job.payload, math.inf)
+            hooks.expect(whole, Returned(outcome.result))
+        elif self._last_call and self._last_result:
+            hooks.expect(self._last_call, self._last_result)
 
     async def _run(self) -> Outcome | None:
         while True:
@@ -126,8 +139,8 @@ class FlowAttempt:
                 return Released("the worker stopped") if interrupt.cause is Cause.SHUTDOWN else None
             steps, cancelling = self._steps, interrupt.reason if interrupt else None
             plan = flow.plan(self._planned, FlowFacts(steps.by_name, steps.answers, self._whens, cancelling))
-            name = plan.start
-            ended = await (self._follow(plan) if name is None else self._call(self._runner.steps[name]))
+            # One at a time, and then a new plan: what follows may depend on how this one ended.
+            ended = await (self._call(self._runner.steps[plan.start[0]]) if plan.start else self._follow(plan))
             if ended is not None:
                 return ended.outcome
 
@@ -136,70 +149,77 @@ class FlowAttempt:
 
     async def _follow(self, plan: Plan) -> _End | None:
         if plan.end is not None:
-            return self._end(plan.end)
-        if plan.evaluate_when is not None:
-            return await self._evaluate_when(self._runner.steps[plan.evaluate_when])
-        if plan.skip is not None:
-            await self._write(StepWrite(plan.skip, "", StepState.SKIPPED, self._steps.place(plan.skip)))
-        elif plan.take_answer is not None:
-            await self._take_answer(plan.take_answer)
-        elif plan.overdue is not None:
-            return self._wait_failed(plan.overdue, flow.not_answered(plan.overdue), WaitTimeout.__name__)
-        elif plan.failed is not None:
-            known = self._steps.get(StepKey(plan.failed))
-            assert known, "only a step that is known has failed"
-            return self._wait_failed(plan.failed, known.error or "", known.error_type or "")
-        elif plan.wait is not None:
-            return self._park(self._runner.steps[plan.wait])
-        return None
+            return self._end(plan)
+        if plan.evaluate_when:
+            return await self._evaluate_when(self._runner.steps[plan.evaluate_when[0]])
+        for name in plan.skip:
+            await self._write(name, flow.skipped())
+        for name in plan.take_answer:
+            reply = self._steps.answers[name]
+            await self._write(name, flow.answered(reply, max(self._waited(name), 1), begins=True))
+        for name in plan.overdue:
+            await self._time_out(name)
+        return self._waits_failed(plan.failed) if plan.failed and not plan.overdue else None
 
     # -- writing -----------------------------------------------------------------------------------
 
-    async def _write(self, write: StepWrite, consumed: tuple[StepKey, ...] = ()) -> None:
+    async def _write(self, name: str, change: StepChange, ran_ms: int = 0, input_hash: str | None = None) -> None:
         """Stored before the next step begins."""
-        self._steps.note(write)
+        key = StepKey(name)
+        title = self._runner.steps[name].shown_title
+        write = self._steps.noted(key, change, ran_ms, input_hash=input_hash, title=title)
         percent = flow.progress(self._planned, self._steps.by_name, 0)
         self._attempt.report(percent, "")
-        await self._runner.writer.write(self._attempt, self._steps.checkpoint([write], consumed))
+        await self._runner.writer.write(self._attempt, self._steps.ended(key, write, change.takes_answer))
 
     def _ends_the_flow(self, name: str) -> bool:
         """Whether nothing can follow this step, so that its end and the job's are one write."""
-        return self._planned[-1].name == name
+        return self._planned[-1].name == name and not self._steps.has_follow_ups(StepKey(name))
 
-    def _end(self, outcome: Outcome) -> _End:
-        if isinstance(outcome, Completed):
+    def _end(self, plan: Plan) -> _End:
+        for name in plan.wait:
+            self._begin_to_wait(self._runner.steps[name])
+        if isinstance(plan.end, Completed):
             name = self._planned[-1].name if self._planned else ""
             return _End(Completed(self._steps.results().get(name)))
-        return _End(outcome)
+        return _End(plan.end)
 
     # -- waits -------------------------------------------------------------------------------------
 
-    async def _take_answer(self, name: str) -> None:
-        end = flow.answered(self._steps.answers[name])
-        write = StepWrite(name, "", end.state, self._steps.place(name), 1, started_ago_ms=0)
-        ended = write._replace(result=end.result, error=end.error, error_type=end.error_type)
-        await self._write(ended, (StepKey(name),))
-
-    def _wait_failed(self, name: str, error: str, error_type: str) -> _End:
-        """The job's policy decides whether another attempt waits again."""
-        step = self._runner.steps[name]
-        self._last_call, self._last_result = self._new_call(step), flow.failed_wait(error, error_type)
-        end = after_call(name, self._last_result, None, self._tries(step, 1))
-        assert isinstance(end, StepEnd)
+    def _waited(self, name: str) -> int:
+        """How often it has waited."""
         known = self._steps.get(StepKey(name))
-        attempt = known.attempt if known else 0
-        self._steps.with_outcome(StepWrite(name, "", StepState.FAILED, self._steps.place(name), attempt, error=error))
+        return known.attempt if known else 0
+
+    async def _time_out(self, name: str) -> None:
+        """An answer that was accepted in the last moment counts."""
+        steps, key = self._steps, StepKey(name)
+        waits = steps.get(key)
+        try:
+            await self._write(name, flow.timed_out(name, self._waited(name)))
+        except StepEnded:
+            assert waits, "only a step that is known is overdue"
+            steps.answered(waits, await self._runner.made.late_answer(self._attempt, key))
+
+    def _waits_failed(self, names: Sequence[str]) -> _End:
+        """The job's policy decides whether another attempt waits again, for all of them."""
+        failed = [known for name in names if (known := self._steps.get(StepKey(name)))]
+        first = failed[0]
+        step = self._runner.steps[first.name]
+        self._last_call = self._new_call(step)
+        self._last_result = flow.failed_wait(first.error or "", first.error_type or "")
+        end = after_call(first.name, self._last_result, None, self._tries(step, 1))
+        assert isinstance(end, StepEnd)
+        for known in failed:
+            given_up = flow.given_up(known.attempt, known.error)
+            self._steps.with_outcome(self._steps.noted(StepKey(known.name), given_up))
         return _End(end.outcome)
 
-    def _park(self, step: FlowStep[..., Any]) -> _End:
+    def _begin_to_wait(self, step: FlowStep[..., Any]) -> None:
         spec = step.spec
         schema = None if spec.answer_schema is None else to_json(spec.answer_schema).decode()
-        place = self._steps.place(step.name)
-        known = self._steps.get(StepKey(step.name))
-        attempt = (known.attempt if known else 0) + 1
-        write = StepWrite(step.name, "", StepState.WAITING, place, attempt, spec.title or step.name)
-        self._steps.with_outcome(write._replace(started_ago_ms=0, until_ms=spec.timeout_ms, schema=schema))
-        return _End(Parked(step.name))
+        change = flow.waits(self._waited(step.name), spec.timeout_ms, schema)
+        self._steps.with_outcome(self._steps.noted(StepKey(step.name), change, title=step.shown_title))
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -238,8 +258,8 @@ class FlowAttempt:
             end = after_call(step.name, result, call.interruption(), counts, self._attempt.suspended)
             if not isinstance(end, RetryInPlace):
                 return await self._ended(step, end, tries, ran_ms)
-            failed = StepEnd(StepState.PENDING, None, end.error, end.error_type)
-            written = self._steps.failed_try(self._ended_step(step, failed, tries, ran_ms))
+            known_of = {"input_hash": self._input_hash, "title": step.shown_title}
+            written = self._steps.failed_try(key, flow.tried(end, tries), ran_ms, **known_of)
             await self._runner.writer.write(self._attempt, written)
             if await self._pause(end.delay_ms / 1000):
                 return None  # the loop sees the interrupt
@@ -260,6 +280,7 @@ class FlowAttempt:
             if result is None:
                 begun = self._runner.begin[call.function.handler.kind](call)
                 result = begun if isinstance(begun, tuple) else await begun
+            await self._steps.finish(call)
         finally:
             attempt.close(call)
         self._last_result = result
@@ -286,36 +307,16 @@ class FlowAttempt:
     async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> _End | None:
         if end.lost:
             return _End(None)
-        write = self._ended_step(step, end, tries, ran_ms)
-        if end.outcome is not None:
-            self._steps.note(write)
-            self._steps.with_outcome(write)
-            return _End(end.outcome)
-        if self._ends_the_flow(step.name):
-            self._steps.note(write)
-            self._steps.with_outcome(write)
-            return _End(Completed(end.result))
-        await self._write(write)
-        return None
-
-    def _ended_step(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> StepWrite:
-        said = self._steps.reported(StepKey(step.name))
-        return StepWrite(
-            step.name,
-            "",
-            end.state,
-            self._steps.place(step.name),
-            flow.spent(end, tries),
-            step.spec.title or step.name,
-            said.percent,
-            said.message,
-            started_ago_ms=self._steps.started_ago_ms(StepKey(step.name)),
-            ran_ms=ran_ms,
-            error=end.error,
-            error_type=end.error_type,
-            result=end.result,
-            input_hash=self._input_hash,
-        )
+        key, change = StepKey(step.name), flow.ended(end, tries)
+        if end.outcome is None and not self._ends_the_flow(step.name):
+            try:
+                await self._write(step.name, change, ran_ms, self._input_hash)
+            except Refused as refusal:
+                return await self._ended(step, flow.refused(refusal.message), tries, 0)
+            return None
+        known_of = {"input_hash": self._input_hash, "title": step.shown_title}
+        self._steps.with_outcome(self._steps.noted(key, change, ran_ms, **known_of))
+        return _End(Completed(end.result) if end.outcome is None else end.outcome)
 
     async def _read_large_results(self) -> None:
         """`ctx.results` answers without waiting, so everything it may be asked for is here before the call."""

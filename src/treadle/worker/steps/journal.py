@@ -1,19 +1,26 @@
-"""The steps of one attempt: what they have done, in this attempt and before, and what has to be written of them."""
+"""The steps of one attempt: what they have done, in this attempt and before, and what has to be written of them.
+
+`policy.flow` says what has happened to a step (a `StepChange`). Only the journal makes a `StepWrite` of it: with the
+step's place, its times and its progress.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.model.errors import DoubledStep
 from treadle.model.steps import DONE, StepState, check_count, shown_step
-from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, left_ms, set_aside
+from treadle.policy import flow
+from treadle.policy.flow import WAIT_ERRORS, Reply, StepChange, set_aside
 from treadle.policy.lifecycle import Failed, Outcome, Parked, Snoozed
-from treadle.store.values import Checkpoint, ClaimedStep, Effects, StepKey, StepWrite
+from treadle.store.values import Checkpoint, ClaimedStep, Effects, NewJob, StepKey, StepWrite
 from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
+from treadle.worker.steps.branches import Branches
 
 if TYPE_CHECKING:
     from treadle.worker.attempt import Attempt
@@ -27,31 +34,18 @@ class Report(NamedTuple):
 
 NOT_REPORTED = Report(0, None)
 NONE_DECLARED: Mapping[str, int] = {}
+# Steps under way that one write tells: thousands may have begun together.
+TOLD_TOGETHER = 200
 
 
-class Blocked(NamedTuple):
-    """A branch of the handler that can't go on."""
+class Active(NamedTuple):
+    """A step that a handler made and that has not ended."""
 
-    pause: Pause
-    outer: frozenset[StepKey]
-    """The steps around it: they can't go on either."""
-    wait: StepWrite | None
-    """Written if the attempt ends because of it."""
-    since: float
-    """By the monotonic clock."""
-
-    def passed_ms(self) -> int:
-        return int((time.monotonic() - self.since) * 1000)
-
-    def rest(self) -> Pause:
-        """What is left of the pause. The next try of a step counts from the end of the attempt."""
-        pause = self.pause
-        return pause if pause.kind == "retry" else pause._replace(delay_ms=left_ms(pause.delay_ms, self.passed_ms()))
-
-    def written(self) -> StepWrite | None:
-        passed = self.passed_ms()
-        wait = self.wait
-        return wait and wait._replace(started_ago_ms=passed, until_ms=left_ms(wait.until_ms, passed))
+    call: Call
+    task: asyncio.Task[object] | None
+    """Where its function runs, if that is on this loop."""
+    must_finish: Call | None
+    """For a cancel that has to wait for it."""
 
 
 class StepJournal:
@@ -78,30 +72,31 @@ class StepJournal:
         self._places = {step: one.place for step, one in self._known.items()}
         self._next_place = max([len(self._declared) - 1, *self._places.values()], default=-1) + 1
         self._begun: dict[StepKey, float] = {}
+        self._nested: dict[str, list[StepKey]] = {}
+        """The begun steps in another one, by its name."""
         self._seen = set(self._known)
         self._names = {one.name for one in steps}
         self._under_way: dict[StepKey, int] = {}
         """Which try of them is running."""
-        self._untold: set[StepKey] = set()
-        """Steps with unwritten news."""
-        self._unknown: set[StepKey] = set()
+        self._untold: dict[StepKey, None] = {}
+        """Steps with unwritten news, the oldest first."""
+        self._unknown: dict[StepKey, None] = {}
         """Those of them that are not stored as under way."""
         self._reports: dict[StepKey, Report] = {}
-        self._flagged = loaded is not None
+        self._follow_ups: dict[StepKey, tuple[NewJob, ...]] = {}
+        """Jobs to store with the end of a step."""
+        self._flagged = self._has_steps = loaded is not None
         self._last: list[StepWrite] = []
-        self._last_consumed: list[StepKey] = []
-        self.active: set[StepKey] = set()
-        """Steps that a handler made and that have not ended."""
-        self.calls: dict[StepKey, Call] = {}
-        """Their calls."""
-        self._moving = 0
-        """Branches that have heard how a step or a wait ended, or are about to."""
-        self.moves = 0
-        """How often a branch could go on."""
-        self._paused: dict[StepKey, Blocked] = {}
-        self._failed_wait: ClaimedStep | None = None
+        self.active: dict[StepKey, Active] = {}
+        self.branches = Branches(self._suspend)
+        self.waits: dict[asyncio.Task[object], int] = {}
+        """How many waits of the handler are open in a task."""
+        self._failed_waits: dict[StepKey, tuple[ClaimedStep, object]] = {}
+        """Waits whose failure the handler has heard, each with the branch that heard it and has not gone on since."""
         self.suspended: Parked | Snoozed | None = None
         """Set when no branch of the handler could go on: how the attempt ends, no matter what it does now."""
+        self.over: Call | None = None
+        """A call that has ended: nothing can begin in it."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -110,6 +105,14 @@ class StepJournal:
 
     def early_answer(self, step: StepKey) -> Reply | None:
         return self._answers.get(step)
+
+    def answered(self, waits: ClaimedStep, reply: Reply) -> None:
+        """It waits as before, and has an answer."""
+        step = StepKey(waits.name, waits.key)
+        self._keep(step, waits)
+        self._answers[step] = reply
+        if not step.key:
+            self.answers[step.name] = reply
 
     def results(self) -> dict[str, str | None]:
         return {name: one.result for name, one in self.by_name.items() if one.state in DONE}
@@ -141,8 +144,11 @@ class StepJournal:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def begin(self, step: StepKey) -> ClaimedStep | None:
-        """What the step has done before; an error if it has already run in this attempt."""
+    def begin(self, step: StepKey, branch: object = None) -> ClaimedStep | None:
+        """What the step has done before; an error if it has already run in this attempt.
+
+        `branch`: which one begins it. It has got over the failed waits that it heard of.
+        """
         if step in self._begun:
             raise DoubledStep(
                 f"step {shown_step(*step)} runs twice in one attempt; give each run its own key=", step=step.name
@@ -152,117 +158,203 @@ class StepJournal:
             check_count(len(self._names), len(self._seen) + 1)
             self._seen.add(step)
         self._begun[step] = time.monotonic()
+        outer = step.name.rpartition("/")[0]
+        while outer:
+            self._nested.setdefault(outer, []).append(step)
+            outer = outer.rpartition("/")[0]
+        if self._failed_waits:
+            over = [failed for failed, (_, heard) in self._failed_waits.items() if heard is branch]
+            for failed in over:
+                del self._failed_waits[failed]
         return self._known.get(step)
 
     def started(self, step: StepKey, attempt: int) -> None:
         """It is under way; written soon if it takes longer than a moment."""
         self._begun[step] = time.monotonic()
         self._reports.pop(step, None)
+        self._follow_ups.pop(step, None)
         self.place(*step)  # places follow the order of beginnings
         self._under_way[step] = attempt
-        self._untold.add(step)
-        self._unknown.add(step)
+        self._untold[step] = None
+        self._unknown[step] = None
 
-    def failed_try(self, write: StepWrite) -> Checkpoint:
+    def failed_try(self, step: StepKey, change: StepChange, ran_ms: int, **known: str | None) -> Checkpoint:
         """Write it before the next try begins, which may make the steps in it again."""
-        inner = f"{write.name}/"
-        self._begun = {step: at for step, at in self._begun.items() if not step.name.startswith(inner)}
-        self.note(write)
-        return self.checkpoint([write])
+        for inner in self._nested.pop(step.name, ()):
+            self._begun.pop(inner, None)
+        return self.checkpoint([self.noted(step, change, ran_ms, **known)])
 
-    def started_ago_ms(self, step: StepKey) -> int:
-        return int((time.monotonic() - self._begun.get(step, time.monotonic())) * 1000)
+    def abandon(self, step: StepKey) -> None:
+        """It is no longer under way."""
+        self._under_way.pop(step, None)
+        self._untold.pop(step, None)
+        self._unknown.pop(step, None)
 
-    def note(self, write: StepWrite) -> None:
-        """Remember what is about to be written."""
-        step = StepKey(write.name, write.key)
-        self.abandon(step)
-        before = self._known.get(step)
-        known = ClaimedStep(
-            write.name,
-            write.key,
-            write.place,
-            write.state,
-            write.attempt,
-            (before.ran_ms if before else 0) + write.ran_ms,
-            write.until_ms,
-            write.result,
-            None if write.result is None else len(write.result),
-            write.input_hash,
-            write.error,
-            write.error_type,
-        )
-        self._keep(step, known)
+    def report(self, step: StepKey, percent: int, message: str) -> None:
+        """How far a step is, from any thread; written with the next news."""
+        before = self._reports.get(step)
+        self._reports[step] = Report(percent, message or (before.message if before else None))
+        self._untold[step] = None
+
+    def _reported(self, step: StepKey) -> Report:
+        said = self._reports.get(step, NOT_REPORTED)
+        return said if said.message is None else said._replace(message=_storable(said.message))
 
     def _keep(self, step: StepKey, known: ClaimedStep) -> None:
         self._known[step] = known
         if not step.key:
             self.by_name[step.name] = known
 
-    def abandon(self, step: StepKey) -> None:
-        """It is no longer under way."""
-        self._under_way.pop(step, None)
-        self._untold.discard(step)
-        self._unknown.discard(step)
+    # -- follow-up jobs --------------------------------------------------------------------------
 
-    def report(self, step: StepKey, percent: int, message: str) -> None:
-        """How far a step is, from any thread; written with the next news."""
-        before = self._reports.get(step)
-        self._reports[step] = Report(percent, message or (before.message if before else None))
-        self._untold.add(step)
+    def follow_up(self, step: StepKey, job: NewJob) -> bool:
+        """Keep the job for the end of this step; False if the step is not under way."""
+        if step not in self._under_way:
+            return False
+        self._follow_ups[step] = (*self._follow_ups.get(step, ()), job)
+        return True
 
-    def reported(self, step: StepKey) -> Report:
-        said = self._reports.get(step, NOT_REPORTED)
-        return said if said.message is None else said._replace(message=_storable(said.message))
+    def has_follow_ups(self, step: StepKey) -> bool:
+        return step in self._follow_ups
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def block(self, step: StepKey, blocked: Blocked) -> None:
-        self._paused[step] = blocked
-
-    def unblock(self, step: StepKey) -> None:
-        """Its handler no longer waits for it."""
-        self._paused.pop(step, None)
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """A branch that goes on as soon as this is done."""
-        self._moving += 1
-        try:
-            yield
-        finally:
-            self._moving -= 1
-            self.moves += 1
-
-    @property
-    def can_go_on(self) -> bool:
-        return self._moving > 0 or bool(self.active.difference(*(one.outer for one in self._paused.values())))
-
-    def has_slept(self, step: StepKey) -> bool:
-        """Whether the time of a sleep has come before the job was set aside."""
-        blocked = self._paused[step]
-        delay_ms = blocked.pause.delay_ms
-        return blocked.pause.kind == "sleep" and delay_ms is not None and blocked.passed_ms() >= delay_ms
-
-    def suspend(self) -> None:
+    def _suspend(self) -> None:
         """No branch can go on: the attempt is over. Steps in which a wait was reached begin anew."""
-        self.suspended = set_aside([one.rest() for one in self._paused.values()])
-        for step in frozenset().union(*(one.outer for one in self._paused.values())):
+        self.suspended = set_aside([one.rest() for one in self.branches.blocked()])
+        for step in self.branches.outer():
             attempt = self._under_way.get(step)
             if attempt is not None:
-                self.with_outcome(StepWrite(*step, StepState.PENDING, self.place(*step), attempt - 1))
+                anew = self._write(step, flow.begins_anew(attempt))
+                self.with_outcome(anew._replace(progress=None, message=None, started_ago_ms=None))
 
-    def wait_failed(self, step: ClaimedStep) -> None:
+    def wait_failed(self, step: ClaimedStep, branch: object) -> None:
         """The handler hears of it; if it does not catch that, the next attempt waits again."""
-        self._failed_wait = step
+        self._failed_waits[StepKey(step.name, step.key)] = step, branch
+
+    # -- the end of a handler --------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        return bool(self.active or self.waits)
+
+    async def finish(self, call: Call) -> None:
+        """The handler has ended. What it left behind is stopped, or waited for, before its outcome is stored: the next
+        attempt must not run a step that still runs here."""
+        self.over = call
+        if not self.open:
+            return
+        self.branches.close()
+        if call.function.handler.kind == "process":  # its loop has ended, and its steps with it
+            for one in self.active.values():
+                if one.must_finish:
+                    self._attempt.close(one.must_finish)
+            self.active.clear()
+            self.branches.forget()
+        stopped: set[asyncio.Task[object]] = set()
+        while tasks := self._open_tasks():
+            spared = {one.task for one in self.active.values() if one.must_finish}
+            for task in tasks - spared - stopped:
+                task.cancel()
+            stopped |= tasks - spared
+            await asyncio.wait(tasks)
+        await self.branches.all_left()
+
+    def _open_tasks(self) -> set[asyncio.Task[object]]:
+        mine = asyncio.current_task()
+        tasks = {one.task for one in self.active.values() if one.task} | set(self.waits)
+        return {task for task in tasks if task is not mine and not task.done()}
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def checkpoint(self, writes: Iterable[StepWrite], consumed: Iterable[StepKey] = ()) -> Checkpoint:
+    def _write(
+        self,
+        step: StepKey,
+        change: StepChange,
+        ran_ms: int = 0,
+        *,
+        input_hash: str | None = None,
+        title: str | None = None,
+        waited_ms: int | None = None,
+    ) -> StepWrite:
+        """`waited_ms`: for how long it has waited already."""
+        state, attempt, result, error, error_type, begins, wait_ms, schema, _ = change
+        ago: int | None = None
+        percent = message = None
+        if step in self._under_way:
+            ago = int((time.monotonic() - self._begun[step]) * 1000)
+            percent, message = self._reported(step) if self._reports else NOT_REPORTED
+        elif begins:
+            ago = waited_ms or 0
+        return StepWrite(
+            step.name,
+            step.key,
+            state,
+            self.place(*step),
+            attempt,
+            title,
+            percent,
+            message,
+            ago,
+            ran_ms,
+            wait_ms,
+            error,
+            error_type,
+            result,
+            input_hash,
+            schema,
+        )
+
+    def noted(
+        self,
+        step: StepKey,
+        change: StepChange,
+        ran_ms: int = 0,
+        *,
+        input_hash: str | None = None,
+        title: str | None = None,
+    ) -> StepWrite:
+        """What is to be written of a change, which is known from now on."""
+        write = self._write(step, change, ran_ms, input_hash=input_hash, title=title)
+        self.abandon(step)
+        before = self._known.get(step)
+        size = None if write.result is None else len(write.result)
+        self._keep(
+            step,
+            ClaimedStep(
+                write.name,
+                write.key,
+                write.place,
+                write.state,
+                write.attempt,
+                (before.ran_ms if before else 0) + ran_ms,
+                write.until_ms,
+                write.result,
+                size,
+                write.input_hash,
+                write.error,
+                write.error_type,
+            ),
+        )
+        return write
+
+    def checkpoint(
+        self, writes: Iterable[StepWrite], consumed: Iterable[StepKey] = (), jobs: tuple[NewJob, ...] = ()
+    ) -> Checkpoint:
         n, token, ran_ms, progress, message, grace_ms = self._attempt.touch(time.monotonic())
-        flagged, self._flagged = self._flagged, True
+        self._has_steps = True
         steps, used = tuple(writes), tuple(consumed)
-        return Checkpoint(n, token, ran_ms, steps, used, progress, _storable(message), flagged, grace_ms)
+        return Checkpoint(n, token, ran_ms, steps, used, progress, _storable(message), self._flagged, grace_ms, jobs)
+
+    def stored(self) -> None:
+        """The store knows that the job has steps."""
+        self._flagged = True
+
+    def ended(self, step: StepKey, write: StepWrite, takes_answer: bool = False) -> Checkpoint:
+        """The end of a step, with the follow-up jobs that it made if it has completed."""
+        jobs = self._follow_ups.pop(step, ()) if self._follow_ups else ()
+        kept = jobs if write.state is StepState.COMPLETED else ()
+        return self.checkpoint((write,), (step,) if takes_answer else (), kept)
 
     def has_begun(self, before: float) -> bool:
         """Whether a step has been under way since before this time and is not stored so."""
@@ -274,50 +366,32 @@ class StepJournal:
         return self.under_way() if any(step in self._under_way for step in list(self._untold)) else None
 
     def under_way(self) -> Checkpoint:
-        told = [step for step in list(self._untold) if step in self._under_way]
-        self._untold.difference_update(told)  # before the reports are read: later ones count as news
-        self._unknown.difference_update(told)
-        return self.checkpoint(map(self._progress, told))
+        told = list(islice((step for step in list(self._untold) if step in self._under_way), TOLD_TOGETHER))
+        for step in told:  # before the reports are read: later ones count as news
+            self._untold.pop(step, None)
+            self._unknown.pop(step, None)
+        return self.checkpoint([self._write(step, flow.began(self._under_way[step])) for step in told])
 
-    def _progress(self, step: StepKey) -> StepWrite:
-        said = self.reported(step)
-        return StepWrite(
-            *step,
-            StepState.PROCESSING,
-            self.place(*step),
-            self._under_way[step],
-            progress=said.percent,
-            message=said.message,
-            started_ago_ms=self.started_ago_ms(step),
-        )
-
-    def with_outcome(self, write: StepWrite | None = None, consumed: StepKey | None = None) -> None:
+    def with_outcome(self, write: StepWrite) -> None:
         """Write it in the transaction that ends the attempt."""
-        if write is not None:
-            self._last.append(write)
-        if consumed is not None:
-            self._last_consumed.append(consumed)
+        self._last.append(write)
 
     def effects(self, outcome: Outcome) -> Effects | None:
         """Waits of a handler begin only if the attempt ends because of them."""
-        last = tuple(self._last)
+        last = list(self._last)
         if outcome is self.suspended:
-            last += tuple(wait for one in self._paused.values() if (wait := one.written()) is not None)
-        if isinstance(outcome, Failed) and outcome.error_type in WAIT_ERRORS and self._failed_wait is not None:
-            last += (told(self._failed_wait),)
+            for step, one in self.branches.blocked_steps():
+                if (wait := one.rest_of_wait()) is not None:
+                    last.append(self._write(step, wait, waited_ms=one.passed_ms()))
+        if isinstance(outcome, Failed) and outcome.error_type in WAIT_ERRORS:
+            for step, (failed, _) in self._failed_waits.items():
+                last.append(self._write(step, flow.given_up(failed.attempt, failed.error)))
         # Even if there is nothing to add: a job that has steps in the database is not settled as one without.
-        if not last and not self._last_consumed and not self._flagged:
-            return None
-        return Effects(steps=last, consumed=tuple(self._last_consumed))
+        return Effects(steps=tuple(last)) if last or self._has_steps else None
 
 
 def _is_unread(step: ClaimedStep) -> bool:
     return step.state is StepState.COMPLETED and step.result is None and bool(step.result_size)
-
-
-def told(wait: ClaimedStep) -> StepWrite:
-    """A wait that failed, once its job has failed because of it."""
-    return StepWrite(wait.name, wait.key, StepState.FAILED, wait.place, wait.attempt, error=wait.error)
 
 
 def _storable(message: str | None) -> str | None:

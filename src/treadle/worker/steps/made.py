@@ -10,17 +10,20 @@ import asyncio
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
-from treadle.model.errors import JobCancelled, WaitTimeout
+from treadle.model.errors import FollowUpRefused, JobCancelled, LeaseLost, Refused, StepEnded
 from treadle.model.steps import DONE, StepState, shown_step
-from treadle.policy.flow import Pause, Reply, answered, not_answered, tries_before
+from treadle.policy import flow
+from treadle.policy.flow import Pause, Reply, StepChange
 from treadle.policy.judgement import Cause
-from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited
-from treadle.store.values import ClaimedStep, StepKey, StepWrite
+from treadle.queue.handlers.steps import Known, StepRecord, Wait, Waited
+from treadle.store.values import ClaimedStep, StepKey
 from treadle.telemetry.log_context import facts_of
 from treadle.worker.call import Call
-from treadle.worker.steps.journal import Blocked, StepJournal
+from treadle.worker.steps.branches import Blocked
+from treadle.worker.steps.journal import Active, StepJournal
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Store
@@ -29,47 +32,59 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.worker")
 
-# How often a branch that waits looks whether others still go on.
-LOOK_EVERY_S = 0.01
+# Steps and waits that begin in one turn of the loop: thousands that a handler gathers must not hold it.
+STARTS_A_TURN = 20
 
 
 class StepServices:
     def __init__(self, store: Store, writer: StepWriter) -> None:
         self._store = store
         self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._starts = 0
+        self._queued: deque[asyncio.Future[None]] = deque()
 
     async def recall(self, call: Call, name: str, key: str, finish_ms: int | None) -> Known:
         """What the step has done before. If it has to run, it is under way from now on."""
         steps, step = steps_of(call.attempt), StepKey(name, key)
+        if call.when_idle and (turn := self.turn(call)):
+            await turn
         self._check(call)
-        found = steps.begin(step)
+        task = _task_of(call)
+        found = steps.begin(step, task)
         if found is not None and found.state in DONE:
-            with steps.moving():
+            with steps.branches.moving():
                 return Known(True, await self._result(call.attempt, steps, step, found), 0)
-        tries = tries_before(found.state, found.attempt) if found else 0
+        tries = flow.tries_before(found.state, found.attempt) if found else 0
         steps.started(step, tries + 1)
-        steps.active.add(step)
-        inner = Call(call.attempt, call.function, call.payload, math.inf)
-        inner.parent, inner.step, inner.key = call, name, key
-        steps.calls[step] = inner
-        call.attempt.open(inner)
-        if finish_ms is not None:
-            inner.finishes_by = time.monotonic() + finish_ms / 1000
-            await self._delay_cancel(call, inner, step)
+        steps.branches.enter(step)
+        if finish_ms is None:
+            steps.active[step] = Active(call, task, None)
+        else:
+            await self._delay_cancel(call, step, task, finish_ms)
         return Known(False, None, tries)
 
-    async def _delay_cancel(self, call: Call, inner: Call, step: StepKey) -> None:
+    async def _delay_cancel(self, call: Call, step: StepKey, task: asyncio.Task[Any] | None, finish_ms: int) -> None:
         """The step begins only when the store knows that a cancel waits for it."""
         steps = steps_of(call.attempt)
+        inner = Call(call.attempt, call.function, call.payload, math.inf)
+        inner.parent, inner.step, inner.key = call, step.name, step.key
+        inner.finishes_by = time.monotonic() + finish_ms / 1000
+        call.attempt.open(inner)
+        steps.active[step] = Active(call, task, inner)
         try:
             await self._writer.write(call.attempt, steps.under_way())
             self._check(call)
         except BaseException:
-            steps.active.discard(step)
             steps.abandon(step)
-            steps.calls.pop(step, None)
-            call.attempt.close(inner)
+            self._leave(call.attempt, steps, step)
             raise
+
+    def _leave(self, attempt: Attempt, steps: StepJournal, step: StepKey) -> None:
+        active = steps.active.pop(step, None)
+        steps.branches.leave(step)
+        if active is not None and active.must_finish is not None:
+            attempt.close(active.must_finish)
 
     async def _result(self, attempt: Attempt, steps: StepJournal, step: StepKey, found: ClaimedStep) -> str | None:
         if found.result is None and found.result_size:
@@ -82,73 +97,100 @@ class StepServices:
         attempt = call.attempt
         steps, step = steps_of(attempt), StepKey(name, key)
         if record is not None and record.again:
-            await self._writer.write(attempt, steps.failed_try(_write_of(record, steps, step)))
+            written = steps.failed_try(step, record.change, record.ran_ms, input_hash=record.input_hash)
+            await self._writer.write(attempt, written)
             steps.started(step, record.attempt + 1)
             return
-        inner = steps.calls.pop(step, None)
+        active = steps.active.get(step)
         try:
-            steps.abandon(step)  # from here on, it is no longer reported as running
-            if inner is not None and inner.finishes_by is not None:
-                inner.finishes_by = 0.0  # a cancel waits only until this write
+            if active is not None and active.must_finish is not None:
+                active.must_finish.finishes_by = 0.0  # a cancel waits only until this write
                 attempt.news = True
             if record is None:
-                return
-            write = _write_of(record, steps, step)
-            if write.state is StepState.PENDING and write.error is None:
-                steps.with_outcome(write)  # it waits, and so does its job: nothing can follow
+                steps.abandon(step)
             else:
-                await self._writer.write(attempt, steps.checkpoint([write]))
-            steps.note(write)
+                await self._end(attempt, steps, step, record)
         finally:
-            with steps.moving():
-                steps.active.discard(step)
-            if inner is not None:
-                attempt.close(inner)
+            self._leave(attempt, steps, step)
+
+    async def _end(self, attempt: Attempt, steps: StepJournal, step: StepKey, record: StepRecord) -> None:
+        change = record.change
+        write = steps.noted(step, change, record.ran_ms, input_hash=record.input_hash)
+        if change.state is StepState.PENDING and change.error is None:
+            return steps.with_outcome(write)  # it waits, and so does its job: nothing can follow
+        try:
+            await self._writer.write(attempt, steps.ended(step, write))
+        except Refused as refusal:
+            end = flow.refused(refusal.message)
+            write = steps.noted(step, flow.ended(end, change.attempt))
+            await self._writer.write(attempt, steps.ended(step, write))
+            raise FollowUpRefused(end.error or "") from refusal
+
+    # -- waits -------------------------------------------------------------------------------------
 
     async def wait(self, call: Call, wait: Wait) -> Waited:
         """What became of a wait; if it goes on, its row is written with the end of this attempt."""
-        steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
+        steps = steps_of(call.attempt)
+        if call.when_idle and (turn := self.turn(call)):
+            await turn
         self._check(call)
+        task = _task_of(call)
+        if task is None:
+            return await self._wait(call, wait, None)
+        steps.waits[task] = steps.waits.get(task, 0) + 1
+        try:
+            return await self._wait(call, wait, task)
+        finally:
+            steps.waits[task] -= 1
+            if not steps.waits[task]:
+                del steps.waits[task]
+
+    async def _wait(self, call: Call, wait: Wait, branch: object) -> Waited:
+        steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         if wait.retries:
             return await self._block(call, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
         if wait.refused is not None:
             return await self._waits_again(call, wait, step)
-        found = steps.begin(step)
+        found = steps.begin(step, branch)
         if found is not None and found.state is StepState.COMPLETED:
-            with steps.moving():
+            with steps.branches.moving():
                 return Waited("done", await self._result(call.attempt, steps, step, found))
         if found is not None and found.state is StepState.FAILED and found.error_type is not None:
-            return _failed(steps, found)
+            return _failed(steps, found, branch)
         reply = steps.early_answer(step)
-        left_ms = found.left_ms if found and found.state is StepState.WAITING else wait.timeout_ms
-        over = found is not None and found.state is StepState.WAITING and left_ms is not None and left_ms <= 0
-        if reply is None and not over:
-            return await self._goes_on(call, wait, found, left_ms)
-        return await self._ends(call, wait, reply)
+        waits = found is not None and found.state is StepState.WAITING
+        left_ms = found.left_ms if found is not None and waits else wait.timeout_ms
+        if reply is not None or (waits and flow.is_overdue(left_ms)):
+            return await self._ends(call, wait, reply, branch)
+        return await self._goes_on(call, wait, found, left_ms)
 
-    async def _ends(self, call: Call, wait: Wait, reply: Reply | None) -> Waited:
+    async def _ends(self, call: Call, wait: Wait, reply: Reply | None, branch: object) -> Waited:
         """It has its answer, or its time is over."""
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         found = steps.get(step)
-        write = StepWrite(*step, StepState.COMPLETED, steps.place(*step), max(found.attempt if found else 0, 1))
-        if found is None:
-            write = write._replace(started_ago_ms=steps.started_ago_ms(step))
-        if reply is not None:
-            end = answered(reply)
-            write = write._replace(state=end.state, result=end.result, error=end.error, error_type=end.error_type)
-            write = write._replace(started_ago_ms=0 if end.error is None else None)
-        elif not wait.sleeps:
-            error = not_answered(shown_step(*step))
-            write = write._replace(state=StepState.FAILED, error=error, error_type=WaitTimeout.__name__)
-        consumed = [step] if reply is not None else []
-        with steps.moving():
-            await self._writer.write(call.attempt, steps.checkpoint([write], consumed))
-        steps.note(write)
-        if write.state is StepState.COMPLETED:
-            return Waited("done", write.result)
+        change = _end_of(wait, reply, found)
+        with steps.branches.moving():
+            try:
+                write = steps.noted(step, change)
+                await self._writer.write(call.attempt, steps.ended(step, write, change.takes_answer))
+            except StepEnded:
+                change = _end_of(wait, await self.late_answer(call.attempt, step), found)
+                write = steps.noted(step, change)
+                await self._writer.write(call.attempt, steps.ended(step, write, takes_answer=True))
+        if change.state is StepState.COMPLETED:
+            return Waited("done", change.result)
         known = steps.get(step)
         assert known
-        return _failed(steps, known)
+        return _failed(steps, known, branch)
+
+    async def late_answer(self, attempt: Attempt, step: StepKey) -> Reply:
+        """The answer to a wait that was about to time out."""
+        n = attempt.job.n
+        found = (await self._store.claimed_steps([n])).get(n)
+        for one in found.answers if found else ():
+            if (one.name, one.key) == step:
+                return Reply(one.result, one.error)
+        raise LeaseLost(attempt.lost_interrupt().reason)  # only its owner uses an answer
 
     async def _waits_again(self, call: Call, wait: Wait, step: StepKey) -> Waited:
         """An answer that came before its schema was known, and does not fit it, is dropped."""
@@ -157,76 +199,77 @@ class StepServices:
         return await self._goes_on(call, wait, None, wait.timeout_ms)
 
     async def _goes_on(self, call: Call, wait: Wait, found: ClaimedStep | None, left_ms: int | None) -> Waited:
-        step = StepKey(wait.name, wait.key)
-        pause = Pause("sleep" if wait.sleeps else "answer", shown_step(*step), left_ms)
+        pause = Pause("sleep" if wait.sleeps else "answer", shown_step(wait.name, wait.key), left_ms)
         if found is not None and found.state is StepState.WAITING:
             return await self._block(call, wait, pause)
-        write = StepWrite(
-            *step,
-            StepState.WAITING,
-            steps_of(call.attempt).place(*step),
-            (found.attempt if found else 0) + 1,
-            until_ms=wait.timeout_ms,
-            schema=wait.schema,
-        )
-        return await self._block(call, wait, pause, write)
+        steps_of(call.attempt).place(wait.name, wait.key)  # places follow the order of beginnings
+        begins = flow.waits(found.attempt if found else 0, wait.timeout_ms, wait.schema)
+        return await self._block(call, wait, pause, begins)
 
-    async def _block(self, call: Call, wait: Wait, pause: Pause, write: StepWrite | None = None) -> Waited:
+    async def _block(self, call: Call, wait: Wait, pause: Pause, begins: StepChange | None = None) -> Waited:
         """Other branches of the handler go on; the job is set aside when none is left that could."""
-        steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
+        branches, step = steps_of(call.attempt).branches, StepKey(wait.name, wait.key)
         outer = frozenset(StepKey(*one) for one in wait.inside)
-        steps.block(step, Blocked(pause, outer, write, time.monotonic()))
+        blocked = Blocked(pause, outer, begins, time.monotonic())
+        if not await branches.block(step, blocked, call.when_idle):
+            return Waited("waits", delay_ms=pause.delay_ms)
         try:
-            while not await _is_stuck(steps, call):
-                await asyncio.sleep(LOOK_EVERY_S)
-                if steps.has_slept(step):
-                    steps.unblock(step)
-                    return await self._ends(call, wait, None)
-        except BaseException:
-            steps.unblock(step)
-            raise
-        steps.suspend()
-        return Waited("waits", delay_ms=pause.delay_ms)
+            return await self._ends(call, wait, None, None)
+        finally:
+            branches.moved()
+
+    # -- both --------------------------------------------------------------------------------------
+
+    def turn(self, call: Call) -> asyncio.Future[None] | None:
+        """None, or done in a later turn of the loop if many have begun in this one."""
+        self._starts += 1
+        if self._starts == 1:
+            self._loop.call_soon(self._next_turn)
+        if self._starts <= STARTS_A_TURN:
+            return None
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._queued.append(turn)
+        steps_of(call.attempt).branches.moves_until(turn)
+        return turn
+
+    def _next_turn(self) -> None:
+        self._starts = 0
+        while self._queued and self._starts < STARTS_A_TURN:
+            turn = self._queued.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._starts += 1
+        if self._starts:
+            self._loop.call_soon(self._next_turn)
 
     def _check(self, call: Call) -> None:
-        """No step begins once a cancel was asked."""
+        """No step begins once a cancel was asked, or its handler has ended."""
         call.check()
-        interrupt = call.attempt.interrupt
+        attempt = call.attempt
+        interrupt = attempt.interrupt
         if interrupt is not None and interrupt.cause is Cause.CANCEL:
             raise JobCancelled(interrupt.reason)
+        if attempt.ended or (attempt.steps is not None and attempt.steps.over is call):
+            raise JobCancelled(f"the handler of job {call.job.id} has ended")
 
 
-async def _is_stuck(steps: StepJournal, call: Call) -> bool:
-    """Whether no branch can go on. One that has just heard how its step or wait ended has time to do something."""
-    while not steps.can_go_on:
-        seen = steps.moves
-        if call.when_idle:
-            await call.when_idle()
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        if not steps.can_go_on and steps.moves == seen:
-            return True
-    return False
+def _end_of(wait: Wait, reply: Reply | None, found: ClaimedStep | None) -> StepChange:
+    waited = max(found.attempt if found else 0, 1)
+    if reply is not None:
+        return flow.answered(reply, waited, begins=found is None or reply.error is None)
+    if wait.sleeps:
+        return flow.slept(waited, begins=found is None)
+    return flow.timed_out(shown_step(wait.name, wait.key), waited)
 
 
-def _write_of(record: StepRecord, steps: StepJournal, step: StepKey) -> StepWrite:
-    return StepWrite(
-        *step,
-        StepState(record.state),
-        steps.place(*step),
-        record.attempt,
-        started_ago_ms=steps.started_ago_ms(step),
-        ran_ms=record.ran_ms,
-        error=record.error,
-        error_type=record.error_type,
-        result=record.result,
-        input_hash=record.input_hash,
-    )
-
-
-def _failed(steps: StepJournal, wait: ClaimedStep) -> Waited:
-    steps.wait_failed(wait)
+def _failed(steps: StepJournal, wait: ClaimedStep, branch: object) -> Waited:
+    steps.wait_failed(wait, branch)
     return Waited("failed", None, wait.error, wait.error_type)
+
+
+def _task_of(call: Call) -> asyncio.Task[Any] | None:
+    """The branch of a handler that runs on this loop."""
+    return asyncio.current_task() if call.function.handler.kind == "async" else None
 
 
 def steps_of(attempt: Attempt) -> StepJournal:

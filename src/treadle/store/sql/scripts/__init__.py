@@ -12,9 +12,11 @@ insert, claim, completion) have separate statements in the stores.
 from treadle.store.sql.scripts.claim import claim
 from treadle.store.sql.scripts.common import Script, not_found
 from treadle.store.sql.scripts.due import LOCKED_MS, advance, stop_replaced
+from treadle.store.sql.scripts.follow_ups import checkpoint_and_follow_up
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
+from treadle.store.sql.scripts.output import prune_output, write_output
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
@@ -35,11 +37,13 @@ __all__ = [
     "advance",
     "answer",
     "checkpoint",
+    "checkpoint_and_follow_up",
     "claim",
     "insert",
     "insert_with_records",
     "not_found",
     "prune",
+    "prune_output",
     "reap",
     "register_lanes",
     "release_unknown",
@@ -50,5 +54,6 @@ __all__ = [
     "then_wake",
     "tidy",
     "times_of",
+    "write_output",
     "write_records",
 ]

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
 from treadle.model.errors import StoreUnavailable
 from treadle.policy.admission import (
     DEDUPE,
@@ -22,7 +24,8 @@ from treadle.policy.admission import (
     replaced_by,
     wanted,
 )
-from treadle.store.sql.rows import UNCANCELABLE
+from treadle.policy.rules import always
+from treadle.store.sql.rows import UNCANCELABLE, ViewRow, job_from_row
 from treadle.store.sql.scripts.common import LOOKS, Script
 
 # Cancels jobs: the reason by the job's id.
@@ -45,6 +48,8 @@ def ask(requests: Sequence[Request], numbers: Sequence[int]) -> Script[Admission
     taken, owners = yield from _take_keys(requests, numbers, want.unique)
     completed = yield from _completed(requests)
     live = yield from _live(want.limits)
+    if any(request.counted and request.may_replace is not always for request in requests):
+        live = yield from _with_documents(live)
     return Admission(requests, numbers, admit(requests, Facts(owners, completed, live)), taken)
 
 
@@ -82,7 +87,7 @@ def _completed(requests: Sequence[Request]) -> Script[dict[str, str]]:
     return {key: id_ for _, key, _, id_ in found}
 
 
-def _live(keys: Sequence[str]) -> Script[dict[str, list[LiveJob]]]:
+def _live(keys: Sequence[str]) -> Script[dict[str, Sequence[LiveJob]]]:
     """First the row lock, then a separate statement to look, so that the previous holder has committed by then."""
     live: dict[str, list[LiveJob]] = defaultdict(list)
     if keys:
@@ -90,7 +95,15 @@ def _live(keys: Sequence[str]) -> Script[dict[str, list[LiveJob]]]:
         yield "lock_limit_keys", rows
         for key, id_, running, flags in (yield "members", rows):
             live[key].append(LiveJob(id_, bool(running), not flags & UNCANCELABLE))
-    return live
+    return dict(live)
+
+
+def _with_documents(live: Mapping[str, Sequence[LiveJob]]) -> Script[dict[str, Sequence[LiveJob]]]:
+    """For callers who may not cancel everything: a rule may name any field of a job."""
+    ids = sorted({job.id for jobs in live.values() for job in jobs})
+    rows = (yield "jobs_by_id", [{"id": id_} for id_ in ids]) if ids else []
+    found = {job.id: job.as_json() for job in (job_from_row(ViewRow(*row), 0, from_json) for row in rows)}
+    return {key: [job._replace(document=found.get(job.id)) for job in jobs] for key, jobs in live.items()}
 
 
 def apply(asked: Admission, cancel: Cancel) -> Script[None]:

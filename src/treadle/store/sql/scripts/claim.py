@@ -26,11 +26,12 @@ from treadle.policy.admission import (
     within,
 )
 from treadle.policy.lifecycle import DeadlinePassed
+from treadle.store.lanes import lane_keys, quota, turns
 from treadle.store.sql.rows import EXPIRES, LIMITED
+from treadle.store.sql.scripts.applier import apply_moves
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
-from treadle.store.sql.scripts.lanes import lane_keys, quota, turns
 from treadle.store.sql.scripts.limits import key_rows
-from treadle.store.sql.scripts.moves import pending_move, relocate
+from treadle.store.sql.scripts.moves import pending_job
 from treadle.store.values import Claim, Claimed, Wants
 
 # How often a claim looks behind jobs that it had to hold.
@@ -178,7 +179,7 @@ def _expire(heads: Sequence[Head], now: int) -> Script[None]:
     if heads:
         yield "drop_ready", numbers(head.n for head in heads)
         facts = as_facts((yield "job_facts", numbers(head.n for head in heads)))
-        yield from relocate([pending_move(job, 0, True, DeadlinePassed()) for job in facts], now)
+        yield from apply_moves([pending_job(job, 0, True, DeadlinePassed()) for job in facts], now)
 
 
 def _start(heads: Sequence[Head], lease: int, rates: RateAllowance) -> Script[list[Claimed]]:

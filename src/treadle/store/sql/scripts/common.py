@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import to_json
@@ -11,7 +10,7 @@ from pydantic_core import to_json
 from treadle.model.errors import JobNotFound
 from treadle.model.status import Status
 from treadle.policy.admission import QUEUE, Limit
-from treadle.policy.lifecycle import Transition
+from treadle.policy.consequences import Move, Tally
 from treadle.store.values import Refusal
 
 T = TypeVar("T")
@@ -69,24 +68,20 @@ class LeaseOwner(NamedTuple):
     """A worker as outcomes know it, and its name for the history."""
 
     id: int | None
-    name: str
+    name: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A job that was taken out of its place, and what happens to it."""
+class MovingJob(NamedTuple):
+    """A job that was taken out of its place, and its move."""
 
     facts: JobFacts
-    source: Status
-    transition: Transition
-    attempt: TakenAttempt | None = None
-    """Set when it ran."""
-    worker: LeaseOwner | None = None
+    move: Move
+    token: int | None = None
+    """Of its owner, if it reported the end of its attempt itself."""
+    worker: int | None = None
     """Who had it then."""
-    was_ready: bool = False
-    """It was taken out of `ready` without having run."""
     writer: int = 0
-    metadata: Mapping[str, Any] | None = None
+    """Whose row of the tally counts it."""
 
 
 def numbers(ns: Iterable[int]) -> list[dict[str, int]]:
@@ -94,7 +89,7 @@ def numbers(ns: Iterable[int]) -> list[dict[str, int]]:
 
 
 def as_facts(rows: Rows) -> list[JobFacts]:
-    return [JobFacts(*row) for row in rows]
+    return list(map(JobFacts._make, rows))
 
 
 def not_found(id_: str) -> Refusal:
@@ -112,4 +107,15 @@ def event_row(
         "message": message,
         "metadata": to_json(metadata).decode(),
         "created_at": now,
+    }
+
+
+def tally_row(tally: Tally, topic: str, writer: int = 0) -> dict[str, Any]:
+    return {
+        "minute": tally.at // 60_000,
+        "writer": writer,
+        "topic": topic,
+        "status": tally.status,
+        "count": tally.change,
+        "run_ms": tally.run_ms,
     }

@@ -6,9 +6,10 @@ It waits for no lock. Rows locked by a user's transaction stay where they are un
 from __future__ import annotations
 
 from treadle.policy.lifecycle import DeadlinePassed, WaitOver
-from treadle.store.sql.scripts.common import Move, Script, as_facts, numbers
+from treadle.store.sql.scripts.applier import apply_moves
+from treadle.store.sql.scripts.common import MovingJob, Script, as_facts, numbers
 from treadle.store.sql.scripts.limits import take_wakes
-from treadle.store.sql.scripts.moves import moved, pending_move, relocate
+from treadle.store.sql.scripts.moves import moved, pending_job
 from treadle.store.sql.scripts.steer import cancel
 from treadle.store.sql.scripts.steps import woken
 from treadle.store.values import Advanced, Moved
@@ -48,9 +49,9 @@ def _expire(limit: int) -> Script[list[Moved]]:
         return []
     now: int = (yield "clock", [])[0][0]
     facts = {job.n: job for job in as_facts((yield "job_facts", numbers(due)))}
-    moves: list[Move] = []
+    jobs: list[MovingJob] = []
     for query in ("expire_ready", "expire_later", "expire_held"):
         taken = yield query, numbers(facts)
-        moves += [pending_move(facts[n], attempt, query == "expire_ready", DeadlinePassed()) for n, attempt in taken]
-    yield from relocate(moves, now)
-    return [moved(move) for move in moves]
+        jobs += [pending_job(facts[n], attempt, query == "expire_ready", DeadlinePassed()) for n, attempt in taken]
+    yield from apply_moves(jobs, now)
+    return [moved(job) for job in jobs]

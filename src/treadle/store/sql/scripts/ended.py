@@ -1,12 +1,11 @@
-"""Undoing endings: for requeues and deletions."""
+"""Endings that are taken back, by requeues and deletions, and jobs that go with all their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from treadle.model import events
-from treadle.policy.history import ran_ms
 from treadle.store.sql.rows import NOBODY
 from treadle.store.sql.scripts.common import Script, event_row, numbers
 
@@ -22,22 +21,6 @@ class EndedRow(NamedTuple):
     error_type: str | None
     topic: str
     worker: str | None
-
-    @classmethod
-    def taken(cls, n: int, status: str, ended_at: int, started_at: int | None, topic: str) -> EndedRow:
-        """An ending to delete, with only the fields that the tally needs."""
-        return cls(n, status, 0, ended_at, started_at, None, None, None, topic, None)
-
-    def undone(self) -> dict[str, Any]:
-        """The tally row that takes this ending back, in the minute in which it was counted."""
-        return {
-            "minute": self.ended_at // 60_000,
-            "writer": 0,
-            "topic": self.topic,
-            "status": self.status,
-            "count": -1,
-            "run_ms": -ran_ms(self.started_at, self.ended_at),
-        }
 
 
 def erase(ns: Sequence[int]) -> Script[None]:
@@ -58,6 +41,8 @@ _HANGING_ON_A_JOB = (
     "drop_steps",
     "drop_step_results",
     "drop_all_answers",
+    "drop_output",
+    "drop_channels",
     "drop_jobs",
 )
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from treadle.model.errors import Refused
 from treadle.policy.admission import Admit, Decision, Existing, Refuse
+from treadle.store.lanes import lane_of
 from treadle.store.requests import request_of
 from treadle.store.sql.rows import EXPIRES, LIMITED, traits_of
 from treadle.store.sql.scripts.admitting import apply, ask, replace
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
-from treadle.store.sql.scripts.lanes import lane_of, register_lanes
+from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.steer import cancel, cancel_idle
 from treadle.store.sql.scripts.steps import add_declared
 from treadle.store.values import Inserted, NewJob
@@ -77,7 +78,6 @@ def _answer(decision: Decision, now: int) -> Inserted | Refused:
 
 
 def _job_row(job: NewJob, n: int, lane: int, now: int) -> dict[str, Any]:
-    run_at = now + job.delay_ms if job.run_at is None else job.run_at
     expires_at = job.expires_at if job.expires_in_ms is None else now + job.expires_in_ms
     return {
         "n": n,
@@ -85,25 +85,19 @@ def _job_row(job: NewJob, n: int, lane: int, now: int) -> dict[str, Any]:
         "lane": lane,
         "topic": job.topic,
         "priority": job.priority,
-        "run_at": run_at,
+        "run_at": job.due(now),
         "created_at": now,
         "max_attempts": job.max_attempts,
         "flags": traits_of(job),
         "expires_at": expires_at,
-        "template_version": job.template_version,
-        "scope": job.scope,
-        "scope_id": job.scope_id,
-        "created_by": job.created_by,
-        "idempotency_key": job.idempotency_key,
         "dedupe_key": job.dedupe_key,
         "limit_key": job.limit.key if job.limit else None,
         "limit_policy": job.limit.policy if job.limit else None,
         "limit_most": job.limit.most if job.limit else None,
         "payload": job.payload,
         "trace": job.trace,
-        "schedule_id": job.schedule_id,
-        "scheduled_at": job.scheduled_at,
         "attempt": 0,
+        **job.given._asdict(),
     }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from treadle.model.errors import LeaseLost
+from treadle.policy.consequences import Move
 from treadle.policy.lifecycle import Released
 from treadle.store.sql.rows import STEPS
+from treadle.store.sql.scripts.applier import apply_moves
 from treadle.store.sql.scripts.common import (
     JobFacts,
     LeaseOwner,
-    Move,
+    MovingJob,
     Script,
     TakenAttempt,
     as_facts,
@@ -18,7 +20,8 @@ from treadle.store.sql.scripts.common import (
     numbers,
 )
 from treadle.store.sql.scripts.insert import insert
-from treadle.store.sql.scripts.moves import attempts, end_attempts, relocate
+from treadle.store.sql.scripts.moves import attempts, end_attempts
+from treadle.store.sql.scripts.output import keep_output
 from treadle.store.sql.scripts.steps import use_answers, write_steps
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.values import Claimed, Settlement
@@ -28,50 +31,59 @@ def settle(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
     """Any endings under one lease; returns the lost ones."""
     lease = settlements[0].job.lease
     held = yield "keep_lease", [{"lease": lease}]
-    now: int = held[0][1] if held else 0
-    taken: dict[int, TakenAttempt] = {}
-    facts: dict[int, JobFacts] = {}
-    if held:
-        facts = {f.n: f for f in as_facts((yield "job_facts", numbers({one.job.n for one in settlements})))}
-        keys = [{"n": one.job.n, "token": one.job.token, "lease": lease} for one in settlements]
-        taken = {row[0]: TakenAttempt(*row) for row in (yield "take_running", keys)}
-    lost = [one for one in settlements if one.job.n not in taken]
-    if lost:
-        rows = [{"n": one.job.n, "token": one.job.token} for one in lost]
-        ended = dict((yield "settled_by", rows))
-        lost = [one for one in lost if not one.transition.may_end_as(ended.get(one.job.n))]
+    if not held:
+        return (yield from _lost(settlements))
+    _, now, *worker = held[0]
+    facts = {f.n: f for f in as_facts((yield "job_facts", numbers({one.job.n for one in settlements})))}
+    keys = [{"n": one.job.n, "token": one.job.token, "lease": lease} for one in settlements]
+    taken = {row[0]: TakenAttempt._make(row) for row in (yield "take_running", keys)}
+    lost = yield from _lost([one for one in settlements if one.job.n not in taken])
     kept = [one for one in settlements if one.job.n in taken]
     if kept:
-        worker = LeaseOwner(*held[0][2:])
-        moves = [_settled(one, taken[one.job.n], _with_steps(one, facts), worker, now) for one in kept]
-        done = [one for one, move in zip(kept, moves, strict=True) if move.transition is one.transition]
-        yield from _tell(done, now)
-        yield from _keep_steps(kept, now, {move.facts.n: move.attempt.started_at for move in moves if move.attempt})
-        yield from relocate(moves, now)
-        if times := times_of(done, now, lease):
-            yield "add_times", times
-        yield from _pause_topics(moves, now)
-        yield from _follow_up(done)
+        owner = LeaseOwner(*worker)
+        yield from _end([(one, _ended(one, taken[one.job.n], facts, owner, now)) for one in kept], now, lease)
     return lost
 
 
-def _keep_steps(settlements: Sequence[Settlement], now: int, starts: Mapping[int, int | None]) -> Script[None]:
+def _lost(settlements: Sequence[Settlement]) -> Script[list[Settlement]]:
+    """Jobs that their owner has no more, but for those that an earlier call has settled, whose answer was lost."""
+    if not settlements:
+        return []
+    ended = dict((yield "settled_by", [{"n": one.job.n, "token": one.job.token} for one in settlements]))
+    return [one for one in settlements if not one.transition.may_end_as(ended.get(one.job.n))]
+
+
+def _end(ended: Sequence[tuple[Settlement, MovingJob]], now: int, lease: int) -> Script[None]:
+    # Effects come only with the ending that the owner reported, not with a cancel that it does not know of.
+    as_reported = [one for one, job in ended if job.move.transition is one.transition]
+    if any(one.effects for one, _ in ended):
+        yield from _tell(as_reported, now)
+        yield from _keep_steps(ended, now)
+    yield from apply_moves([job for _, job in ended], now)
+    if times := times_of(as_reported, now, lease):
+        yield "add_times", times
+    yield from _follow_up(as_reported)
+
+
+def _ended(
+    one: Settlement, attempt: TakenAttempt, facts: Mapping[int, JobFacts], owner: LeaseOwner, now: int
+) -> MovingJob:
+    transition = one.transition.given(attempt.cancel_at is not None)
+    if one.ran_ms is not None:
+        attempt = attempt._replace(started_at=attempt.started_at or now - one.ran_ms)
+    move = Move(attempt.status, transition, attempt, owner.name)
+    return MovingJob(_with_steps(one, facts), move, attempt.token, owner.id, one.job.lease)
+
+
+def _keep_steps(ended: Sequence[tuple[Settlement, MovingJob]], now: int) -> Script[None]:
     """Also for attempts that a cancel ends: what a step has done stays done."""
-    effects = [(one.job, one.effects) for one in settlements if one.effects]
+    effects = [(one.job, one.effects) for one, _ in ended if one.effects]
     if new := [job.n for job, some in effects if some.steps and not job.flags & STEPS]:
         yield "flag_steps", numbers(new)
+    starts = {job.facts.n: job.move.attempt.started_at for _, job in ended if job.move.attempt}
     yield from write_steps([(job.n, step) for job, some in effects for step in some.steps], now, starts)
     yield from use_answers([(job.n, answer) for job, some in effects for answer in some.consumed])
-
-
-def _pause_topics(moves: Sequence[Move], now: int) -> Script[None]:
-    until: dict[str, int] = {}
-    for move in moves:
-        if move.transition.pauses_topic:
-            topic = move.facts.topic
-            until[topic] = max(until.get(topic, 0), now + move.transition.delay_ms)
-    if until:
-        yield "extend_pause", [{"topic": topic, "until": until[topic]} for topic in sorted(until)]
+    yield from keep_output({job.n: some.output for job, some in effects if some.output}, now)
 
 
 def _tell(settlements: Sequence[Settlement], now: int) -> Script[None]:
@@ -89,13 +101,6 @@ def _follow_up(settlements: Sequence[Settlement]) -> Script[None]:
     jobs = [job for one in settlements if one.effects for job in one.effects.jobs]
     if jobs:
         yield from insert(jobs, atomic=True)
-
-
-def _settled(one: Settlement, attempt: TakenAttempt, facts: JobFacts, worker: LeaseOwner, now: int) -> Move:
-    transition = one.transition.given(attempt.cancel_at is not None)
-    if one.ran_ms is not None:
-        attempt = attempt._replace(started_at=attempt.started_at or now - one.ran_ms)
-    return Move(facts, attempt.status, transition, attempt, worker, writer=one.job.lease)
 
 
 def _with_steps(one: Settlement, facts: Mapping[int, JobFacts]) -> JobFacts:

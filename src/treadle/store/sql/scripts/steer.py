@@ -11,10 +11,9 @@ from typing import Any
 from pydantic_core import from_json
 
 from treadle.model.errors import TreadleError
-from treadle.model.status import ENDED, Status
+from treadle.model.status import Status
 from treadle.policy.admission import DEDUPE, Admit, Refuse, Request, UniqueKey
-from treadle.policy.flow import repeated
-from treadle.policy.history import requeue_metadata
+from treadle.policy.consequences import Move, changes_nothing, leaves_place, rescheduled
 from treadle.policy.lifecycle import (
     CancelRequested,
     Outcome,
@@ -23,13 +22,15 @@ from treadle.policy.lifecycle import (
     decide,
     is_stale,
 )
+from treadle.policy.rerun import repeated
 from treadle.store import wakeups
-from treadle.store.sql.rows import EXPIRES, ONCE, STEPS
-from treadle.store.sql.scripts.admitting import Admission, apply, ask, replace
-from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, not_found, numbers
-from treadle.store.sql.scripts.ended import EndedRow, erase
-from treadle.store.sql.scripts.limits import leave_ready
-from treadle.store.sql.scripts.moves import attempts, end_attempts, moved_event_row, relocate
+from treadle.store.sql.rows import ONCE, STEPS, traits_in
+from treadle.store.sql.scripts.admitting import Admission, ask, replace
+from treadle.store.sql.scripts.admitting import apply as apply_admission
+from treadle.store.sql.scripts.applier import apply, apply_moves
+from treadle.store.sql.scripts.common import LOOKS, JobFacts, MovingJob, Script, as_facts, not_found, numbers
+from treadle.store.sql.scripts.ended import EndedRow
+from treadle.store.sql.scripts.moves import attempts, end_attempts
 from treadle.store.sql.scripts.steps import run_again, steps_of
 from treadle.store.values import ClaimedStep, Judge, Refusal, SteeredJob
 
@@ -170,63 +171,49 @@ def _judged(
 def _apply(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     kinds: dict[Callable[..., Script[None]], list[JudgedJob]] = defaultdict(list)
     for one in verdicts:
-        if how := _how(one):
-            kinds[how].append(one)
+        if not changes_nothing(one.status, one.to):
+            kinds[_how(one)].append(one)
     for how, some in kinds.items():
         yield from how(some, now, steering)
 
 
-def _how(one: JudgedJob) -> Callable[[Sequence[JudgedJob], int, Steering], Script[None]] | None:
-    """None: nothing has to change."""
-    to = one.to
-    if to.deletes:
-        return _delete
-    if to.patch:
+def _how(one: JudgedJob) -> Callable[[Sequence[JudgedJob], int, Steering], Script[None]]:
+    """How the job is taken out of its place, and what has to be asked before it may go on."""
+    if one.to.patch:
         return _reschedule
-    if one.status in ENDED:
+    if one.to.deletes:
+        return _delete
+    if one.ended:
         return _requeue
-    if one.status is Status.PENDING:
-        return _end_pending if to.to in ENDED else None
-    if one.status is Status.WAITING:
-        return _cancel_parked
-    if to.to is Status.CANCELLING:
-        return _ask_to_stop if to.event else None
-    return _take_back
+    if not leaves_place(one.to):
+        return _ask_to_stop
+    return _take_back if one.place == "running" else _end
 
 
 def _take(verdicts: Iterable[JudgedJob]) -> Script[None]:
-    """Take pending jobs, which are locked, out of their places."""
+    """Take jobs that no worker has, which are locked, out of their places."""
     by_place: dict[str, list[int]] = defaultdict(list)
     for one in verdicts:
-        by_place[one.place].append(one.facts.n)
+        if not one.ended:
+            by_place[one.place].append(one.facts.n)
     for place, ns in by_place.items():
         yield f"take_{place}", numbers(ns)
 
 
-def _end_pending(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
+def _moving(one: JudgedJob, writer: int = 0) -> MovingJob:
+    move = Move(one.status, one.to, was_ready=one.place == "ready", ended=one.ended)
+    return MovingJob(one.facts, move, writer=writer)
+
+
+def _end(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     yield from _take(verdicts)
-    moves = [Move(v.facts, v.status, v.to, was_ready=v.place == "ready", writer=steering.writer) for v in verdicts]
-    yield from relocate(moves, now)
+    yield from apply_moves([_moving(one, steering.writer) for one in verdicts], now)
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 
 
 def _ask_to_stop(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
-    by_reason: dict[str, list[int]] = defaultdict(list)
-    for one in verdicts:
-        by_reason[one.to.message].append(one.facts.n)
-    for reason, ns in by_reason.items():
-        yield "mark_cancel", [{"n": n, "reason": reason} for n in ns]
-    yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
+    yield from apply_moves(map(_moving, verdicts), now)
     steering.hints.add(wakeups.CANCEL)
-
-
-def _cancel_parked(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
-    """Both of their transitions in one transaction."""
-    yield "take_parked", numbers(v.facts.n for v in verdicts)
-    yield "add_events", [moved_event_row(Move(v.facts, v.status, v.to), now) for v in verdicts]
-    moves = [Move(v.facts, v.to.to, v.to.then, writer=steering.writer) for v in verdicts if v.to.then]
-    yield from relocate(moves, now)
-    steering.hints |= {wakeups.ENDED, wakeups.READY}
 
 
 def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> Script[None]:
@@ -245,26 +232,15 @@ def _take_back(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> 
 
 def _requeue(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     payloads = yield from _old_payloads(verdicts)
-    moves = [
-        Move(v.facts, v.status, v.to, metadata=requeue_metadata(v.ended, payloads.get(v.facts.n)))
-        for v in verdicts
-        if v.ended
-    ]
-    asked = yield from ask([_returning(move.facts) for move in moves], [move.facts.n for move in moves])
-    moves = yield from _admitted(moves, asked, steering)
-    if not moves:
+    requests = [_returning(v.facts, v.outcome) for v in verdicts]
+    asked = yield from ask(requests, [v.facts.n for v in verdicts])
+    admitted = yield from _admitted(verdicts, asked, steering)
+    if not admitted:
         return
-    ns = {move.facts.n for move in moves}
-    yield "drop_outcomes", numbers(ns)
-    yield "drop_notes", numbers(ns)  # the failures before this ending are history like the ending itself
-    yield "add_tally", [v.ended.undone() for v in verdicts if v.ended and v.facts.n in ns]
-    yield "set_run_at", [{"n": n, "run_at": now} for n in sorted(ns)]
-    yield from _start_again([v for v in verdicts if v.facts.n in ns])
-    if expiring := [move.facts.n for move in moves if move.facts.flags & EXPIRES]:
-        yield "clear_deadline", numbers(expiring)
-    if limited := [move.facts for move in moves if move.facts.limit_key]:
-        yield "add_members", [{"key": job.limit_key, "n": job.n} for job in limited]
-    yield from relocate(moves, now)
+    yield from _start_again(admitted)
+    jobs = [_moving(one) for one in admitted]
+    moves = [job.move._replace(old_payload=payloads.get(job.facts.n)) for job in jobs]
+    yield from apply_moves([job._replace(move=move) for job, move in zip(jobs, moves, strict=True)], now)
     yield from replace(asked, cancel, within_batch=True)
     steering.hints.add(wakeups.READY)
 
@@ -279,57 +255,54 @@ def _old_payloads(verdicts: Sequence[JudgedJob]) -> Script[dict[int, Any]]:
 def _start_again(verdicts: Sequence[JudgedJob]) -> Script[None]:
     """The steps that run again, and new payloads."""
     again: dict[int, list[ClaimedStep]] = {}
+    requeued: dict[int, Requeued] = {}
     payloads = []
     for one in verdicts:
         if isinstance(one.outcome, Requeued):
-            again[one.facts.n] = repeated(one.steps, one.outcome)
+            if one.facts.flags & STEPS:
+                again[one.facts.n] = repeated(one.steps, one.outcome)
+                requeued[one.facts.n] = one.outcome
             if one.outcome.payload is not None:
                 payloads.append({"n": one.facts.n, "payload": one.outcome.payload})
-    yield from run_again(again)
+    yield from run_again(again, requeued)
     if payloads:
         yield "set_payloads", payloads
 
 
-def _admitted(moves: Sequence[Move], asked: Admission, steering: Steering) -> Script[list[Move]]:
+def _admitted(verdicts: Sequence[JudgedJob], asked: Admission, steering: Steering) -> Script[list[JudgedJob]]:
     """The jobs that may come back: their dedupe keys are free, and so is a place under their concurrency policy."""
-    yield from apply(asked, cancel)
+    yield from apply_admission(asked, cancel)
     admitted = []
-    for move, decision in zip(moves, asked.decisions, strict=True):
+    for one, decision in zip(verdicts, asked.decisions, strict=True):
         if isinstance(decision, Refuse):
-            steering.refuse(move.facts, decision.error)
+            steering.refuse(one.facts, decision.error)
         if isinstance(decision, Admit):
-            admitted.append(move)
-    if once := [move.facts for move in admitted if move.facts.flags & ONCE]:
-        yield "drop_keys", [{"n": job.n, "kind": "once"} for job in once]
+            admitted.append(one)
     return admitted
 
 
-def _returning(job: JobFacts) -> Request:
+def _returning(job: JobFacts, outcome: Outcome | None) -> Request:
     unique = () if job.dedupe_key is None else (UniqueKey(DEDUPE, job.dedupe_key),)
-    return Request(job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True)
+    replaces = outcome.may_replace if isinstance(outcome, Requeued) else True
+    return Request(
+        job.id, job.topic, unique, None, not job.flags & ONCE, job.limit, returning=True, may_replace=replaces
+    )
 
 
 def _reschedule(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     """Only named fields change: of two patches of different fields neither may undo the other."""
     yield from _take(verdicts)
     rows = [{"n": v.facts.n, "now": now, **(v.to.patch._asdict() if v.to.patch else {})} for v in verdicts]
-    due = {n for n, run_at in (yield "patch_jobs", rows) if run_at <= now}
-    ready = [v for v in verdicts if v.facts.n in due]
-    later = [v for v in verdicts if v.facts.n not in due]
-    for query, some in (("place_ready", ready), ("place_later", later)):
-        if some:
-            yield query, [{"n": v.facts.n, "attempt": v.attempt} for v in some]
-    yield from leave_ready(v.facts.limit_key for v in later if v.facts.limit_key and v.place == "ready")
+    run_at = dict((yield "patch_jobs", rows))
+    moves = []
+    for one in verdicts:
+        job, traits = _moving(one), traits_in(one.facts.flags)
+        moves.append((job, rescheduled(job.move, one.attempt, run_at[one.facts.n], traits, now)))
+    yield from apply(moves, now)
     steering.hints |= {wakeups.READY, wakeups.LATER}
 
 
-def _delete(verdicts: Sequence[JudgedJob], _now: int, steering: Steering) -> Script[None]:
-    yield from _take(v for v in verdicts if v.status is Status.PENDING)
-    if ended := [v.ended for v in verdicts if v.ended]:
-        yield "drop_outcomes", numbers(one.n for one in ended)
-        yield "add_tally", [one.undone() for one in ended]
-    yield from erase([v.facts.n for v in verdicts])
-    if limited := [v for v in verdicts if v.facts.limit_key]:
-        yield "drop_members", [{"key": v.facts.limit_key, "n": v.facts.n} for v in limited]
-        yield from leave_ready(v.facts.limit_key or "" for v in limited if v.place == "ready")
+def _delete(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
+    yield from _take(verdicts)
+    yield from apply_moves(map(_moving, verdicts), now)
     steering.hints.add(wakeups.READY)

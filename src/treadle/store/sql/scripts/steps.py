@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 from treadle.model import events
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
-from treadle.policy.flow import (
+from treadle.policy.answers import (
     AnswerFacts,
-    Reply,
-    answered,
+    asks_again,
     ends_wait,
-    interrupted,
+    forgets_answers,
+    is_timeout,
     refuse_answer,
-    restarts_clock,
     step_ended,
 )
+from treadle.policy.consequences import Waits
+from treadle.policy.flow import Interrupted, Reply, StepChange, answered
 from treadle.policy.history import end_of, step_metadata
-from treadle.policy.lifecycle import Answered, RowState, WaitOver, decide
-from treadle.store.sql.rows import STEPS
-from treadle.store.sql.scripts.common import LOOKS, JobFacts, Move, Script, as_facts, event_row, not_found, numbers
+from treadle.policy.lifecycle import Answered, Requeued, RowState, WaitOver, decide
+from treadle.store.sql.scripts.common import LOOKS, JobFacts, Script, as_facts, event_row, not_found, numbers
 from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusal, StepKey, StepWrite, Touch
 
 NO_STARTS: Mapping[int, int | None] = {}
@@ -51,11 +51,19 @@ def checkpoint(lease: int, checkpoints: Sequence[Checkpoint]) -> Script[list[tup
     kept = [one for one in checkpoints if (one.n, one.token) in mine]
     if new := [one.n for one in kept if not one.flagged]:
         yield "flag_steps", numbers(new)
+    yield from _refuse_timeouts([(one.n, step) for one in kept for step in one.steps])
     if touched:
         starts, now = {row[0]: row[2] for row in touched}, max(row[3] for row in touched)
         yield from write_steps([(one.n, step) for one in kept for step in one.steps], now, starts)
         yield from use_answers([(one.n, answer) for one in kept for answer in one.consumed])
     return [(one.n, one.token) for one in checkpoints if (one.n, one.token) not in mine]
+
+
+def _refuse_timeouts(steps: Sequence[tuple[int, StepWrite]]) -> Script[None]:
+    """An answer was accepted after the worker had looked. Its job is locked, so none can arrive after this."""
+    rows = [{"n": n, "name": one.name, "key": one.key} for n, one in steps if is_timeout(one.state, one.error_type)]
+    for _, name, key in (yield "kept_answers", rows) if rows else []:
+        raise step_ended(name, key)
 
 
 def write_steps(
@@ -130,41 +138,23 @@ def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = Non
 # -- when their job moves --------------------------------------------------------------------------
 
 
-def interrupt(moves: Sequence[Move], now: int) -> Script[None]:
+def interrupt(steps: Iterable[tuple[int, Interrupted]], now: int) -> Script[None]:
     """Steps of jobs that ended an attempt inside a step, or that will not go on."""
     alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for move in moves:
-        if move.facts.flags & STEPS:
-            for one in interrupted(move.transition, move.attempt is not None):
-                ended_at = now if one.state in STEP_ENDED else None
-                row = one._asdict() | {"n": move.facts.n, "ended_at": ended_at}
-                alike.setdefault((one.was, one.state), []).append(row)
+    for n, one in steps:
+        row = one._asdict() | {"n": n, "ended_at": now if one.state in STEP_ENDED else None}
+        alike.setdefault((one.was, one.state), []).append(row)
     for rows in alike.values():
         yield "interrupt_steps", rows
-    if anew := [m.facts.n for m in moves if m.facts.flags & STEPS and restarts_clock(m.transition)]:
-        yield "restart_clocks", numbers(anew)
 
 
-def park(moves: Sequence[Move], now: int) -> Script[None]:
+def park(waits: Mapping[int, Waits], now: int) -> Script[None]:
     """Set jobs aside until they are answered. One that has its answer already comes back in the same transaction."""
-    yield "place_parked", [_parked_row(move, now) for move in moves]
-    expiring = [move.facts.n for move in moves]
-    yield "drop_deadlines", numbers(expiring)
-    yield "started_in_time", numbers(expiring)
-    found = yield "early_answers", numbers(move.facts.n for move in moves)
+    yield "place_parked", [{"n": n, "attempt": one.attempt, "wake_at": one.at} for n, one in waits.items()]
+    found = yield "early_answers", numbers(waits)
     for n, name, key, place, attempt, result, error, by in found:
-        yield from _end_wait(n, StepWrite(name, key, StepState.WAITING, place, attempt), Reply(result, error), by, now)
-    yield from use_answers([(row[0], StepKey(row[1], row[2])) for row in found])
+        yield from _end_wait(n, StepKey(name, key), place, answered(Reply(result, error), attempt), by, now)
     yield from wake({row[0] for row in found}, Answered())
-
-
-def _parked_row(move: Move, now: int) -> dict[str, Any]:
-    delay_ms = move.transition.delay_ms
-    return {
-        "n": move.facts.n,
-        "attempt": move.transition.attempt,
-        "wake_at": now + delay_ms if delay_ms else None,
-    }
 
 
 def wake(ns: Collection[int], outcome: Answered | WaitOver) -> Script[int]:
@@ -174,10 +164,14 @@ def wake(ns: Collection[int], outcome: Answered | WaitOver) -> Script[int]:
 
 
 def woken(taken: Sequence[tuple[int, int]], outcome: Answered | WaitOver) -> Script[int]:
-    decided = [(n, decide(RowState(Status.WAITING, attempt, attempt + 1), outcome)) for n, attempt in taken]
-    if decided:
-        yield "place_ready", [{"n": n, "attempt": transition.attempt} for n, transition in sorted(decided)]
-    return len(decided)
+    """Nothing else follows: what its attempt had and held was settled when the job was parked."""
+    if taken:
+        rows = [
+            {"n": n, "attempt": decide(RowState(Status.WAITING, attempt, attempt + 1), outcome).attempt}
+            for n, attempt in sorted(taken)
+        ]
+        yield "place_ready", rows
+    return len(taken)
 
 
 # -- by an answer ----------------------------------------------------------------------------------
@@ -243,6 +237,8 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     known = AnswerFacts(place not in (None, "ended"), unannounced=one.unannounced)
     if found:
         known = known._replace(state=found.state, waits=found.waits, timed_out=bool(found.timed_out))
+    elif one.unannounced:
+        known = known._replace(names=(yield "count_names", [{"n": job.n, "name": one.step}])[0][0])
     refused = refuse_answer(one.id, one.step, one.key, known)
     if refused is not None:
         return refused, 0
@@ -251,21 +247,28 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     if not kept:
         return step_ended(one.step, one.key), 0
     if found is not None and ends_wait(found.state, place == "running"):
-        write = StepWrite(one.step, one.key, StepState.WAITING, found.place, found.attempt)
-        yield from _end_wait(job.n, write, Reply(one.result, one.error), one.answered_by, now)
-        yield from use_answers([(job.n, StepKey(one.step, one.key))])
+        change = answered(Reply(one.result, one.error), found.attempt)
+        yield from _end_wait(job.n, StepKey(one.step, one.key), found.place, change, one.answered_by, now)
         return None, (yield from wake({job.n}, Answered()))
     yield "flag_steps", numbers([job.n])
     yield "flag_ready", numbers([job.n])
     return None, 0
 
 
-def _end_wait(n: int, step: StepWrite, reply: Reply, answered_by: str | None, now: int) -> Script[None]:
-    end = answered(reply)
-    ended = step._replace(state=end.state, result=end.result, error=end.error, error_type=end.error_type)
+def _end_wait(n: int, step: StepKey, place: int, change: StepChange, answered_by: str | None, now: int) -> Script[None]:
+    ended = StepWrite(
+        *step,
+        change.state,
+        place,
+        change.attempt,
+        error=change.error,
+        error_type=change.error_type,
+        result=change.result,
+    )
     yield from _put_steps([(n, ended)], now)
     if ended.told:
         yield "add_events", [_step_event(n, ended, now, (Status.WAITING, Status.PENDING), answered_by)]
+    yield from use_answers([(n, step)])
 
 
 # -- by a requeue ----------------------------------------------------------------------------------
@@ -279,9 +282,13 @@ def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
     return {n: tuple(steps) for n, steps in found.items()}
 
 
-def run_again(steps: Mapping[int, Iterable[ClaimedStep]]) -> Script[None]:
+def run_again(steps: Mapping[int, Sequence[ClaimedStep]], requeued: Mapping[int, Requeued]) -> Script[None]:
     """Declared steps are pending again; steps that a handler makes are forgotten."""
     rows = [{"n": n, "name": step.name, "key": step.key} for n, some in steps.items() for step in some]
     if rows:
-        for query in ("forget_step_results", "drop_answers", "reset_steps", "forget_steps"):
+        for query in ("forget_step_results", "reset_steps", "forget_steps"):
             yield query, rows
+    asked = [(n, StepKey(step.name, step.key)) for n, some in steps.items() for step in asks_again(some, requeued[n])]
+    yield from use_answers(asked)
+    if anew := [n for n, one in requeued.items() if forgets_answers(one)]:
+        yield "drop_all_answers", numbers(anew)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from treadle.model.status import Status
+from treadle.policy.history import TIMED
 from treadle.store.sql.scripts.common import Script
 from treadle.store.values import Settlement
 from treadle.store.views import TIME_BUCKETS
@@ -26,7 +26,6 @@ BEHIND = 60
 def times_of(settlements: Sequence[Settlement], now: int, writer: int) -> list[dict[str, Any]]:
     """Rows for the waits of all started jobs, and for the runs of completed ones."""
     minute = now // 60_000
-    completed = Status.COMPLETED
     waits = Counter(
         [
             (job.topic, waited.bit_length() if waited > 0 else 0)
@@ -38,7 +37,7 @@ def times_of(settlements: Sequence[Settlement], now: int, writer: int) -> list[d
         [
             (job.topic, ran.bit_length())
             for job, transition, ran, _, _ in settlements
-            if ran is not None and transition.to is completed
+            if ran is not None and transition.to is TIMED
         ]
     )
     return [

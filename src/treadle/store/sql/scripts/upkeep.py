@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from treadle.policy.consequences import uncounted
 from treadle.policy.lifecycle import GraceOver, LeaseExpired, Outcome
-from treadle.store.sql.scripts.common import Script
-from treadle.store.sql.scripts.ended import EndedRow, erase
+from treadle.store.sql.scripts.common import Script, tally_row
+from treadle.store.sql.scripts.ended import erase
 from treadle.store.sql.scripts.limits import recount
 from treadle.store.sql.scripts.moves import attempts, end_attempts
 from treadle.store.sql.scripts.times import join_old_times
@@ -54,12 +55,16 @@ def prune(age_ms: int, limit: int) -> Script[int]:
     old = [row[0] for row in (yield "old_outcomes", [{"age": age_ms, "top": limit}])]
     if old:
         # The outcome first, with its age checked again: a job that was requeued and has ended since is not old.
-        taken = [
-            EndedRow.taken(*row) for row in (yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)])
-        ]
+        taken = yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)]
         if taken:
-            yield "add_tally", [one.undone() for one in taken]
-            yield from erase([one.n for one in taken])
+            yield (
+                "add_tally",
+                [
+                    tally_row(uncounted(ended_at, status, started_at), topic)
+                    for _, status, ended_at, started_at, topic in taken
+                ],
+            )
+            yield from erase([row[0] for row in taken])
     if len(old) < limit:
         yield "drop_old_histograms", [{"age": age_ms}]
         yield "drop_old_retries", [{"age": age_ms}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.model.words import STALE, STATUS_WORDS, unknown_status
+from treadle.model.other_names import STALE, STATUS_WORDS, unknown_status
 from treadle.policy.rules.conditions import Condition, Constant, JobField, compare, every, some
 from treadle.policy.rules.errors import InvalidRule
 from treadle.policy.rules.grammar import Compared, Every, Expression, Some

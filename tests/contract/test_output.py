@@ -1,0 +1,6 @@
+"""What handlers emit."""
+
+from treadle.testing import contract
+
+
+class TestOutput(contract.OutputContract): ...
