@@ -62,6 +62,7 @@ def environment() -> Environment:
     )
     made.filters.update(words.FILTERS)
     made.filters["members"] = members
+    made.filters["api"] = api_of
     made.tests["more"] = lambda value: isinstance(value, More)
     return made
 
@@ -262,6 +263,11 @@ def read_only_error() -> ApiError:
 def base_of(request: Request) -> str:
     """The mount point of the dashboard without a trailing slash: `/_`, or `/queue/_` in another application."""
     return str(request.scope.get("root_path", ""))
+
+
+def api_of(base: str) -> str:
+    """Where the API is, for the scripts of a dashboard that is mounted here."""
+    return base.removesuffix("/_")
 
 
 async def read_form(request: Request) -> dict[str, list[str]]:

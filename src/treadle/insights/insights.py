@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from treadle.insights import failures, overview, search
@@ -14,9 +14,10 @@ from treadle.insights.stats import QueueStats
 from treadle.insights.workers import live_workers
 from treadle.model.job import EPOCH, Job, from_ms
 from treadle.model.status import Status
+from treadle.policy.output import ChannelState
 from treadle.policy.schedule import KIND as SCHEDULE
 from treadle.store.protocol import Store
-from treadle.store.views import AppliedMigration, History, LiveWorker, StepPage, Wait
+from treadle.store.views import AppliedMigration, History, LiveWorker, OutputPage, StepPage, Wait
 
 MOST_WAITS = 10_000
 """How many waiting jobs are looked at."""
@@ -43,6 +44,14 @@ class Insights:
     async def jobs(self, ids: Sequence[str]) -> Sequence[Job | None]:
         """These jobs, in this order; None for a deleted one."""
         return await self._store.get(ids) if ids else []
+
+    async def channels(self, id: str) -> Mapping[str, ChannelState]:
+        """What the job has emitted to."""
+        state = (await self._store.output_states([id])).get(id)
+        return state.channels if state else {}
+
+    async def output(self, id: str, channel: str, after: int) -> OutputPage | None:
+        return await self._store.output(id, channel, after)
 
     async def running(self, most: int = MAX_LIMIT) -> Sequence[Job]:
         return await self._store.list(listing(None, Status.PROCESSING, None, None, most, 0))

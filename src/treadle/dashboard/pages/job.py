@@ -14,6 +14,7 @@ from treadle.dashboard.answer_form import AnswerForm, Ask, asks, fresh_form
 from treadle.dashboard.folding import SAMPLE_BYTES, ShownValue, shown_value
 from treadle.dashboard.job_facts import Fact, facts, origin
 from treadle.dashboard.job_history import AttemptRow, TimelineItem, attempt_rows, timeline_items
+from treadle.dashboard.output_rows import OutputPart, output_parts
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import actions
 from treadle.dashboard.snippets import answer_snippets, snippets
@@ -56,6 +57,7 @@ class JobView:
     strip: Sequence[tuple[str, str, str]] = ()
     """Name, value and a remark, of a job with steps that goes on."""
     answers: Sequence[AnswerForm] = ()
+    output: Sequence[OutputPart] = ()
 
 
 async def job(page: Page) -> Response:
@@ -68,7 +70,7 @@ async def show_job(page: Page, view: JobView, status: int = 200) -> Response:
     return await page.render("job", status, section="Jobs", title=view.job.topic, view=view, live_url=live_url)
 
 
-async def job_view(page: Page, id: str) -> JobView:
+async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
     queue = page.state.queue
     found = await queue.get(id)
     events = await queue.events(id)
@@ -97,6 +99,7 @@ async def job_view(page: Page, id: str) -> JobView:
         await origin(found, page.state.server.accounts),
         snippets(found, page.address) if payload.bytes <= SAMPLE_BYTES else (),
         answer_snippets(found, page.address),
+        output=await output_parts(page.state.insights, found, with_text=not live),
     )
     return await _with_steps(page, view, events) if found.steps else view
 

@@ -47,7 +47,7 @@ Regions = Callable[[Page], Awaitable[dict[str, str]]]
 
 
 async def job_regions(page: Page) -> dict[str, str]:
-    view, part = await job.job_view(page, page.query("id")), macros("job")
+    view, part = await job.job_view(page, page.query("id"), live=True), macros("job")
     steps = macros("steps")
     return {
         "steps": str(steps.waterfall(view, page.base, page.read_only)),
@@ -55,6 +55,7 @@ async def job_regions(page: Page) -> dict[str, str]:
         "job-head": str(part.head(view, page.base, page.read_only)),
         "why": str(part.why(view)),
         "progress": str(part.progress(view)),
+        "output": str(part.output(view, page.base)),
         "error": str(part.error(view, page.base)),
         "attempts": str(part.attempts(view)),
         "result": str(part.result(view, page.base)),

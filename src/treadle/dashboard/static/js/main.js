@@ -8,6 +8,7 @@ import "./selection.js";
 import "./search.js";
 import "./load.js";
 import "./live.js";
+import "./output.js";
 import "./keys.js";
 import "./schedule-form.js";
 
