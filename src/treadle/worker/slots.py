@@ -146,9 +146,8 @@ class Slots:
         if not attempt.abandoned and not attempt.lost:
             attempt.abandoned = True
             transition = decide(attempt.job, Released("the worker stopped"))
-            rest = attempt.output.close() if attempt.output is not None else ()
-            effects = Effects(output=rest) if rest else None
-            self._settler.add(Settlement(attempt.job, transition, attempt.ran_ms(time.monotonic()), effects))
+            ran_ms = attempt.ran_ms(time.monotonic())
+            self._settler.add(Settlement(attempt.job, transition, ran_ms, _with_output(attempt, None)))
 
     def close(self) -> list[asyncio.Task[None]]:
         """Take no more jobs; the slots' tasks end, except where a handler won't stop."""
@@ -184,7 +183,7 @@ class Slots:
         job, self.finished, attempt.ended = attempt.job, self.finished + 1, True
         outcome = _unforeseen(attempt, self.recipes[job.topic], error)
         if outcome is not None and not attempt.abandoned:
-            effects = None if attempt.steps is None else Effects()
+            effects = _with_output(attempt, None if attempt.steps is None else Effects())
             ran_ms = attempt.ran_ms(time.monotonic())
             self._settler.add(Settlement(job, _decided(job, outcome), ran_ms, effects))
         text = describe(error).text
@@ -326,9 +325,13 @@ def _effects(attempt: Attempt, outcome: Outcome) -> Effects | None:
     effects = attempt.steps.effects(outcome) if attempt.steps is not None else None
     if attempt.follow_ups and isinstance(outcome, Completed):
         effects = (effects or Effects())._replace(jobs=attempt.follow_ups)
-    if attempt.output is not None and (rest := attempt.output.close()):
-        effects = (effects or Effects())._replace(output=rest)
-    return effects
+    return _with_output(attempt, effects)
+
+
+def _with_output(attempt: Attempt, effects: Effects | None) -> Effects | None:
+    """What the handler has emitted and the store does not have yet; it can emit nothing more."""
+    rest = attempt.output.close() if attempt.output is not None else ()
+    return (effects or Effects())._replace(output=rest) if rest else effects
 
 
 def _cancelled(job: Claimed, reason: str) -> Transition:
