@@ -59,7 +59,7 @@ async def handler(payload: dict[str, str]) -> None:
 
 
 async def patient_handler(payload: dict[str, str]) -> None:
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # raises in a later turn of the loop
     misbehave(payload["error"])
 
 
@@ -68,7 +68,7 @@ def plain_handler(payload: dict[str, str]) -> None:
 
 
 async def misbehaves(error: str) -> None:
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # raises in a later turn of the loop
     misbehave(error)
 
 

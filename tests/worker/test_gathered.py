@@ -135,7 +135,7 @@ async def _each_turn(turns: list[int]) -> AsyncIterator[None]:
     async def beat() -> None:
         while True:
             turns.append(0)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # one beat a turn
 
     turns.append(0)
     beating = asyncio.create_task(beat())

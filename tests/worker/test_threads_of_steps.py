@@ -79,7 +79,7 @@ async def test_the_users_own_threads_and_those_of_steps_do_not_wait_for_each_oth
 
 async def test_the_time_of_a_step_begins_when_its_function_does(queue: Queue, start: Start, gate: Gate) -> None:
     def slow() -> None:
-        time.sleep(0.1)
+        time.sleep(0.1)  # its work
 
     @queue.job(max_attempts=1)
     async def many(ctx: Context) -> None:
@@ -128,7 +128,7 @@ async def test_a_function_sees_the_limit_of_its_own_step_when_it_asks(queue: Que
         while True:
             asked.set()
             ctx.check_cancelled()
-            time.sleep(0.005)
+            time.sleep(0.005)  # a handler that looks now and then
 
     @queue.job(max_attempts=1)
     async def limited(ctx: Context) -> str:
@@ -189,7 +189,7 @@ async def test_a_cancel_that_waited_for_a_step_ends_its_job_when_the_step_ends(
     async def outer(ctx: Context, payload: object) -> str:
         done = await ctx.step("inner", must_finish, cancelable=False)
         if wait:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # one turn of the loop
         return str(done)
 
     @flow.step
