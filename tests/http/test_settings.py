@@ -19,7 +19,7 @@ from treadle.worker import assembly
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "jobs": {"enqueue_rule": "", "manage_rule": "", "http_enabled": True, "allowed_topics": []},
-    "retention": {"stale_after": "7d", "delete_after": "7d"},
+    "retention": {"stale_after": "7d", "delete_after": "7d", "output_after": "1d"},
     "webhooks": {},
 }
 
@@ -150,11 +150,11 @@ async def _shows(api: Api, stale_after: str, delete_after: str) -> bool:
 
 
 def _retention(stale_after: str, delete_after: str) -> dict[str, str]:
-    return {"stale_after": stale_after, "delete_after": delete_after}
+    return {"stale_after": stale_after, "delete_after": delete_after, "output_after": "1d"}
 
 
 @pytest.mark.parametrize("value", ["", "x", "7", "-1d", -1, 1e300, "1000000d", True, [], {}, {"days": 1}])
-@pytest.mark.parametrize("name", ["stale_after", "delete_after"])
+@pytest.mark.parametrize("name", ["stale_after", "delete_after", "output_after"])
 async def test_a_bad_duration_is_refused_by_name_and_nothing_is_saved(sqlite_api: Api, name: str, value: Any) -> None:
     good = _retention("1d", "1d")
     answer = await sqlite_api.patch(
