@@ -63,7 +63,7 @@ async def test_a_pause_ends_by_itself_and_other_topics_go_on(queue: Queue, start
     async def api(n: int) -> int:
         heard.append(f"api {n}")
         if len(heard) == 1:
-            raise RetryAfter("300ms", topic=True)
+            raise RetryAfter("2s", topic=True)
         return n
 
     @queue.job
@@ -89,7 +89,7 @@ async def test_a_step_pauses_the_topic_and_costs_no_try(queue: Queue, start: Sta
     def call() -> str:
         heard.append("call")
         if heard.count("call") == 1:
-            raise RetryAfter("300ms", "429", topic=True)
+            raise RetryAfter("2s", "429", topic=True)
         return "done"
 
     if declared:
