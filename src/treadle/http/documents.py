@@ -199,12 +199,14 @@ class OutputPageDocument(Document):
 
 
 class StreamEvent(Document):
-    """One server-sent event: `job:…` {event, at, job}, `snapshot` {jobs}, `resync` {event, at} or `ping` {at}."""
+    """One server-sent event: `job:…` {event, at, job}, `snapshot` {jobs}, `resync` {event, at} or `ping` {at}. Of an
+    output: `value` with the value, `reset` {attempt} or `end` {status}."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
     event: str
     data: Annotated[str, Field(json_schema_extra={"contentMediaType": "application/json"})]
     id: str = Field("", description="increases with every event; send it as Last-Event-ID to resume")
+    retry: int = Field(0, description="milliseconds until an EventSource connects again; at the end of an output")
 
 
 class WhyDocument(Document):
