@@ -30,7 +30,13 @@ KEYED = json.dumps(
 ).encode()
 BODIES: dict[str, list[bytes]] = {
     "/api/jobs/enqueue": [json.dumps({"topic": "mail", "payload": one}).encode() for one in (NUMBERS, TEXT)],
-    "/api/jobs/enqueue-many": [many(10_000), many(10_000, **OPTIONS), KEYED, b'{"jobs": [' + b"{}," * 9_990 + b"{}]}"],
+    "/api/jobs/enqueue-many": [
+        many(10_000),
+        many(10_000, **OPTIONS),
+        KEYED,
+        KEYED,  # answered with the jobs of the first
+        b'{"jobs": [' + b"{}," * 9_990 + b"{}]}",
+    ],
     "/api/jobs/{topic}/dispatch": [json.dumps({"args": one}).encode() for one in (NUMBERS, TEXT)],
     "/api/jobs/bulk": [b'{"action": "patch", "filter": "id != \'\'", "priority": 7}'],
     "/api/jobs/{id}/signal": [json.dumps({"step": "approve", "result": one}).encode() for one in (NUMBERS, TEXT)],

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 Jobs = list[Job]  # inside the class, `list` is the method
 Answers = Sequence[Inserted]
+# So many jobs are made of rows between two turns of the loop.
+READ_TOGETHER = 500
 """To an insert of all jobs or none: a refusal is raised."""
 
 
@@ -282,8 +284,11 @@ class Queue(JobFollowing):
 
     async def _existing(self, session: Session, ids: Sequence[str], connection: Any) -> Jobs:
         """The jobs that stand for duplicates."""
-        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job}
-        return [self._standing(id, found.get(id)) for id in ids]
+        found: dict[str, Job] = {}
+        for begin in range(0, len(ids), READ_TOGETHER):
+            some = ids[begin : begin + READ_TOGETHER]
+            found |= {job.id: job for job in await session.store.get(some, connection=connection) if job}
+        return [self._standing(id, found.get(id)) async for id in in_slices(ids, pauses=connection is None)]
 
     def _standing(self, job_id: str, job: Job | None) -> Job:
         if job is None:
