@@ -57,20 +57,28 @@ class Receiver:
         self.connections = 0
         self.under_way = 0
         self.most_under_way = 0
+        self.addresses: list[str] = []
+        """Of this machine, by which each request came."""
         self._tls = tls
         self._open: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._servers = [await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)]
+        self.port: int = self._servers[0].sockets[0].getsockname()[1]
         self.url = f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}/hook"
         return self
 
+    async def also_on(self, address: str) -> None:
+        """Listen on the same port of another address of this machine."""
+        self._servers.append(await asyncio.start_server(self._serve, address, self.port, ssl=self._tls))
+
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for writer in self._open:
             writer.close()
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -91,6 +99,7 @@ class Receiver:
         body = await reader.readexactly(int(headers["content-length"]))
         request = Received(lines[0].split()[1], headers, body, time.monotonic())
         self.received.append(request)
+        self.addresses.append(writer.get_extra_info("sockname")[0])
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
