@@ -219,6 +219,16 @@ class Delivery(NamedTuple):
     """JSON text; None in lists."""
 
 
+class DeliveryCount(NamedTuple):
+    """How many deliveries of an endpoint have come to this."""
+
+    endpoint: str
+    status: DeliveryStatus
+    total: int
+    last_at: int | None
+    """When the last of them did."""
+
+
 class PolledEvent(NamedTuple):
     """An event for an endpoint that reads its events itself."""
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
-from treadle.model.webhooks import Delivery, DeliveryClaim, DeliveryQuery, PolledEvent, SettledDelivery
+from treadle.model.webhooks import Delivery, DeliveryClaim, DeliveryCount, DeliveryQuery, PolledEvent, SettledDelivery
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
@@ -291,9 +291,15 @@ class Store(Protocol):
     async def delivery(self, id: int) -> Delivery | None:
         """With its body."""
 
-    async def redeliver(self, endpoint: str | None, ids: Sequence[int], since: int | None = None) -> Sequence[int]:
-        """Send these again, or with `since` all of the endpoint's from then on that were given up; with the same
-        webhook-id. Returns the ids of the ones that are sent again: finished ones that exist."""
+    async def delivery_counts(self, age_ms: int) -> Sequence[DeliveryCount]:
+        """Of the deliveries that were made since then, by endpoint."""
+
+    async def redeliver(self, ids: Sequence[int]) -> Sequence[int]:
+        """Send these again, with the same webhook-id and all tries. Returns the ids of the ones that exist; one that is
+        under way is left to its sender."""
+
+    async def redeliver_since(self, endpoint: str, since: int, only_undelivered: bool = False) -> int:
+        """The same for all of an endpoint's from then on, a thousand at a time; returns how many."""
 
     async def test_delivery(self, endpoint: str, body: str) -> int:
         """A delivery that belongs to no job; returns its id."""
