@@ -82,9 +82,13 @@ class Exempt:
                 hosts.add(plain_host(word))
         return Exempt(frozenset(hosts), tuple(networks))
 
+    def name(self, host: str) -> bool:
+        """Whether the host is listed by its name, so that what it resolves to is not checked."""
+        return plain_host(host) in self.hosts
+
     def host(self, host: str) -> bool:
-        """Whether a URL may name this host without further checks. `localhost` is exempt if 127.0.0.1 or ::1 is."""
-        if plain_host(host) in self.hosts:
+        """Whether the host is listed, by name or as an address. `localhost` is exempt if 127.0.0.1 or ::1 is."""
+        if self.name(host):
             return True
         if is_localhost(host):
             return any(self.address(one) for one in _LOCALHOST)
