@@ -23,6 +23,9 @@ TEST = "webhook:test"
 QUEUE_ENDPOINT = "queue"
 """The id of the endpoint that `TREADLE_WEBHOOK_URL` makes. It is not told of jobs that name a URL themselves."""
 
+LARGEST_NUMBER = 2**62
+"""No delivery and no event has a larger number."""
+
 COUNTS_AFTER_MS = 5_000
 """An endpoint is told of events from this long after it was made."""
 

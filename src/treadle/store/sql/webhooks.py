@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from treadle.model.events import COMPLETED
 from treadle.model.webhooks import (
+    LARGEST_NUMBER,
     Delivery,
     DeliveryClaim,
     DeliveryCount,
@@ -29,7 +30,6 @@ from treadle.store.values import Record
 
 HOOKS_KNOWN_S = 2.0
 """How long the topics with webhooks are taken as known: less than until a new endpoint counts."""
-NEWEST = 2**62
 MOST_DELIVERIES = 500
 
 
@@ -66,7 +66,7 @@ class WebhookVerbs(SqlRunner):
         wanted: dict[str, Any] = {
             "status": query.status.value if query.status else None,
             "endpoint": query.endpoint,
-            "before": NEWEST if query.before is None else query.before,
+            "before": LARGEST_NUMBER if query.before is None else query.before,
             "top": min(query.limit, MOST_DELIVERIES),
         }
         if query.job_id is not None:
