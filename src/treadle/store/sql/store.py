@@ -13,6 +13,7 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
+from treadle.policy.saved_endpoint import KIND as WEBHOOK_KIND
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
@@ -484,6 +485,8 @@ class SqlStore(WebhookVerbs):
         if rates and writes and not atomic:
             raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        if any(one.kind == WEBHOOK_KIND for one in writes):
+            self.forget_hooked_topics()
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:

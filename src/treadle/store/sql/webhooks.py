@@ -52,6 +52,10 @@ class WebhookVerbs(SqlRunner):
             self._hooked, self._hooked_until = _topics([Record(*row) for row in rows]), until
         return self._hooked
 
+    def forget_hooked_topics(self) -> None:
+        """An endpoint was written here."""
+        self._hooked_until = float("-inf")
+
     async def claim_deliveries(self, holder: str, lease_ms: int, limit: int = 64, per_host: int = 4) -> DeliveryClaim:
         return await self.transact(partial(scripts.claim_deliveries, holder, lease_ms, limit, per_host))
 

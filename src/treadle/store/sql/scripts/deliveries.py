@@ -20,6 +20,7 @@ from treadle.model.webhooks import (
     DeliveryStatus,
     DisableEndpoint,
     Endpoint,
+    EndpointEvent,
     EndpointState,
     GaveUp,
     NewDelivery,
@@ -28,7 +29,7 @@ from treadle.model.webhooks import (
     TryAgain,
 )
 from treadle.policy.delivery import host_of
-from treadle.policy.delivery_tries import circuit_after, endpoint_after, may_send
+from treadle.policy.delivery_tries import circuit_after, enables, endpoint_after, host_works, may_send, with_event
 from treadle.policy.saved_endpoint import (
     CIRCUIT_KIND,
     KIND,
@@ -77,15 +78,12 @@ def claim_deliveries(holder: str, lease_ms: int, limit: int, per_host: int) -> S
     now: int = (yield "clock", [])[0][0]
     found = [Receiver(*row) for row in (yield "receivers", [])]
     if not found or found[0].due_in_ms > 0:
-        return DeliveryClaim((), found[0].due_in_ms if found else None, now)
+        return DeliveryClaim([], found[0].due_in_ms if found else None, now)
     known: dict[str, Endpoint] = yield from endpoints()
     receivers = [one._replace(host=_host(one.name, known)) for one in found]
     yield from _give_up([one.name for one in receivers if one.host is None])
     circuits = yield from _circuits()
-    turns: dict[int, _Turn] = {}
-    for one, top in _shares([one for one in receivers if one.host], circuits, now, limit, per_host):
-        rows = yield "take_deliveries", [{"receiver": one.name, "holder": holder, "ms": lease_ms, "top": top}]
-        turns |= {id: _Turn(token, tried, one.host or "") for id, token, tried in rows}
+    turns = yield from _take(receivers, _room(receivers, circuits, now, per_host), holder, lease_ms, limit)
     taken = yield from _claimed(turns, known, circuits, now)
     return DeliveryClaim(taken, _next(receivers, circuits, now), now)
 
@@ -112,19 +110,29 @@ def _circuits() -> Script[dict[str, Circuit]]:
     return {one.id: circuit_from(one.body) for one in [Record(*row) for row in rows]}
 
 
-def _shares(
-    receivers: Sequence[Receiver], circuits: Mapping[str, Circuit], now: int, limit: int, per_host: int
-) -> Iterable[tuple[Receiver, int]]:
-    """How many each may get, the longest due first."""
-    room = {one.host: may_send(circuits.get(one.host or "", CLOSED), now, per_host) for one in receivers}
+def _room(receivers: Sequence[Receiver], circuits: Mapping[str, Circuit], now: int, per_host: int) -> dict[str, int]:
+    """How many more each host may get."""
+    room = {
+        host: may_send(circuits.get(host, CLOSED), now, per_host) for host in {one.host for one in receivers} if host
+    }
     for one in receivers:
-        room[one.host] -= one.held
+        if one.host:
+            room[one.host] -= one.held
+    return room
+
+
+def _take(
+    receivers: Sequence[Receiver], room: dict[str, int], holder: str, lease_ms: int, limit: int
+) -> Script[dict[int, _Turn]]:
+    """The longest due first."""
+    turns: dict[int, _Turn] = {}
     for one in receivers:
-        share = min(room[one.host], limit)
-        if one.due_in_ms <= 0 and share > 0:
-            room[one.host] -= share
-            limit -= share
-            yield one, share
+        top = min(room.get(one.host or "", 0), limit - len(turns))
+        if one.host and one.due_in_ms <= 0 and top > 0:
+            rows = yield "take_deliveries", [{"receiver": one.name, "holder": holder, "ms": lease_ms, "top": top}]
+            turns |= {id: _Turn(token, tried, one.host) for id, token, tried in rows}
+            room[one.host] -= len(rows)
+    return turns
 
 
 def _claimed(
@@ -271,9 +279,11 @@ def _judge_endpoints(mine: Sequence[SettledDelivery], now: int) -> Script[None]:
         state = state_from(old.body if old else None)
         for one in some:
             state = endpoint_after(state, one.verdict, now)
-        yield from _put_record(STATE_KIND, id, state_body(state), old)
         endpoint = endpoint_from(id, record.body, record.version, record.created_at, record.updated_at)
         changed = _switched(endpoint, some)
+        if changed.enabled > endpoint.enabled:
+            state = with_event(state, EndpointEvent(now, "enabled", "enabled: it has received a test"))
+        yield from _put_record(STATE_KIND, id, state_body(state), old)
         if changed is not endpoint:
             yield from _put_record(KIND, id, body_of(changed), record)
 
@@ -283,7 +293,7 @@ def _switched(endpoint: Endpoint, some: Sequence[SettledDelivery]) -> Endpoint:
     for one in some:
         if isinstance(one.verdict, DisableEndpoint) and endpoint.enabled:
             endpoint = replace(endpoint, enabled=False, disabled_reason=one.verdict.reason)
-        if isinstance(one.verdict, Delivered) and one.delivery.event == TEST and endpoint.disabled_reason:
+        if enables(one.delivery, one.verdict) and endpoint.disabled_reason is not None:
             endpoint = replace(endpoint, enabled=True, disabled_reason=None)
     return endpoint
 
@@ -298,7 +308,7 @@ def _judge_hosts(mine: Sequence[SettledDelivery], now: int) -> Script[None]:
         circuit = before = circuit_from(old.body if old else None)
         for one in mine:
             if one.delivery.host == host:
-                circuit = circuit_after(circuit, isinstance(one.verdict, Delivered), now)
+                circuit = circuit_after(circuit, host_works(one.answer), now)
         if circuit == CLOSED and old:
             closed.append({"kind": CIRCUIT_KIND, "id": host})
         elif circuit != before:
