@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.webhooks.receiver import SECRET, Receiver
-from treadle.maintenance import WebhookDispatcher
+from treadle.maintenance.dispatcher import WebhookDispatcher
 
 LOOPBACK = "127.0.0.0/8"
 Dispatch = Callable[..., WebhookDispatcher]

@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 from tests.waiting import for_ever, until
 from tests.webhooks.conftest import Dispatch
 from tests.webhooks.receiver import SECRET, Answer, Received, Receiver, answer
-from treadle.maintenance import WebhookDispatcher
+from treadle.maintenance.dispatcher import WebhookDispatcher
 from treadle.model.errors import InvalidInput
 from treadle.policy.webhook_signing import secret_of
 
