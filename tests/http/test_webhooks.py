@@ -29,8 +29,6 @@ async def made(api: Api, **body: Any) -> dict[str, Any]:
 async def counting(api: Api, **body: Any) -> dict[str, Any]:
     """One that counts already."""
     endpoint = await made(api, **body)
-    store = api.queue.store
-    now = await store.now()
     await age(api)
     return endpoint
 
@@ -322,8 +320,8 @@ async def test_only_its_key_reads_an_endpoints_events(sqlite_api: Api) -> None:
     path = f"/api/webhooks/{one['id']}/events"
     assert failure(await api.get(path, as_=None)) == (401, "unauthorized")
     for key in (other["key"], "whk_nonsense", one["secret"], "é" * 5000):
-        headers = {"Authorization": f"Bearer {key}".encode()}
-        assert failure(await api.get(path, as_=None, headers=headers)) == (401, "invalid_token")  # type: ignore[arg-type]
+        wrong = {"Authorization": f"Bearer {key}".encode()}
+        assert failure(await api.get(path, as_=None, headers=wrong)) == (401, "invalid_token")
     assert failure(await api.get(path)) == (401, "invalid_token"), "nor a superuser"
     headers = {"Authorization": f"Bearer {one['key']}"}
     assert (await api.get(path, as_=None, headers=headers)).status_code == 200
