@@ -33,12 +33,12 @@ AT_ONCE_PER_HOST = 4
 # From here on a host gets one place, so that a few slow ones don't take all.
 SCARCE_FROM = 48
 # Claimed at a time while all hosts answer quickly.
-MOST_CLAIMED = 256
-MOST_CLAIMED_PER_HOST = 32
+MOST_CLAIMED = 512
+MOST_CLAIMED_PER_HOST = 128
 SLOW_S = 0.25
-LEASE_MS = 60_000
+LEASE_MS = 45_000
 # After its claim. A try takes at most 15 s.
-BEGIN_WITHIN_S = 30.0
+BEGIN_WITHIN_S = 15.0
 # How long a delivery may go unnoticed if hints don't arrive.
 LOOK_EVERY_S = 5.0
 # The pause after a claim that found nothing: hints come with every job that ends, and few have a webhook.
@@ -172,6 +172,8 @@ class Sender:
 
     def _begin(self) -> None:
         """Begin to send what may be sent now. The hosts take turns."""
+        if self._waiting and self._dispatcher is None:
+            self._dispatcher = self._make_dispatcher()
         for host in list(self._waiting):
             queue = self._waiting.pop(host)
             while queue and len(self._sending) < AT_ONCE and self._at_host[host] < self._share():
@@ -184,17 +186,16 @@ class Sender:
         if one.began > one.at + BEGIN_WITHIN_S:
             log.debug("delivery %d has waited too long and is left to the next claim", one.delivery.id)
             return
-        if self._dispatcher is None:
-            self._dispatcher = self._make_dispatcher()
         self._at_host[one.delivery.host] += 1
-        task = asyncio.create_task(self._try(self._dispatcher, one))
+        task = asyncio.create_task(self._try(one))
         self._sending[task] = one
         task.add_done_callback(self._over)
 
-    async def _try(self, dispatcher: Dispatcher, one: _Claimed) -> Try:
+    async def _try(self, one: _Claimed) -> Try:
         delivery = one.delivery
+        assert self._dispatcher
         try:
-            return await dispatcher.send(
+            return await self._dispatcher.send(
                 delivery.url,
                 delivery.body,
                 delivery.webhook_id,

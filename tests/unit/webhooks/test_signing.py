@@ -79,7 +79,7 @@ def test_padding_may_be_missing() -> None:
     ("secret", "problem"),
     [
         ("", "printable ASCII"),
-        ("two words", "printable ASCII"),
+        ("whsec_two words", "is not base64"),
         ("line\n", "printable ASCII"),
         ("schlüssel", "printable ASCII"),
         ("whsec_", "24 to 64 bytes in base64, not by 0"),
