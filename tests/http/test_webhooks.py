@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.contract.relational import RelationalDatabase
 from tests.http.api import Api, failure
+from treadle import Queue
 from treadle.model.webhooks import WEBHOOK_EVENTS, Delivered, GaveUp, SettledDelivery, Try, Verdict
 from treadle.policy.saved_endpoint import KIND
 
@@ -29,15 +31,13 @@ async def made(api: Api, **body: Any) -> dict[str, Any]:
 async def counting(api: Api, **body: Any) -> dict[str, Any]:
     """One that counts already."""
     endpoint = await made(api, **body)
-    await age(api)
+    await age(api.queue)
     return endpoint
 
 
-async def age(api: Api) -> None:
-    """The endpoints become older than their first 5 seconds."""
-    from tests.contract.relational import RelationalDatabase
-
-    await RelationalDatabase(api.queue.url).execute(
+async def age(queue: Queue) -> None:
+    """Its endpoints become older than their first 5 seconds."""
+    await RelationalDatabase(queue.url).execute(
         f"UPDATE {{records}} SET created_at = created_at - 6000 WHERE kind = '{KIND}'"
     )
 
