@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,6 +193,17 @@ class OutboxContract(ContractPart):
         job = await bench.claim_one()
         assert not await bench.settle(job._replace(token=job.token - 1), Completed())
         assert await told(bench, id) == []
+
+    async def test_an_ending_that_is_undone_leaves_no_delivery(self, bench: Workbench) -> None:
+        await endpoint(bench)
+        ids = await bench.enqueue(2)
+        jobs = await bench.claim(2)
+        bad = [settlement(jobs[0], Failed("Boom", "Boom")), settlement(jobs[1], Failed("a\0b", "Boom"))]
+        with contextlib.suppress(Exception):  # drivers name "this can't be stored" in many ways
+            await bench.store.settle(bad)
+        for id in ids:
+            ended = (await bench.job(id)).ended
+            assert len(await told(bench, id)) == ended, "an ending and its delivery are stored together"
 
     async def test_a_refused_follow_up_leaves_one_delivery(self, bench: Workbench) -> None:
         """The ending that was undone has left none."""
