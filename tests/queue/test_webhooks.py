@@ -1,6 +1,7 @@
 """Webhooks in Python: who is told, and what the environment says."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from treadle.model.webhooks import (
     WEBHOOK_EVENTS,
     Delivered,
     DeliveryStatus,
+    GaveUp,
     SettledDelivery,
     Try,
     TryAgain,
     Verdict,
 )
+from treadle.queue import webhooks
 
 OTHER = "https://example.org/other"
 
@@ -163,6 +166,29 @@ async def test_streams_tell_of_deliveries(queue: Queue, hands: Hands) -> None:
     assert (last["job"]["status"], last["job"]["webhookSent"]) == ("completed", True)
     (event,) = [one for one in await queue.events(job.id) if one.type == "job:webhook:delivered"]
     assert event.message == "job:completed to example.com:443: answered 200"
+
+
+async def test_all_since_a_time_are_sent_again_the_oldest_first(
+    queue: Queue, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "MOST_AT_ONCE", 2)
+    await queue.webhooks.create(URL, id="ops")
+    await age(queue)
+    jobs = [await queue.enqueue("mail") for _ in range(6)]
+    for job in jobs[:2]:
+        await hands.do(job)
+    await sent(queue, Delivered())
+    for job in jobs[2:]:
+        await hands.do(job)
+    await sent(queue, GaveUp(), Try(500))
+    await queue.webhooks.test("ops", wait=0)
+    await sent(queue, GaveUp(), Try(500))
+    start = datetime.now(UTC) - timedelta(hours=1)
+    assert await queue.webhooks.redeliver_since("ops", start, only_undelivered=True) == 4
+    claim = await queue.store.claim_deliveries("test", 60_000, per_host=100)
+    assert [one.job_id for one in claim.deliveries] == [job.id for job in jobs[2:]]
+    assert await queue.webhooks.redeliver_since("ops", start) == 6
+    assert await queue.webhooks.redeliver_since("ops", start + timedelta(hours=2)) == 0
 
 
 def test_the_blocking_api_has_it_all(sqlite_url: str) -> None:
