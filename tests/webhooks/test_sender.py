@@ -87,8 +87,8 @@ async def delivered(queue: Queue, id: str) -> Delivery:
     """Once it has arrived, and is written down."""
 
     async def look() -> Delivery | None:
-        one = await delivery_of(queue, id)
-        return one if one.status is DELIVERED else None
+        found = await queue.store.deliveries(DeliveryQuery(job_id=id))
+        return next((one for one in found if one.status is DELIVERED), None)
 
     found: Delivery = await until(look)
     return found

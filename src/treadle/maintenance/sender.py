@@ -78,6 +78,7 @@ class Sender:
         self._holder = holder
         self._make_dispatcher = make_dispatcher
         self._dispatcher: Dispatcher | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._waiting: dict[str, deque[_Claimed]] = {}
         """By host, without empty ones."""
         self._sending: dict[asyncio.Task[Try], _Claimed] = {}
@@ -120,10 +121,12 @@ class Sender:
             await self._dispatcher.close()
 
     def abandon(self) -> None:
-        """Stop without waiting."""
+        """Stop without waiting; the connections are closed as soon as the event loop comes to it."""
         self._stop()
         for task in self._sending:
             task.cancel()
+        if self._dispatcher is not None:
+            self._closing = asyncio.create_task(self._dispatcher.close())
 
     def _stop(self) -> None:
         self._waiting.clear()
