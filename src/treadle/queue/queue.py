@@ -42,6 +42,7 @@ from treadle.queue.schedules.from_code import checked_code, code_schedules
 from treadle.queue.session import Session
 from treadle.queue.slices import in_slices
 from treadle.queue.templates import Templates
+from treadle.queue.webhooks import Webhooks
 from treadle.store.values import Graces, Inserted, NewJob
 from treadle.store.views import StepPage, Topic
 from treadle.telemetry import tracing
@@ -71,6 +72,7 @@ class Queue(JobFollowing):
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
+        self.webhooks = Webhooks(self)
 
     if not TYPE_CHECKING:  # type checkers would believe that a queue has every attribute
 
