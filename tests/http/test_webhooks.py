@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.contract.relational import RelationalDatabase
 from tests.http.api import Api, failure
+from treadle import Queue
 from treadle.model.webhooks import WEBHOOK_EVENTS, Delivered, GaveUp, SettledDelivery, Try, Verdict
 from treadle.policy.saved_endpoint import KIND
 
@@ -29,17 +31,13 @@ async def made(api: Api, **body: Any) -> dict[str, Any]:
 async def counting(api: Api, **body: Any) -> dict[str, Any]:
     """One that counts already."""
     endpoint = await made(api, **body)
-    store = api.queue.store
-    now = await store.now()
-    await age(api)
+    await age(api.queue)
     return endpoint
 
 
-async def age(api: Api) -> None:
-    """The endpoints become older than their first 5 seconds."""
-    from tests.contract.relational import RelationalDatabase
-
-    await RelationalDatabase(api.queue.url).execute(
+async def age(queue: Queue) -> None:
+    """Its endpoints become older than their first 5 seconds."""
+    await RelationalDatabase(queue.url).execute(
         f"UPDATE {{records}} SET created_at = created_at - 6000 WHERE kind = '{KIND}'"
     )
 
@@ -321,10 +319,15 @@ async def test_only_its_key_reads_an_endpoints_events(sqlite_api: Api) -> None:
     one, other, pushed = await made(api, url=None), await made(api, url=None), await made(api)
     path = f"/api/webhooks/{one['id']}/events"
     assert failure(await api.get(path, as_=None)) == (401, "unauthorized")
-    for key in (other["key"], "whk_nonsense", one["secret"], "é" * 5000):
-        headers = {"Authorization": f"Bearer {key}".encode()}
-        assert failure(await api.get(path, as_=None, headers=headers)) == (401, "invalid_token")  # type: ignore[arg-type]
-    assert failure(await api.get(path)) == (401, "invalid_token"), "nor a superuser"
+    for key in (other["key"], "whk_nonsense", one["secret"], "whk_" + "é" * 5000):
+        wrong = {"Authorization": f"Bearer {key}".encode()}
+        assert failure(await api.get(path, as_=None, headers=wrong)) == (401, "invalid_token")
+    assert failure(await api.get(path, as_="ann")) == (403, "forbidden")
+    assert failure(await api.get(path, as_=await api.key("manage"))) == (403, "forbidden")
+    assert (await api.get(path)).status_code == 200
+    assert (await api.get(path, as_=await api.key("webhooks"))).status_code == 200
+    assert failure(await api.get("/api/webhooks/none/events")) == (404, "not_found")
+    assert failure(await api.get(f"/api/webhooks/{pushed['id']}/events")) == (400, "invalid_input")
     headers = {"Authorization": f"Bearer {one['key']}"}
     assert (await api.get(path, as_=None, headers=headers)).status_code == 200
     assert failure(await api.get(f"/api/webhooks/{pushed['id']}/events", as_=None, headers=headers))[0] == 401

@@ -243,7 +243,7 @@ class PolledEvent(NamedTuple):
 
 
 class DeliveryQuery(NamedTuple):
-    """Which deliveries to list, newest first."""
+    """Which deliveries to list, newest first: of an endpoint, of a job, or the one with this id."""
 
     endpoint: str | None = None
     job_id: str | None = None
@@ -251,6 +251,9 @@ class DeliveryQuery(NamedTuple):
     before: int | None = None
     """Only ones with a smaller id: the next page."""
     limit: int = 50
+    since: int | None = None
+    """Only those made from then on."""
+    id: int | None = None
 
 
 class Subscriber(NamedTuple):

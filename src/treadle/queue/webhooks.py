@@ -55,6 +55,7 @@ KEEP = "24h"
 SECRET_BYTES = 32
 KEY_PREFIX = "whk_"
 TEST_LOOK_S = 0.1
+MOST_AT_ONCE = 500
 _ID = re.compile(r"[a-z0-9][a-z0-9_\-]{0,62}")
 
 
@@ -249,15 +250,16 @@ class Webhooks:
         """Of an endpoint or of a job, newest first. `after`: the id of the last one on the page before."""
         if (endpoint_id is None) == (job_id is None):
             raise InvalidInput("give endpoint_id or job_id", field="endpoint_id")
-        query = DeliveryQuery(endpoint_id, job_id, _checked_status(status), after, max(1, min(limit, 500)))
+        query = DeliveryQuery(endpoint_id, job_id, _checked_status(status), after, max(1, min(limit, MOST_AT_ONCE)))
         return await (await self._store()).deliveries(query)
 
     async def delivery(self, endpoint_id: str | None, delivery_id: int) -> Delivery:
         """With its body. DeliveryNotFound if it is another endpoint's."""
-        found = await (await self._store()).delivery(delivery_id) if 0 < delivery_id < LARGEST_NUMBER else None
-        if found is None or found.endpoint != endpoint_id:
+        known = 0 < delivery_id < LARGEST_NUMBER
+        found = await (await self._store()).deliveries(DeliveryQuery(id=delivery_id)) if known else ()
+        if not found or found[0].endpoint != endpoint_id:
             raise DeliveryNotFound(f"no delivery of {endpoint_id} has the id {delivery_id}", id=delivery_id)
-        return found
+        return found[0]
 
     async def counts(self, age: Duration = "24h") -> Sequence[DeliveryCount]:
         """By endpoint, of the deliveries made since then."""
@@ -274,7 +276,19 @@ class Webhooks:
     async def redeliver_since(self, endpoint_id: str, since: datetime, *, only_undelivered: bool = False) -> int:
         """Send all of the endpoint's events since then again, or only those that it has not got; returns how many."""
         await self._must_be_on(endpoint_id)
-        return await (await self._store()).redeliver_since(endpoint_id, to_ms(since, "since"), only_undelivered)
+        store, ids = await self._store(), []
+        query = DeliveryQuery(endpoint_id, since=to_ms(since, "since"), limit=MOST_AT_ONCE)
+        while page := await store.deliveries(query):
+            ids += [
+                one.id
+                for one in page
+                if one.job_id is not None and not (only_undelivered and one.status is DeliveryStatus.DELIVERED)
+            ]
+            query = query._replace(before=page[-1].id)
+        sent = 0
+        for first in range(0, len(ids), MOST_AT_ONCE):  # the oldest first
+            sent += len(await store.redeliver(ids[::-1][first : first + MOST_AT_ONCE]))
+        return sent
 
     async def test(self, endpoint_id: str, *, wait: Duration = "5s") -> Delivery:
         """Send a test event once, and wait this long for what comes of it. It reaches a disabled endpoint too, and
@@ -305,7 +319,7 @@ class Webhooks:
             raise InvalidInput(f"endpoint {endpoint_id} has a URL, so its events are sent", field="url")
         if not 0 <= after < LARGEST_NUMBER:
             raise InvalidInput(f"after: {after} is no number of an event", field="after")
-        return await (await self._store()).poll(endpoint_id, after, max(1, min(limit, 500)))
+        return await (await self._store()).poll(endpoint_id, after, max(1, min(limit, MOST_AT_ONCE)))
 
     async def has_key(self, endpoint_id: str, key: str) -> bool:
         """Whether this is the key of an endpoint that may read its events now."""

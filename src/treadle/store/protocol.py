@@ -286,10 +286,7 @@ class Store(Protocol):
         their job. They changed nothing."""
 
     async def deliveries(self, query: DeliveryQuery) -> Sequence[Delivery]:
-        """Newest first, without their bodies."""
-
-    async def delivery(self, id: int) -> Delivery | None:
-        """With its body."""
+        """Newest first, without their bodies; the one with an id comes with its body."""
 
     async def delivery_counts(self, age_ms: int) -> Sequence[DeliveryCount]:
         """Of the deliveries that were made since then, by endpoint."""
@@ -297,9 +294,6 @@ class Store(Protocol):
     async def redeliver(self, ids: Sequence[int]) -> Sequence[int]:
         """Send these again, with the same webhook-id and all tries. Returns the ids of the ones that exist; one that is
         under way is left to its sender."""
-
-    async def redeliver_since(self, endpoint: str, since: int, only_undelivered: bool = False) -> int:
-        """The same for all of an endpoint's from then on, a thousand at a time; returns how many."""
 
     async def test_delivery(self, endpoint: str, body: str) -> int:
         """A delivery that belongs to no job; returns its id."""

@@ -18,7 +18,7 @@ from treadle.http.instants import since_instant
 from treadle.http.openapi import spec
 from treadle.http.server import KNOWN_QUERY, ServerDep, answer, needs
 from treadle.model.webhooks import LARGEST_NUMBER
-from treadle.queue.webhooks import KEEP, delivery_as_json
+from treadle.queue.webhooks import KEEP, KEY_PREFIX, delivery_as_json
 
 router = APIRouter(tags=["webhooks"])
 OPERATORS = [needs("webhooks")]
@@ -159,7 +159,7 @@ async def redeliver_since(
     return answer({"redelivered": count})
 
 
-@router.get("/api/webhooks/{id}/events", **spec(doc.PolledEventList), dependencies=[KNOWN_QUERY])
+@router.get("/api/webhooks/{id}/events", **spec(doc.PolledEventList, errors=(404,)), dependencies=[KNOWN_QUERY])
 async def webhook_events(
     request: Request,
     here: ServerDep,
@@ -167,11 +167,11 @@ async def webhook_events(
     after: Annotated[int, Query(description="the last `next`; acknowledges everything up to it")] = 0,
     limit: Annotated[int | None, Query(description="1 to 500; default: 100")] = None,
 ) -> Response:
-    """The events of an endpoint without a URL, for a receiver that can't be reached. Takes the endpoint's key."""
+    """The events of an endpoint without a URL, for a receiver that can't be reached. The endpoint's key is enough."""
     key = bearer(request)
-    if key is None:
-        raise ApiError(401, "unauthorized", "Send the endpoint's key: Authorization: Bearer whk_….")
-    if not await here.queue.webhooks.has_key(id, key):
+    if key is None or not key.startswith(KEY_PREFIX):
+        await here.access.require(request, "webhooks")
+    elif not await here.queue.webhooks.has_key(id, key):
         raise ApiError(401, "invalid_token", "The key is not that of an enabled endpoint that reads its events.")
     if not 0 <= after < LARGEST_NUMBER:
         raise bad_field("after", "is no number of an event")

@@ -63,19 +63,18 @@ class WebhookVerbs(SqlRunner):
         return await self.transact(partial(scripts.settle_deliveries, settled)) if settled else []
 
     async def deliveries(self, query: DeliveryQuery) -> Sequence[Delivery]:
+        if query.id is not None:
+            return [_delivery(row) for row in await self._ask("one_delivery", [{"id": query.id}])]
         wanted: dict[str, Any] = {
             "status": query.status.value if query.status else None,
             "endpoint": query.endpoint,
             "before": LARGEST_NUMBER if query.before is None else query.before,
+            "since": query.since or 0,
             "top": min(query.limit, MOST_DELIVERIES),
         }
         if query.job_id is not None:
             return [_delivery(row) for row in await self._ask("job_deliveries", [wanted | {"id": query.job_id}])]
         return [_delivery(row) for row in await self._ask("delivery_page", [wanted])]
-
-    async def delivery(self, id: int) -> Delivery | None:
-        rows = await self._ask("one_delivery", [{"id": id}])
-        return _delivery(rows[0]) if rows else None
 
     async def delivery_counts(self, age_ms: int) -> Sequence[DeliveryCount]:
         rows = await self._ask("delivery_counts", [{"age": age_ms}])
@@ -83,15 +82,6 @@ class WebhookVerbs(SqlRunner):
 
     async def redeliver(self, ids: Sequence[int]) -> Sequence[int]:
         return await self.transact(partial(scripts.redeliver, ids), [wakeups.WEBHOOK]) if ids else []
-
-    async def redeliver_since(self, endpoint: str, since: int, only_undelivered: bool = False) -> int:
-        count = 0
-        after: int | None = 0
-        while after is not None:
-            script = partial(scripts.redeliver_since, endpoint, since, only_undelivered, after)
-            ids, after = await self.transact(script, [wakeups.WEBHOOK])
-            count += len(ids)
-        return count
 
     async def test_delivery(self, endpoint: str, body: str) -> int:
         return await self.transact(partial(scripts.test_delivery, endpoint, body), [wakeups.WEBHOOK])

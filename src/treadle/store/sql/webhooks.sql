@@ -91,8 +91,8 @@ WHERE (r.kind, r.id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) OR
 -- Deliveries, newest first.
 SELECT d.id, d.webhook_id, d.endpoint, CAST(j.id AS text), j.topic, d.event, d.url, d.status, d.created_at, d.finished_at,
     o.due_at, d.tries, NULL
-FROM (SELECT c.* FROM {deliveries} c, {rows: endpoint text, status text, before bigint} WHERE c.endpoint = t.endpoint
-        AND c.id < t.before AND c.status = coalesce(t.status, c.status)
+FROM (SELECT c.* FROM {deliveries} c, {rows: endpoint text, status text, before bigint, since bigint}
+    WHERE c.endpoint = t.endpoint AND c.id < t.before AND c.created_at >= t.since AND c.status = coalesce(t.status, c.status)
     ORDER BY c.id DESC LIMIT (SELECT t.top FROM {rows: top bigint})) d
 LEFT JOIN {jobs} j ON j.n = d.n LEFT JOIN {outbox} o ON o.id = d.id ORDER BY d.id DESC
 
@@ -115,14 +115,6 @@ FROM {rows: id bigint} {seek: deliveries d ON d.id = t.id} {seek_any: jobs j ON 
 -- How many deliveries of each endpoint have come to what since a time, and the last one of each kind.
 SELECT d.endpoint, d.status, count(*), max(d.finished_at) FROM {deliveries} d
 WHERE d.created_at >= {now} - (SELECT t.age FROM {rows: age bigint}) AND d.n <> 0 AND d.endpoint IS NOT NULL GROUP BY 1, 2
-
--- name: deliveries_since
--- What an endpoint was to get since a time.
-SELECT d.id FROM {deliveries} d WHERE d.endpoint = (SELECT t.endpoint FROM {rows: endpoint text})
-    AND d.created_at >= (SELECT t.since FROM {rows: since bigint})
-    AND d.status <> coalesce((SELECT t.but FROM {rows: but text}), '')
-    AND d.n <> 0 AND d.id > (SELECT t.after FROM {rows: after bigint})
-ORDER BY d.id LIMIT 1000
 
 -- name: reopen_deliveries
 -- They are to be delivered once more.

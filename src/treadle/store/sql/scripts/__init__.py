@@ -15,7 +15,6 @@ from treadle.store.sql.scripts.deliveries import (
     claim_deliveries,
     poll,
     redeliver,
-    redeliver_since,
     settle_deliveries,
     test_delivery,
 )
@@ -56,7 +55,6 @@ __all__ = [
     "prune_output",
     "reap",
     "redeliver",
-    "redeliver_since",
     "register_lanes",
     "release_unknown",
     "settle",

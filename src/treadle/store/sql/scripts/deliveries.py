@@ -352,17 +352,6 @@ def _receiver(endpoint: str | None, url: str | None, event: str, known: Mapping[
     return f"{TESTED}{endpoint}" if event == TEST else endpoint
 
 
-def redeliver_since(
-    endpoint: str, since: int, only_undelivered: bool, after: int
-) -> Script[tuple[list[int], int | None]]:
-    """Some of them, and the last id to go on after; None: there are no more."""
-    but = DeliveryStatus.DELIVERED.value if only_undelivered else None
-    rows = yield "deliveries_since", [{"endpoint": endpoint, "since": since, "but": but, "after": after}]
-    ids = [row[0] for row in rows]
-    sent = (yield from redeliver(ids)) if ids else []
-    return sent, ids[-1] if len(ids) == 1000 else None
-
-
 def test_delivery(endpoint: str, body: str) -> Script[int]:
     now: int = (yield "clock", [])[0][0]
     webhook_id = new_webhook_id()
