@@ -54,6 +54,8 @@ class StepSpec:
     answer_schema: Mapping[str, Any] | None = None
     answer_rule: str | None = None
     """Who may answer; None: everybody who may manage the job."""
+    after: tuple[str, ...] | None = None
+    """The steps that it comes after; None: the one declared before it."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -65,6 +67,7 @@ class StepSpec:
             "resultSchema": self.result_schema,
             "answerSchema": self.answer_schema,
             "answerRule": self.answer_rule,
+            "after": None if self.after is None else list(self.after),
         }
 
     @classmethod
@@ -79,6 +82,7 @@ class StepSpec:
             result_schema=data.get("resultSchema"),
             answer_schema=data.get("answerSchema"),
             answer_rule=data.get("answerRule"),
+            after=None if data.get("after") is None else tuple(data["after"]),
         )
 
 

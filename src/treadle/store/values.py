@@ -31,6 +31,8 @@ class NewStep(NamedTuple):
 
     name: str
     title: str
+    after: tuple[str, ...] | None = None
+    """In a graph: the steps that it comes after."""
 
 
 class NewJob(NamedTuple):
@@ -147,6 +149,8 @@ class ClaimedStep(NamedTuple):
     error: str | None = None
     error_type: str | None = None
     declared: bool = False
+    after: tuple[str, ...] | None = None
+    """As its job was made; only read for a requeue."""
 
 
 class EarlyAnswer(NamedTuple):

@@ -39,6 +39,7 @@ from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
 from treadle.worker.steps.declared import FlowRunner
+from treadle.worker.steps.graph import attempts_of
 from treadle.worker.steps.made import StepServices
 from treadle.worker.steps.writer import WRITES_AT_A_TIME, StepWriter
 from treadle.worker.threads import Threads
@@ -192,7 +193,7 @@ class Assembly:
             if step.handler is not None
         }
         begin = {kind: caller.begin for kind, caller in callers.items()}
-        return FlowRunner(
+        runner = FlowRunner(
             handler,
             functions,
             begin,
@@ -203,6 +204,8 @@ class Assembly:
             lambda: self.queue.saved_version(handler.topic),
             self.threads,
         )
+        runner.attempts = attempts_of(runner.planned)
+        return runner
 
     def _middleware(self, topic: str) -> list[Middleware]:
         return fitting(self.queue.handlers[topic], self.queue.hooks.middleware)

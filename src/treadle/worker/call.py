@@ -139,6 +139,10 @@ class Call:
     when_idle: Callable[[], Awaitable[None]] | None = None
     """If it runs in a child process: returns when its branches there have gone as far as they can for now."""
     stuck = False
+    over = False
+    """Its handler has ended: nothing can begin in it."""
+    side_by_side = False
+    """It runs a branch of a graph while others run, too."""
     error: BaseException | None = None
     """The handler's exception, if it was raised in this process."""
     suspended: Suspend | None = None

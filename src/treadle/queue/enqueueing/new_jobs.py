@@ -162,7 +162,7 @@ class JobMaker:
                 created_by=short_text(created_by, "created_by"),
                 idempotency_key=short_text(idempotency_key, "idempotency_key"),
             ),
-            steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
+            steps=tuple(NewStep(step.name, step.title or step.name, step.after) for step in template.steps),
         )
         self._other_fields = self._shared[3:-1]
         """All but id, topic, payload and trace."""

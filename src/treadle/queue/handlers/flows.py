@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, overload
 
@@ -17,16 +17,27 @@ from treadle.model.payload import dumps_object
 from treadle.model.retry import Retry
 from treadle.model.steps import DONE, MAX_NAMES, STEP_TIMEOUT_MS, StepSpec, checked_name
 from treadle.model.template import Template
-from treadle.policy.flow import PlannedStep
+from treadle.policy import graph
+from treadle.policy.flow import PARALLEL, PlannedStep
 from treadle.policy.rules import parse_rule
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, merged
 from treadle.queue.handlers.steps import from_answer
+from treadle.queue.handlers.tasks import JobOptions
 from treadle.store.values import ClaimedStep
 
 Call = ParamSpec("Call")
 ReturnT = TypeVar("ReturnT")
 FlowPayloadT = TypeVar("FlowPayloadT", default=Any)
 When = Callable[[Any, Any], Any]
+After: TypeAlias = "Iterable[str | Callable[..., Any]] | None"
+
+
+class FlowOptions(JobOptions, total=False):
+    """The options of `queue.flow`."""
+
+    parallel: int
+    """How many steps of a job run at the same time at most."""
+
 
 if TYPE_CHECKING:
     from treadle.queue.handlers.context import Context
@@ -94,7 +105,8 @@ class FlowStep(Generic[Call, ReturnT]):
 class FlowHandler(Handler):
     """The steps of a flow, as the rest of the program knows a handler."""
 
-    def __init__(self, template: Template, limited: bool) -> None:
+    def __init__(self, template: Template, limited: bool, parallel: int = PARALLEL) -> None:
+        self.parallel = _checked_parallel(template.topic, parallel)
         self.topic = template.topic
         self.name = f"the flow {template.topic}"
         self.kind = "flow"
@@ -144,7 +156,9 @@ class FlowHandler(Handler):
     def planned(self, newer: Sequence[ClaimedStep] = ()) -> list[PlannedStep]:
         """The declared steps. `newer` are the steps of a job that was made by newer code: steps without code here
         have to wait for a worker that has it."""
-        planned = [PlannedStep(one.name, one.spec.external, one.when is not None) for one in self.steps]
+        planned = [
+            PlannedStep(one.name, one.spec.external, one.when is not None, after=one.spec.after) for one in self.steps
+        ]
         names = {one.name for one in self.steps}
         for one in sorted(newer, key=lambda step: step.place):
             if one.declared and one.name not in names and one.state not in DONE:
@@ -176,10 +190,23 @@ class FlowHandler(Handler):
         return self._head.payload_text(payload) if self._head else dumps_object(payload)
 
     def result(self, value: Any) -> Any:
-        """The job's result is its last step's."""
+        """The job's result is its last step's, or the results of all its ends by name."""
         if value is None or not self.steps:
             return value
-        return self.steps[-1].typed(to_json(value).decode())
+        ends = graph.ends([step.spec for step in self.steps])
+        if len(ends) > 1 and isinstance(value, dict):
+            return {name: self._typed(name, one) for name, one in value.items()}
+        return self._typed(ends[0], value)
+
+    def _typed(self, name: str, value: Any) -> Any:
+        step = self.step(name)
+        return value if step is None or value is None else step.typed(to_json(value).decode())
+
+
+def _checked_parallel(topic: str, parallel: int) -> int:
+    if not isinstance(parallel, int) or isinstance(parallel, bool) or not 1 <= parallel <= MAX_NAMES:
+        raise InvalidInput(f"{topic}: parallel: {parallel!r} is not a number from 1 to {MAX_NAMES}", field="parallel")
+    return parallel
 
 
 def _no_code(payload: Any) -> None:
@@ -187,7 +214,7 @@ def _no_code(payload: Any) -> None:
 
 
 class Flow(TopicOwner, Generic[FlowPayloadT]):
-    """A template with steps that come one after the other.
+    """A template with steps that come one after the other, or as `after=` says.
 
     `flow: Flow[Corpus] = queue.flow("index")` tells type checkers the payload of its steps and of `enqueue`.
     """
@@ -211,6 +238,7 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         timeout: Duration | None = None,
         retry: Retry | None = None,
         when: When | None = None,
+        after: After = None,
         cancelable: bool = True,
         process: bool = False,
     ) -> Callable[[StepFunction[FlowPayloadT, ReturnT]], FlowStep[..., ReturnT]]: ...
@@ -225,10 +253,15 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         timeout: Duration | None = None,
         retry: Retry | None = None,
         when: When | None = None,
+        after: After = None,
         cancelable: bool = True,
         process: bool = False,
     ) -> Any:
-        """Declare the decorated function as the next step, by default under its own name."""
+        """Declare the decorated function as the next step, by default under its own name.
+
+        It comes after the step declared before it, or after the steps that `after` names; steps that can run at the
+        same time do.
+        """
 
         def declare(function: Callable[Call, ReturnT]) -> FlowStep[Call, ReturnT]:
             chosen = checked_name(name or getattr(function, "__name__", ""))
@@ -241,7 +274,8 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
             made = Handler(function, template, process)
             if made.takes_arguments:
                 raise InvalidInput(f"step {chosen}: a step takes (ctx, payload), not the members of the payload")
-            spec = StepSpec(chosen, title, False, limit, cancelable, result_type(function).schema)
+            result = result_type(function).schema
+            spec = StepSpec(chosen, title, False, limit, cancelable, result, after=self._after(chosen, after))
             step = FlowStep(function, made, spec, retry, _checked_when(when, chosen))
             self.handler.declare(step)
             return step
@@ -257,6 +291,7 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         timeout: Duration | None = None,
         title: str = "",
         when: When | None = None,
+        after: After = None,
         answer_rule: str | None = None,
     ) -> FlowStep[..., Any]:
         """Declare a step without code: the job waits for `queue.signal(job_id, name, value)`."""
@@ -264,10 +299,30 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         if answer_rule is not None:
             parse_rule(answer_rule)
         schema = None if answer is None else ResultType(answer, checked_name(name)).schema
-        spec = StepSpec(checked_name(name), title, True, limit, True, None, schema, answer_rule)
+        follows = self._after(checked_name(name), after)
+        spec = StepSpec(name, title, True, limit, True, None, schema, answer_rule, follows)
         step: FlowStep[..., Any] = FlowStep(None, None, spec, None, _checked_when(when, name), answer)
         self.handler.declare(step)
         return step
+
+    def _after(self, name: str, after: After) -> tuple[str, ...] | None:
+        if after is None:
+            return None
+        if isinstance(after, str) or not isinstance(after, Iterable):
+            hint = f"[{after!r}]" if isinstance(after, str) else "a list of steps or their names"
+            raise InvalidInput(f"step {name}: after: use {hint}", field="after")
+        names = [self._name_of(name, one) for one in after]
+        return graph.checked_after(name, names, [step.name for step in self.handler.steps])
+
+    def _name_of(self, name: str, before: Any) -> str:
+        """The name of a step that was given as itself, as its function, or by name."""
+        if isinstance(before, str):
+            return before
+        for step in self.handler.steps:
+            if before is step or (step.__wrapped__ is not None and before is step.__wrapped__):
+                return step.name
+        shown = getattr(before, "__qualname__", None) or repr(before)
+        raise InvalidInput(f"step {name}: after: {shown} is not a step of {self.topic}", field="after")
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Flow[FlowPayloadT]:
         """The same flow with options of `Queue.enqueue`: `flow.options(delay="15m").enqueue(…)`."""

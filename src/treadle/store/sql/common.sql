@@ -668,8 +668,10 @@ FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 ORDER BY j.n DESC
 
 -- name: current_step
--- The step that began last; a part of other queries.
-SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL ORDER BY s.started_at DESC, s.place DESC LIMIT 1
+-- The first declared step of those that run, else the step that began last; a part of other queries.
+SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL
+ORDER BY CASE WHEN s.state = 'processing' AND s.place = (SELECT min(f.place) FROM {steps} f
+    WHERE f.n = s.n AND f.state = 'processing' AND f.title IS NOT NULL) THEN 0 ELSE 1 END, s.started_at DESC, s.place DESC LIMIT 1
 
 -- name: step_progress
 -- How many of a flow's steps have finished, in percent; a part of other queries. Only declared steps have titles.
@@ -785,8 +787,9 @@ FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 
 -- name: add_steps
 -- The declared steps of new jobs.
-INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title)
-SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title FROM {rows: n bigint, name text, place integer, title text} WHERE true
+INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title, comes_after)
+SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title, t.comes_after
+FROM {rows: n bigint, name text, place integer, title text, comes_after text} WHERE true
 
 -- name: put_steps
 -- What steps have done, each once; what is not told stays as it was.
@@ -842,7 +845,7 @@ UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps
 -- The steps of ended jobs, without their results.
-SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, s.comes_after
 FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
 ORDER BY s.n, s.place, s.name, s.key
 

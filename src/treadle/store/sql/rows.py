@@ -212,7 +212,7 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
             answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
         versions[n] = version
-        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared)))
+        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared), None))
         steps.setdefault(n, []).append(one)
     return {
         n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))

@@ -14,6 +14,7 @@ from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import LeaseLost, Refused, StepEnded
 from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepChange, StepEnd, Tries, after_call
+from treadle.policy.graph import ends, whole_result
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.policy.lifecycle import Completed, Outcome, Released
 from treadle.queue.handlers.flows import FlowHandler, FlowStep
@@ -48,7 +49,7 @@ class StepCall(Call):
         steps = self.attempt.steps
         if steps is not None:
             steps.report(StepKey(self.step), percent, message)
-            percent = flow.progress(self.planned, steps.by_name, percent)
+            percent = flow.progress(self.planned, steps.by_name, steps.current_percent())
         self.attempt.report(percent, message)
 
     def begin(self, now: float) -> None:
@@ -85,8 +86,10 @@ class FlowRunner:
         self.titles = {step.name: step.shown_title for step in handler.steps}
         self.places = {name: place for place, name in enumerate(self.steps)}
         self.planned = handler.planned()
+        self.attempts: type[FlowAttempt] = FlowAttempt
         self.whole = Function(handler)
         """For hooks that hear of the whole flow."""
+        self.ends = ends(self.planned)
         self.any_function = next(iter(functions.values()), None) or self.whole
         """For the call of a step without code."""
         self.conditions = {
@@ -101,11 +104,16 @@ class FlowRunner:
         self.hooks = hooks
 
     def run(self, attempt: Attempt) -> AttemptEnd:
-        return FlowAttempt(self, attempt).run()
+        return self.attempts(self, attempt).run()
+
+
+class AttemptOver(NamedTuple):
+    outcome: Outcome | None
+    """None: the lease is lost."""
 
 
 class FlowAttempt:
-    """One attempt of one flow."""
+    """One attempt of one flow whose steps come one after the other."""
 
     def __init__(self, runner: FlowRunner, attempt: Attempt) -> None:
         self._runner = runner
@@ -152,9 +160,9 @@ class FlowAttempt:
     def _interrupt(self) -> Interrupt | None:
         return self._attempt.lost_interrupt() if self._attempt.lost else self._attempt.interrupt
 
-    async def _follow(self, plan: Plan) -> _End | None:
+    async def _follow(self, plan: Plan) -> AttemptOver | None:
         if plan.end is not None:
-            return self._end(plan)
+            return await self._end(plan)
         if plan.evaluate_when:
             return await self._evaluate_when(self._runner.steps[plan.evaluate_when[0]])
         for name in plan.skip:
@@ -173,7 +181,7 @@ class FlowAttempt:
         key = StepKey(name)
         title = self._runner.titles[name]
         write = self._steps.noted(key, change, ran_ms, input_hash=input_hash, title=title)
-        percent = flow.progress(self._planned, self._steps.by_name, 0)
+        percent = flow.progress(self._planned, self._steps.by_name, self._steps.current_percent())
         self._attempt.report(percent, "")
         await self._runner.writer.write(self._attempt, self._steps.ended(key, write, change.takes_answer))
 
@@ -181,13 +189,13 @@ class FlowAttempt:
         """Whether nothing can follow this step, so that its end and the job's are one write."""
         return self._planned[-1].name == name and not self._steps.has_follow_ups(StepKey(name))
 
-    def _end(self, plan: Plan) -> _End:
+    async def _end(self, plan: Plan) -> AttemptOver:
         for name in plan.wait:
             self._begin_to_wait(self._runner.steps[name])
         if isinstance(plan.end, Completed):
-            name = self._planned[-1].name if self._planned else ""
-            return _End(Completed(self._steps.results().get(name)))
-        return _End(plan.end)
+            await self._read_large_results()
+            return AttemptOver(Completed(whole_result(self._steps.results(), self._runner.ends)))
+        return AttemptOver(plan.end)
 
     # -- waits -------------------------------------------------------------------------------------
 
@@ -206,7 +214,7 @@ class FlowAttempt:
             assert waits, "only a step that is known is overdue"
             steps.answered(waits, await self._runner.made.late_answer(self._attempt, key))
 
-    def _waits_failed(self, names: Sequence[str]) -> _End:
+    def _waits_failed(self, names: Sequence[str]) -> AttemptOver:
         """The job's policy decides whether another attempt waits again, for all of them."""
         failed = [known for name in names if (known := self._steps.get(StepKey(name)))]
         first = failed[0]
@@ -218,7 +226,7 @@ class FlowAttempt:
         for known in failed:
             given_up = flow.given_up(known.attempt, known.error)
             self._steps.with_outcome(self._steps.noted(StepKey(known.name), given_up))
-        return _End(end.outcome)
+        return AttemptOver(end.outcome)
 
     def _begin_to_wait(self, step: FlowStep[..., Any]) -> None:
         spec = step.spec
@@ -228,7 +236,7 @@ class FlowAttempt:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    async def _evaluate_when(self, step: FlowStep[..., Any]) -> _End | None:
+    async def _evaluate_when(self, step: FlowStep[..., Any]) -> AttemptOver | None:
         await self._read_large_results()
         call = self._new_call(step, self._runner.conditions[step.name])
         call.finishes_by = None
@@ -248,7 +256,7 @@ class FlowAttempt:
         assert isinstance(end, StepEnd), "a condition is not tried in place"
         return await self._ended(step, end, 1, 0)
 
-    async def _call(self, step: FlowStep[..., Any]) -> _End | None:
+    async def _call(self, step: FlowStep[..., Any]) -> AttemptOver | None:
         key = StepKey(step.name)
         known = self._steps.get(key)
         tries = flow.tries_before(known.state, known.attempt) if known else 0
@@ -261,7 +269,7 @@ class FlowAttempt:
             result = await self._called(call)
             if result is None:
                 return None  # the loop sees the interrupt
-            ran_ms = int((time.monotonic() - began) * 1000)
+            ran_ms = self._ran_ms(began)
             counts = self._tries(step, tries)
             if call.of_flow_s is not None and call.interrupt is not None and call.interrupt.cause is Cause.TIMEOUT:
                 counts = counts._replace(step_retry=None)  # another try would have no time
@@ -277,7 +285,6 @@ class FlowAttempt:
     async def _called(self, call: StepCall) -> CallResult | None:
         """None: the attempt was interrupted before the step could start."""
         attempt, hooks = self._attempt, self._runner.hooks
-        first = self._last_call is None
         attempt.open(call)
         try:
             if call.finishes_by is not None:  # the store has to know that a cancel waits for it
@@ -285,11 +292,11 @@ class FlowAttempt:
             if self._interrupt() is not None:
                 self._steps.abandon(StepKey(call.step))
                 return None
-            self._last_call = call
+            first, self._last_call = self._last_call is None, call
             result = await hooks.start(call) if hooks and first else None
             if result is None:
                 result = await self._result(call, call.function.handler.kind)
-            self._steps.over = call
+            call.over = True
             if self._steps.active or self._steps.waits:
                 await self._steps.finish(call)
         finally:
@@ -309,7 +316,7 @@ class FlowAttempt:
         call = StepCall(self._attempt, function, self._attempt.job.payload, 0.0)
         call.left_s = function.timeout_s
         if self._limit_s is not None:  # only active time counts
-            left_s = max(self._limit_s - self._steps.active_ms() / 1000, 0.0)
+            left_s = max(self._limit_s - self._active_s(), 0.0)
             call.left_s = min(call.left_s, left_s)
             call.of_flow_s = self._limit_s if left_s < function.timeout_s else None
         call.begin(time.monotonic())
@@ -318,13 +325,20 @@ class FlowAttempt:
         call.planned = self._planned
         return call
 
+    def _ran_ms(self, began: float) -> int:
+        """How long the flow was active in a call that began then."""
+        return int((time.monotonic() - began) * 1000)
+
+    def _active_s(self) -> float:
+        return self._steps.active_ms() / 1000
+
     def _tries(self, step: FlowStep[..., Any], tries: int) -> Tries:
         retry = self._runner.handler.template.retry
         return Tries(tries, step.retry, self._attempt.job.attempt, retry)
 
-    async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> _End | None:
+    async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> AttemptOver | None:
         if end.lost:
-            return _End(None)
+            return AttemptOver(None)
         change = flow.ended(end, tries)
         if end.outcome is None and not self._ends_the_flow(step.name):
             try:
@@ -334,7 +348,7 @@ class FlowAttempt:
             return None
         known_of = {"input_hash": self._input_hash, "title": step.shown_title}
         self._steps.with_outcome(self._steps.noted(StepKey(step.name), change, ran_ms, **known_of))
-        return _End(Completed(end.result) if end.outcome is None else end.outcome)
+        return AttemptOver(Completed(end.result) if end.outcome is None else end.outcome)
 
     async def _read_large_results(self) -> None:
         """`ctx.results` answers without waiting, so everything it may be asked for is here before the call."""
@@ -344,11 +358,9 @@ class FlowAttempt:
     async def _pause(self, seconds: float) -> bool:
         """Wait for the next try; True if the attempt was interrupted while waiting."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and self._interrupt() is None:
+        while (left := until - time.monotonic()) > 0 and not self._should_stop():
             await asyncio.sleep(min(left, PAUSE_LOOK_S))
+        return self._should_stop()
+
+    def _should_stop(self) -> bool:
         return self._interrupt() is not None
-
-
-class _End(NamedTuple):
-    outcome: Outcome | None
-    """None: the lease is lost."""

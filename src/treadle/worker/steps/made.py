@@ -58,7 +58,7 @@ class StepServices:
                 return Known(True, await self._result(call.attempt, steps, step, found), 0)
         tries = flow.tries_before(found.state, found.attempt) if found else 0
         steps.started(step, tries + 1)
-        steps.branches.enter(step)
+        steps.branches.enter(step, call)
         if finish_ms is None:
             steps.active[step] = Active(call, task, None)
         else:
@@ -138,13 +138,14 @@ class StepServices:
         task = _task_of(call)
         if task is None:
             return await self._wait(call, wait, None)
-        steps.waits[task] = steps.waits.get(task, 0) + 1
+        place = call, task
+        steps.waits[place] = steps.waits.get(place, 0) + 1
         try:
             return await self._wait(call, wait, task)
         finally:
-            steps.waits[task] -= 1
-            if not steps.waits[task]:
-                del steps.waits[task]
+            steps.waits[place] -= 1
+            if not steps.waits[place]:
+                del steps.waits[place]
 
     async def _wait(self, call: Call, wait: Wait, branch: object) -> Waited:
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
@@ -211,7 +212,9 @@ class StepServices:
         """Other branches of the handler go on; the job is set aside when none is left that could."""
         branches, step = steps_of(call.attempt).branches, StepKey(wait.name, wait.key)
         outer = frozenset(StepKey(*one) for one in wait.inside)
-        blocked = Blocked(pause, outer, begins, time.monotonic())
+        if call.side_by_side:
+            outer |= {StepKey(call.step)}
+        blocked = Blocked(pause, outer, begins, time.monotonic(), call)
         if not await branches.block(step, blocked, call.when_idle):
             return Waited("waits", delay_ms=pause.delay_ms)
         try:
@@ -250,7 +253,7 @@ class StepServices:
         interrupt = attempt.interrupt
         if interrupt is not None and interrupt.cause is Cause.CANCEL:
             raise JobCancelled(interrupt.reason)
-        if attempt.ended or (attempt.steps is not None and attempt.steps.over is call):
+        if attempt.ended or call.over:
             raise JobCancelled(f"the handler of job {call.job.id} has ended")
 
 
