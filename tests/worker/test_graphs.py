@@ -436,9 +436,7 @@ async def test_a_wait_ends_without_its_row_when_another_branch_fails(queue: Queu
 # -- stopping ----------------------------------------------------------------------------------------
 
 
-async def test_a_cancel_stops_all_branches_but_those_that_must_finish(
-    queue: Queue, start: Start, gates: Gates
-) -> None:
+async def test_a_cancel_stops_all_branches_but_those_that_must_finish(queue: Queue, start: Start, gates: Gates) -> None:
     flow: Flow[Payload] = queue.flow("work", cancel=CancelPolicy(grace="10s"))
     gates.step(flow, "stops", after=[])
     gates.step(flow, "finishes", after=[], cancelable=False)

@@ -56,6 +56,10 @@ class StepSpec:
     """Who may answer; None: everybody who may manage the job."""
     after: tuple[str, ...] | None = None
     """The steps that it comes after; None: the one declared before it."""
+    map: str | None = None
+    """It runs once for each item of the list that this step returned."""
+    limit: int | None = None
+    """How many of the items run at the same time at most."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -68,6 +72,8 @@ class StepSpec:
             "answerSchema": self.answer_schema,
             "answerRule": self.answer_rule,
             "after": None if self.after is None else list(self.after),
+            "map": self.map,
+            "limit": self.limit,
         }
 
     @classmethod
@@ -83,6 +89,8 @@ class StepSpec:
             answer_schema=data.get("answerSchema"),
             answer_rule=data.get("answerRule"),
             after=None if data.get("after") is None else tuple(data["after"]),
+            map=data.get("map"),
+            limit=data.get("limit"),
         )
 
 

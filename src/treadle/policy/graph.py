@@ -70,6 +70,11 @@ def depending(steps: Sequence[Declared], name: str) -> set[str]:
     return found
 
 
+def comes_before(steps: Sequence[Declared], one: str, others: Iterable[str]) -> bool:
+    """Whether a step has ended when these have."""
+    return not depending(steps, one).isdisjoint(others)
+
+
 def whole_result(results: Mapping[str, str | None], ends: Sequence[str]) -> str | None:
     """A flow's result as JSON text: its only end's, or the results of all ends by name."""
     if len(ends) == 1:

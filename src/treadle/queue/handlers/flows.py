@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, overload
@@ -19,8 +20,10 @@ from treadle.model.steps import DONE, MAX_NAMES, STEP_TIMEOUT_MS, StepSpec, chec
 from treadle.model.template import Template
 from treadle.policy import graph
 from treadle.policy.flow import PARALLEL, PlannedStep
+from treadle.policy.mapping import LIMIT, ItemKey
 from treadle.policy.rules import parse_rule
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, merged
+from treadle.queue.handlers.mapped import MapOptions, results, without_item
 from treadle.queue.handlers.steps import from_answer
 from treadle.queue.handlers.tasks import JobOptions
 from treadle.store.values import ClaimedStep
@@ -64,6 +67,8 @@ class FlowStep(Generic[Call, ReturnT]):
         retry: Retry | None = None,
         when: When | None = None,
         answer: Any = None,
+        mapped: MapOptions | None = None,
+        item: ResultType | None = None,
     ) -> None:
         self.handler = handler
         """None: it waits for an answer."""
@@ -72,6 +77,10 @@ class FlowStep(Generic[Call, ReturnT]):
         self.name = spec.name
         self.retry = retry
         self.when = when
+        self.mapped = mapped
+        """It runs once for each item of a list."""
+        self.item = item
+        """The type of the items."""
         self.__wrapped__ = function
         self.result: ResultType | None = None
         if function is not None:
@@ -96,7 +105,12 @@ class FlowStep(Generic[Call, ReturnT]):
         """A stored result in the step's type."""
         if self.handler is None:
             return from_answer(self.result, text, self.name)
+        if self.mapped is not None:
+            return None if text is None else [self._typed_item(one) for one in from_json(text)]
         return self.result.value(text) if self.result else None
+
+    def _typed_item(self, value: Any) -> Any:
+        return self.result.value(to_json(value).decode()) if self.result and value is not None else value
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -243,6 +257,25 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         process: bool = False,
     ) -> Callable[[StepFunction[FlowPayloadT, ReturnT]], FlowStep[..., ReturnT]]: ...
 
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        map: str | Callable[..., Any],
+        key: ItemKey = None,
+        limit: int = LIMIT,
+        max_failed: int | str = 0,
+        name: str | None = None,
+        title: str = "",
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        when: When | None = None,
+        after: After = None,
+        cancelable: bool = True,
+        process: bool = False,
+    ) -> Callable[[Callable[Call, ReturnT]], FlowStep[Call, ReturnT]]: ...
+
     def step(
         self,
         function: Callable[..., Any] | None = None,
@@ -254,29 +287,42 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         retry: Retry | None = None,
         when: When | None = None,
         after: After = None,
+        map: str | Callable[..., Any] | None = None,
+        key: ItemKey = None,
+        limit: int = LIMIT,
+        max_failed: int | str = 0,
         cancelable: bool = True,
         process: bool = False,
     ) -> Any:
         """Declare the decorated function as the next step, by default under its own name.
 
         It comes after the step declared before it, or after the steps that `after` names; steps that can run at the
-        same time do.
+        same time do. With `map` it runs once for each item of the list which that step returned, at most `limit` at the
+        same time: its function takes the item as its last parameter.
         """
 
         def declare(function: Callable[Call, ReturnT]) -> FlowStep[Call, ReturnT]:
             chosen = checked_name(name or getattr(function, "__name__", ""))
             if "/" in chosen:
                 raise InvalidInput(f"step: {chosen!r} has a slash, which is reserved for nested steps", field="step")
-            limit = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
-            if limit < 1:
+            timeout_ms = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
+            if timeout_ms < 1:
                 raise InvalidInput(f"step {chosen}: timeout: must be longer than 0", field="timeout")
-            template = replace(self.handler._base, timeout=limit / 1000)
-            made = Handler(function, template, process)
+            template = replace(self.handler._base, timeout=timeout_ms / 1000)
+            called, item = (function, None) if map is None else without_item(function)
+            made = Handler(called, template, process)
             if made.takes_arguments:
                 raise InvalidInput(f"step {chosen}: a step takes (ctx, payload), not the members of the payload")
             result = result_type(function).schema
-            spec = StepSpec(chosen, title, False, limit, cancelable, result, after=self._after(chosen, after))
-            step = FlowStep(function, made, spec, retry, _checked_when(when, chosen))
+            follows = self._after(chosen, after)
+            spec = StepSpec(chosen, title, False, timeout_ms, cancelable, result, after=follows)
+            mapped = None
+            if map is not None:
+                source = self._name_of(chosen, map, "map")
+                spec = replace(spec, map=source, limit=limit, after=self._after_source(chosen, source, follows))
+                options = MapOptions(key, limit, max_failed, timeout_ms / 1000, retry, cancelable)
+                mapped = options.checked(chosen)
+            step = FlowStep(function, made, spec, retry, _checked_when(when, chosen), None, mapped, item)
             self.handler.declare(step)
             return step
 
@@ -314,7 +360,16 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         names = [self._name_of(name, one) for one in after]
         return graph.checked_after(name, names, [step.name for step in self.handler.steps])
 
-    def _name_of(self, name: str, before: Any) -> str:
+    def _after_source(self, name: str, source: str, after: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """A mapped step comes after the step whose list it maps over."""
+        declared = self.handler.steps
+        graph.checked_after(name, [source], [step.name for step in declared])
+        before = [declared[-1].name] if after is None else list(after)
+        if graph.comes_before([step.spec for step in declared], source, before):
+            return after
+        return (*before, source)
+
+    def _name_of(self, name: str, before: Any, option: str = "after") -> str:
         """The name of a step that was given as itself, as its function, or by name."""
         if isinstance(before, str):
             return before
@@ -322,7 +377,7 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
             if before is step or (step.__wrapped__ is not None and before is step.__wrapped__):
                 return step.name
         shown = getattr(before, "__qualname__", None) or repr(before)
-        raise InvalidInput(f"step {name}: after: {shown} is not a step of {self.topic}", field="after")
+        raise InvalidInput(f"step {name}: {option}: {shown} is not a step of {self.topic}", field=option)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Flow[FlowPayloadT]:
         """The same flow with options of `Queue.enqueue`: `flow.options(delay="15m").enqueue(…)`."""
@@ -361,6 +416,9 @@ def _checked_when(when: When | None, name: str) -> When | None:
     return when
 
 
+NO_LISTS: Mapping[str, int] = {}
+
+
 class Results(Mapping[str, Any]):
     """The results of completed steps, in the types of their functions; converted when they are asked for."""
 
@@ -369,8 +427,13 @@ class Results(Mapping[str, Any]):
         texts: Mapping[str, str | None],
         handler: Handler,
         find_type: Callable[[str], ResultType | None] = lambda name: None,
+        lists: Mapping[str, int] = NO_LISTS,
+        read: Callable[[str, int, int], Sequence[tuple[int, str | None]]] | None = None,
     ) -> None:
+        """`lists`: how many items mapped steps have, whose results are read in pages."""
         self._texts = texts
+        self._lists = lists
+        self._read = read
         self._flow = handler.flow
         self._find_type = find_type
         """For a function that does not know its flow, because a process found it by its name."""
@@ -380,6 +443,9 @@ class Results(Mapping[str, Any]):
         if name not in self._texts:
             raise KeyError(f"step {name} has not completed")
         step = self._flow.step(name) if isinstance(self._flow, FlowHandler) else None
+        if name in self._lists and self._read is not None:
+            type_ = step.result if step else self._find_type(name)
+            return results(self._lists[name], functools.partial(self._read, name), type_)
         text = self._texts[name]
         return step.typed(text) if step else (self._find_type(name) or ResultType(None, name)).value(text)
 

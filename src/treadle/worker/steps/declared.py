@@ -6,17 +6,20 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
 from treadle.model.durations import duration_ms, format_ms
-from treadle.model.errors import LeaseLost, Refused, StepEnded
+from treadle.model.errors import LeaseLost, PayloadTooLarge, Refused, StepEnded
+from treadle.model.lazy_list import PAGE
+from treadle.model.payload import MAX_BYTES
 from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepChange, StepEnd, Tries, after_call
 from treadle.policy.graph import ends, whole_result
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
-from treadle.policy.lifecycle import Completed, Outcome, Released
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue.handlers.flows import FlowHandler, FlowStep
 from treadle.queue.handlers.steps import input_hash
 from treadle.store.protocol import Store
@@ -32,6 +35,7 @@ from treadle.worker.steps.writer import StepWriter
 from treadle.worker.stray_cancels import absorb_cancel
 from treadle.worker.threads import Threads
 
+ReadItems = Callable[[int, str, int, int], Sequence[tuple[int, str | None]]]
 # How often a step that waits for its next try looks whether it should stop.
 PAUSE_LOOK_S = 0.05
 
@@ -87,6 +91,8 @@ class FlowRunner:
         self.places = {name: place for place, name in enumerate(self.steps)}
         self.planned = handler.planned()
         self.attempts: type[FlowAttempt] = FlowAttempt
+        self.mapped = {step.name for step in handler.steps if step.mapped is not None}
+        self.read_items: ReadItems | None = None
         self.whole = Function(handler)
         """For hooks that hear of the whole flow."""
         self.ends = ends(self.planned)
@@ -119,6 +125,8 @@ class FlowAttempt:
         self._runner = runner
         self._attempt = attempt
         attempt.steps = self._steps = StepJournal(attempt, runner.places)
+        if runner.mapped and runner.read_items is not None:
+            self._steps.read_items = partial(runner.read_items, attempt.job.n)
         loaded = attempt.job.steps
         newer = loaded is not None and (loaded.version or 0) > (runner.version() or 0)
         self._planned = runner.handler.planned(loaded.steps) if loaded and newer else runner.planned
@@ -187,15 +195,42 @@ class FlowAttempt:
 
     def _ends_the_flow(self, name: str) -> bool:
         """Whether nothing can follow this step, so that its end and the job's are one write."""
-        return self._planned[-1].name == name and not self._steps.has_follow_ups(StepKey(name))
+        last = self._planned[-1].name == name and name not in self._runner.mapped
+        return last and not self._steps.has_follow_ups(StepKey(name))
 
     async def _end(self, plan: Plan) -> AttemptOver:
         for name in plan.wait:
             self._begin_to_wait(self._runner.steps[name])
         if isinstance(plan.end, Completed):
             await self._read_large_results()
-            return AttemptOver(Completed(whole_result(self._steps.results(), self._runner.ends)))
+            return AttemptOver(await self._completed())
         return AttemptOver(plan.end)
+
+    async def _completed(self) -> Outcome:
+        texts, lists = self._steps.results(), self._steps.lists()
+        for name in self._runner.ends:
+            if name in lists:
+                texts[name] = await self._list_text(name, lists[name])
+        result = whole_result(texts, self._runner.ends)
+        if result is not None and len(result.encode()) > MAX_BYTES:
+            return Failed(
+                f"the result of the flow is {len(result.encode()):,} bytes of JSON, the limit is {MAX_BYTES:,}; "
+                "end it with a step that returns less",
+                PayloadTooLarge.__name__,
+            )
+        return Completed(result)
+
+    async def _list_text(self, name: str, total: int) -> str:
+        """The results of a mapped step's items as one list, as far as that can be a result."""
+        found: dict[int, str | None] = {}
+        size = 0
+        for first in range(0, total, PAGE):
+            page = await self._runner.store.item_results(self._attempt.job.n, name, first, first + PAGE)
+            found |= dict(page)
+            size += sum(len(text) for _, text in page if text is not None)
+            if size > MAX_BYTES:
+                break
+        return f"[{','.join(found.get(place) or 'null' for place in range(total))}]"
 
     # -- waits -------------------------------------------------------------------------------------
 
@@ -334,7 +369,8 @@ class FlowAttempt:
 
     def _tries(self, step: FlowStep[..., Any], tries: int) -> Tries:
         retry = self._runner.handler.template.retry
-        return Tries(tries, step.retry, self._attempt.job.attempt, retry)
+        own = None if step.mapped else step.retry  # each of the items is tried by it
+        return Tries(tries, own, self._attempt.job.attempt, retry)
 
     async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> AttemptOver | None:
         if end.lost:

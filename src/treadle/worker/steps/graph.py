@@ -188,7 +188,12 @@ class GraphAttempt(FlowAttempt):
         return any(one != name for one in self._running.names)
 
     def _ends_the_flow(self, name: str) -> bool:
-        if self._runner.ends != [name] or self._runs_beside(name) or self._steps.has_follow_ups(StepKey(name)):
+        if (
+            name in self._runner.mapped
+            or self._runner.ends != [name]
+            or self._runs_beside(name)
+            or self._steps.has_follow_ups(StepKey(name))
+        ):
             return False
         known = self._steps.by_name
         return all(one.name == name or known.get(one.name, NOT_BEGUN).state in DONE for one in self._planned)

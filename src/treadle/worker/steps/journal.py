@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,6 +87,11 @@ class StepJournal:
         """Jobs to store with the end of a step."""
         self._flagged = self._has_steps = loaded is not None
         self._last: list[StepWrite] = []
+        self._items: dict[StepKey, int] = {}
+        """Of an item that runs: its place in its list. Of a mapped step: how many items it has."""
+        self._items_done: dict[str, int] = {}
+        self.read_items: Callable[[str, int, int], Sequence[tuple[int, str | None]]] | None = None
+        """The results of a mapped step's items, from one place in its list to before another."""
         self.active: dict[StepKey, Active] = {}
         self.branches = Branches(self._suspend)
         self.waits: dict[tuple[Call, asyncio.Task[object]], int] = {}
@@ -117,6 +122,11 @@ class StepJournal:
     def results(self) -> dict[str, str | None]:
         # A copy: the loop may add steps while a handler asks in a thread.
         return {name: one.result for name, one in list(self.by_name.items()) if one.state in DONE}
+
+    def lists(self) -> dict[str, int]:
+        """The mapped steps that are done, with the number of their items."""
+        known = list(self.by_name.values())
+        return {one.name: one.items for one in known if one.items is not None and one.state in DONE}
 
     def unread(self) -> list[StepKey]:
         """Completed steps with results too large to come with the claim."""
@@ -175,7 +185,8 @@ class StepJournal:
         self._begun[step] = time.monotonic()
         self._reports.pop(step, None)
         self._follow_ups.pop(step, None)
-        self.place(*step)  # places follow the order of beginnings
+        if step not in self._items:
+            self.place(*step)  # places follow the order of beginnings
         self._under_way[step] = attempt
         self._untold[step] = None
         self._unknown[step] = None
@@ -214,6 +225,42 @@ class StepJournal:
         self._known[step] = known
         if not step.key:
             self.by_name[step.name] = known
+
+    # -- the items of mapped steps ---------------------------------------------------------------
+
+    def begin_items(self, step: StepKey, total: int, found: Iterable[tuple[str, StepState, int]]) -> list[str]:
+        """The keys of the items that are done. The others are known from now on, until each of them has ended."""
+        check_count(len(self._names), len(self._seen) + sum(self._items.values()) + total)
+        self._items[step] = total
+        done: list[str] = []
+        for key, state, attempt in found:
+            if state in DONE:
+                done.append(key)
+            else:
+                item = StepKey(step.name, key)
+                self._known[item] = ClaimedStep(step.name, key, self.place(*step), state, attempt)
+        self._items_done[step.name] = len(done)
+        return done
+
+    def begin_item(self, item: StepKey, place: int) -> None:
+        self._items[item] = place
+
+    def is_item(self, step: StepKey) -> bool:
+        return step in self._items
+
+    def item_ended(self, item: StepKey) -> int:
+        """Forgets it, so that thousands don't stay in memory; how many percent of the items have ended."""
+        for known in (self._known, self._begun, self._places, self._items, self._reports, self._follow_ups):
+            known.pop(item, None)
+        self._seen.discard(item)
+        self._nested.pop(item.name, None)
+        done = self._items_done[item.name] = self._items_done.get(item.name, 0) + 1
+        return done * 100 // max(self._items.get(StepKey(item.name), 1), 1)
+
+    def under_way_now(self, step: StepKey) -> Checkpoint:
+        self._untold.pop(step, None)
+        self._unknown.pop(step, None)
+        return self.checkpoint([self._write(step, flow.began(self._under_way.get(step, 1)))])
 
     # -- follow-up jobs --------------------------------------------------------------------------
 
@@ -290,11 +337,12 @@ class StepJournal:
             percent, message = self._reported(step) if self._reports else NOT_REPORTED
         elif begins:
             ago = waited_ms or 0
+        item = self._items.get(step) if self._items else None
         return StepWrite(
             step.name,
             step.key,
             state,
-            self.place(*step),
+            self.place(*step) if item is None else self.place(step.name),
             attempt,
             title,
             percent,
@@ -307,6 +355,7 @@ class StepJournal:
             result,
             input_hash,
             schema,
+            item,
         )
 
     def noted(
@@ -338,6 +387,7 @@ class StepJournal:
                 write.input_hash,
                 write.error,
                 write.error_type,
+                items=None if write.key else write.item,
             ),
         )
         return write

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import FollowUpRefused, JobCancelled, LeaseLost, Refused, StepEnded
-from treadle.model.steps import DONE, StepState, shown_step
+from treadle.model.steps import DONE, STEP_ENDED, StepState, shown_step
 from treadle.policy import flow
 from treadle.policy.flow import Pause, Reply, StepChange
 from treadle.policy.judgement import Cause
@@ -44,19 +44,21 @@ class StepServices:
         self._starts = 0
         self._queued: deque[asyncio.Future[None]] = deque()
 
-    async def recall(self, call: Call, name: str, key: str, finish_ms: int | None) -> Known:
+    async def recall(self, call: Call, name: str, key: str, finish_ms: int | None, item: int | None = None) -> Known:
         """What the step has done before. If it has to run, it is under way from now on."""
         attempt = call.attempt
         steps, step = attempt.steps or steps_of(attempt), StepKey(name, key)
         if call.when_idle and (turn := self.turn(call)):
             await turn
-        self._check(call)
+        self.check(call)
         task = _task_of(call)
         found = steps.begin(step, task)
         if found is not None and found.state in DONE:
             with steps.branches.moving():
                 return Known(True, await self._result(call.attempt, steps, step, found), 0)
         tries = flow.tries_before(found.state, found.attempt) if found else 0
+        if item is not None:
+            steps.begin_item(step, item)
         steps.started(step, tries + 1)
         steps.branches.enter(step, call)
         if finish_ms is None:
@@ -75,7 +77,7 @@ class StepServices:
         steps.active[step] = Active(call, task, inner)
         try:
             await self._writer.write(call.attempt, steps.under_way())
-            self._check(call)
+            self.check(call)
         except BaseException:
             steps.abandon(step)
             self._leave(call.attempt, steps, step)
@@ -111,6 +113,8 @@ class StepServices:
                 steps.abandon(step)
             else:
                 await self._end(attempt, steps, step, record)
+                if key and record.change.state in STEP_ENDED and steps.is_item(step):
+                    self._item_ended(call, steps, step)
         finally:
             self._leave(attempt, steps, step)
 
@@ -127,6 +131,13 @@ class StepServices:
             await self._writer.write(attempt, steps.ended(step, write))
             raise FollowUpRefused(end.error or "") from refusal
 
+    def _item_ended(self, call: Call, steps: StepJournal, item: StepKey) -> None:
+        percent = steps.item_ended(item)
+        if call.step == item.name:
+            call.report(percent, "")  # a declared step, whose progress is a part of its flow's
+        else:
+            steps.report(StepKey(item.name), percent, "")
+
     # -- waits -------------------------------------------------------------------------------------
 
     async def wait(self, call: Call, wait: Wait) -> Waited:
@@ -134,7 +145,7 @@ class StepServices:
         steps = steps_of(call.attempt)
         if call.when_idle and (turn := self.turn(call)):
             await turn
-        self._check(call)
+        self.check(call)
         task = _task_of(call)
         if task is None:
             return await self._wait(call, wait, None)
@@ -246,7 +257,7 @@ class StepServices:
         if self._starts:
             self._loop.call_soon(self._next_turn)
 
-    def _check(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
         """No step begins once a cancel was asked, or its handler has ended."""
         call.check()
         attempt = call.attempt

@@ -138,6 +138,7 @@ def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = Non
         "input_hash": step.input_hash,
         "title": step.title,
         "schema": step.schema,
+        "item": step.item,
     }
 
 
