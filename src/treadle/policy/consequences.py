@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from treadle.model.status import ENDED, Status
 from treadle.policy.admission import dedupe_key_becomes, started_in_time
+from treadle.policy.children import ChildEnd, cancels_children, child_ended
 from treadle.policy.flow import Interrupted, interrupted, restarts_clock
 from treadle.policy.history import (
     EndedAttempt,
@@ -50,6 +51,8 @@ class Traits(NamedTuple):
     """It has a deadline that still counts."""
     steps: bool = False
     """Something is known of its steps."""
+    parent: bool = False
+    """A step of its parent waits for it."""
 
 
 PLAIN_JOB = Traits()
@@ -168,6 +171,10 @@ class Consequences(NamedTuple):
     asks_to_stop: str | None = None
     """The job stays with its worker, who is asked to stop it for this reason."""
     reopens: Reopens | None = None
+    parents: ChildEnd | None = None
+    """What the step of its parent hears that waits for it."""
+    cancels_children: str | None = None
+    """The children that it waited for are cancelled, for this reason."""
     erases: bool = False
     """The job goes with all that is known of it."""
 
@@ -269,6 +276,8 @@ def _ended(move: Move, traits: Traits, now: int) -> Consequences:
         keeps_key,
         steps=_steps(move, traits),
         wakes=_wakes(move, traits),
+        parents=child_ended(transition) if traits.parent else None,
+        cancels_children=cancels_children(transition) if traits.steps else None,
     )
 
 
@@ -321,6 +330,7 @@ def _erased(move: Move, traits: Traits) -> Consequences:
         tally=uncounted(ended.ended_at, ended.status, ended.started_at) if ended else None,
         frees=Frees(limit=traits.limited),
         wakes=_wakes(move, traits),
+        parents=child_ended(move.transition) if traits.parent else None,
         erases=True,
     )
 

@@ -22,6 +22,7 @@ from treadle.store.values import (
     Advanced,
     Answer,
     Checkpoint,
+    ChildResult,
     Claim,
     Claimed,
     ClaimedSteps,
@@ -30,6 +31,8 @@ from treadle.store.values import (
     Holding,
     Inserted,
     Judge,
+    MadeChildren,
+    NewChildren,
     NewJob,
     OutputWrite,
     Reaped,
@@ -165,6 +168,17 @@ class Store(Protocol):
 
     async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
         """Results as JSON text, however large."""
+
+    async def make_children(self, lease: int, wanted: NewChildren) -> MadeChildren | None:
+        """Make the children that a step of a running job waits for, or find the ones that it has; None: its owner has
+        lost the job, and nothing was made. A child that is refused fails for the step and makes no job.
+
+        TooDeep if too many jobs would wait for each other. StoreBusy if a child needs a key that another transaction
+        has locked; nothing was made. Told again, children that are there are not made again.
+        """
+
+    async def child_results(self, n: int, step: str, after: int = -1, limit: int = 1000) -> Sequence[ChildResult]:
+        """The children of a step that waits for many, in the order of its list, from behind this place."""
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""

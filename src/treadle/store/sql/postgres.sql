@@ -405,3 +405,10 @@ WITH live AS MATERIALIZED (
     WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
+
+-- name: awaited_depth
+-- How many jobs wait for this one, from its parent up.
+WITH RECURSIVE up (id, depth) AS (
+    SELECT j.parent_id, 1 FROM {jobs} j WHERE j.n = (SELECT t.n FROM {rows: n bigint}) AND j.parent_step IS NOT NULL
+    UNION ALL SELECT p.parent_id, up.depth + 1 FROM up JOIN {jobs} p ON p.id = CAST(up.id AS uuid) WHERE p.parent_step IS NOT NULL)
+SELECT coalesce(max(u.depth), 0) FROM up u

@@ -42,6 +42,10 @@ STEPS = HAS_STEPS
 """Has rows in `steps` or `answers`, which come along when it is claimed."""
 
 
+PARENT = 64
+"""A step of its parent waits for it."""
+
+
 NOBODY = 0
 """The number of no job: a line of `events` that is about many has it."""
 
@@ -54,6 +58,7 @@ def traits_of(job: NewJob) -> int:
         | (EXPIRES if job.expires_at is not None or job.expires_in_ms is not None else 0)
         | (0 if job.repeatable else ONCE)
         | (STEPS if job.steps else 0)
+        | (PARENT if job.given.parent_step is not None else 0)
     )
 
 
@@ -207,12 +212,12 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
     steps: dict[int, list[ClaimedStep]] = {}
     answers: dict[int, list[EarlyAnswer]] = {}
     versions: dict[int, int | None] = {}
-    for n, name, key, place, state, *rest, declared, version in rows:
+    for n, name, key, place, state, *rest, declared, child, made, left, failed, version in rows:
         if state == ANSWERED:
             answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
         versions[n] = version
-        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared)))
+        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared), child, made, left, failed))
         steps.setdefault(n, []).append(one)
     return {
         n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))
@@ -222,7 +227,7 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
 
 def step_from_row(row: Any) -> dict[str, Any]:
     """One run of a step, as people see it."""
-    name, key, title, state, attempt, progress, message, started, ended, error, size, result, schema, until = row
+    name, key, title, state, attempt, progress, message, started, ended, error, size, result, schema, until, child = row
     done = state in DONE
     return {
         "id": name,
@@ -240,6 +245,7 @@ def step_from_row(row: Any) -> dict[str, Any]:
         "items": None,
         "answerSchema": None if schema is None else from_json(schema),
         "waitsUntil": rfc3339(from_ms(until)) if state == StepState.WAITING else None,
+        "childId": child,
     }
 
 
@@ -254,6 +260,7 @@ def traits_in(flags: int) -> Traits:
         limited=bool(flags & LIMITED),
         expires=bool(flags & EXPIRES),
         steps=bool(flags & STEPS),
+        parent=bool(flags & PARENT),
     )
 
 

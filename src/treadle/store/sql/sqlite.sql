@@ -237,3 +237,10 @@ FROM {rows: n bigint, idempotency_key text, dedupe_key text, traits integer, lim
 -- name: set_payloads
 -- New payloads of jobs that are requeued.
 UPDATE {jobs} SET payload = t.payload FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n
+
+-- name: awaited_depth
+-- How many jobs wait for this one, from its parent up.
+WITH RECURSIVE up (id, depth) AS (
+    SELECT j.parent_id, 1 FROM {jobs} j WHERE j.n = (SELECT t.n FROM {rows: n bigint}) AND j.parent_step IS NOT NULL
+    UNION ALL SELECT p.parent_id, up.depth + 1 FROM up JOIN {jobs} p ON p.id = up.id WHERE p.parent_step IS NOT NULL)
+SELECT coalesce(max(u.depth), 0) FROM up u

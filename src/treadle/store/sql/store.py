@@ -13,6 +13,7 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
@@ -26,6 +27,7 @@ from treadle.store.values import (
     Answer,
     CancelRequest,
     Checkpoint,
+    ChildResult,
     Claimed,
     ClaimedSteps,
     DutyReport,
@@ -33,6 +35,8 @@ from treadle.store.values import (
     Holding,
     Inserted,
     Judge,
+    MadeChildren,
+    NewChildren,
     NewJob,
     OutputWrite,
     Reaped,
@@ -211,6 +215,17 @@ class SqlStore(SqlRunner):
         refusals = iter(answering.refusals.get(i) for i in range(len(known)))
         return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
 
+    async def make_children(self, lease: int, wanted: NewChildren) -> MadeChildren | None:
+        jobs = [one.job for one in wanted.children]
+        return await self.transact_or_busy(lambda: scripts.make_children(lease, wanted), wakeups.of_new(jobs))
+
+    async def child_results(self, n: int, step: str, after: int = -1, limit: int = 1000) -> list[ChildResult]:
+        rows = await self._ask("child_results", [{"n": n, "name": step, "place": after, "top": limit}])
+        return [
+            ChildResult(key, place, StepState(state), result, error, child)
+            for key, place, state, result, error, child in rows
+        ]
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
         rows = await self._ask("held_by", known) if known else []
@@ -236,9 +251,11 @@ class SqlStore(SqlRunner):
         return advanced
 
     async def _stop_replaced(self) -> bool:
-        """In a separate transaction: one of them may be locked. Returns False then."""
+        """In separate transactions: one of them may be locked. Returns False then."""
+        tell = [wakeups.CANCEL, wakeups.READY, wakeups.ENDED]
         try:
-            await self.transact_or_busy(scripts.stop_replaced, [wakeups.CANCEL, wakeups.READY, wakeups.ENDED])
+            while await self.transact_or_busy(scripts.stop_replaced, tell):
+                pass
         except StoreBusy:
             return False
         return True
@@ -246,7 +263,8 @@ class SqlStore(SqlRunner):
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         if not await self._ask("anything_to_reap"):
             return Reaped([])
-        return await self.transact(lambda: scripts.reap(graces, limit), [wakeups.READY, wakeups.ENDED])
+        tell = [wakeups.READY, wakeups.LATER, wakeups.ENDED]
+        return await self.transact(lambda: scripts.reap(graces, limit), tell)
 
     async def steer(
         self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False, changed: Mapping[str, NewJob] = NO_CHANGES
@@ -270,6 +288,8 @@ class SqlStore(SqlRunner):
         except scripts.Undone as undone:
             return undone.steering.answers
         self._tell(sorted(steering.hints))
+        if steering.may_cancel_children and not await self._stop_replaced():
+            self._tell([wakeups.LATER])
         return steering.answers
 
     # -- looking -------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ errors, call `pytest.register_assert_rewrite("treadle.testing.contract")` in con
 """
 
 from treadle.testing.contract.changes import BusyChangesContract, ChangesContract, SnapshotContract
+from treadle.testing.contract.children import ChildContract, ChildrenAgainContract, FamilyContract
 from treadle.testing.contract.claiming import (
     ClaimContract,
     ClaimOrderContract,
@@ -140,6 +141,12 @@ class StoreContract:
 
     class TestFollowUp(FollowUpContract): ...
 
+    class TestChild(ChildContract): ...
+
+    class TestChildrenAgain(ChildrenAgainContract): ...
+
+    class TestFamily(FamilyContract): ...
+
     class TestPromote(PromoteContract): ...
 
     class TestReclaim(ReclaimContract): ...
@@ -227,6 +234,8 @@ __all__ = [
     "CancelledWhileRunningContract",
     "ChangesContract",
     "CheckpointContract",
+    "ChildContract",
+    "ChildrenAgainContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -237,6 +246,7 @@ __all__ = [
     "EffectsContract",
     "EventsContract",
     "FailedGroupsContract",
+    "FamilyContract",
     "FilterContract",
     "FollowUpContract",
     "GateRaceContract",
