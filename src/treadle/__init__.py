@@ -3,6 +3,7 @@
 from treadle.insights.stats import QueueStats
 from treadle.model.errors import (
     AnswerError,
+    ChildFailed,
     CodeDefined,
     ConcurrencyRejected,
     DoubledStep,
@@ -53,6 +54,7 @@ __all__ = [
     "AnswerError",
     "ArgumentsTask",
     "CancelPolicy",
+    "ChildFailed",
     "CodeDefined",
     "Concurrency",
     "ConcurrencyRejected",

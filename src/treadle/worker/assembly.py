@@ -38,6 +38,7 @@ from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
+from treadle.worker.steps.children import ParentServices
 from treadle.worker.steps.declared import FlowRunner
 from treadle.worker.steps.made import StepServices
 from treadle.worker.steps.writer import WRITES_AT_A_TIME, StepWriter
@@ -122,8 +123,9 @@ class Assembly:
         connections = min(options.slots, MOST_CONNECTIONS)
         self.threads = Threads()
         self.output = OutputWriter(store, self.job_lost)
+        parents = ParentServices(self.queue, store, self.step_services, self.step_writer, self.job_lost)
         services = LoopServices(
-            self.queue, self.keeper, self.progress, self.step_services, self.output, connections, self.threads
+            self.queue, self.keeper, self.progress, self.step_services, self.output, parents, connections, self.threads
         )
         self.services = services
         self.resources = services.resources

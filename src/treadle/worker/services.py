@@ -19,6 +19,7 @@ from treadle.worker.threads import PLACES, Threads
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.queue import Queue
+    from treadle.queue.handlers.children import ChildRequest
     from treadle.queue.handlers.context import Context
     from treadle.queue.handlers.steps import StepRecord, Wait
     from treadle.worker.attempt import Attempt
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
     from treadle.worker.output import OutputWriter
+    from treadle.worker.steps.children import ParentServices
     from treadle.worker.steps.made import StepServices
 
 # A heartbeat in a tight loop must not cause a write in a tight loop.
@@ -51,6 +53,7 @@ class LoopServices:
         progress: ProgressWriter,
         steps: StepServices,
         output: OutputWriter,
+        parents: ParentServices,
         connections: int,
         threads: Threads,
     ) -> None:
@@ -58,6 +61,7 @@ class LoopServices:
         self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
+        self.children = parents.ask
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
@@ -158,6 +162,9 @@ class ThreadServices:
 
     def wait_step(self, call: Call, wait: Wait) -> Any:
         return self._ask(self._services.wait_step, call, wait)
+
+    def children(self, call: Call, request: ChildRequest) -> Any:
+        return self._ask(self._services.children, call, request)
 
     def database(self) -> Any:
         resources = self._services.resources

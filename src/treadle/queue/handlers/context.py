@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from typing_extensions import Unpack
 
 from treadle.model.durations import Duration
-from treadle.model.errors import Suspend
+from treadle.model.errors import InvalidInput, Suspend
 from treadle.model.handler import HandlerContext
 from treadle.model.output import DEFAULT_CHANNEL, checked_channel, value_text
 from treadle.model.retry import Retry
 from treadle.model.steps import SLEEP
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, topic_of
+from treadle.queue.handlers import children
 from treadle.queue.handlers.steps import (
     Run,
     StepRecord,
@@ -38,11 +39,16 @@ from treadle.telemetry.log_context import facts_of
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.policy.judgement import Raised
+    from treadle.queue.handlers.children import ChildRequest, Key, Requests
     from treadle.queue.handlers.flows import Flow, FlowPayloadT
     from treadle.store.values import Claimed
 
     class AwaitableJob(Job[ResultT], Awaitable[Job[ResultT]]):
         """The return value of `ctx.enqueue`: the job, or in a coroutine an awaitable for it."""
+
+
+# How many children of `ctx.map` run at a time.
+MAP_LIMIT = 8
 
 
 class RunningCall(Protocol):
@@ -80,6 +86,7 @@ class HandlerServices(Protocol):
     def recall_step(self, call: Any, name: str, key: str, finish_ms: int | None) -> Any: ...
     def record_step(self, call: Any, record: StepRecord | None, name: str, key: str) -> Any: ...
     def wait_step(self, call: Any, wait: Wait) -> Any: ...
+    def children(self, call: Any, request: ChildRequest) -> Any: ...
     def time_limit(self, seconds: float, error: Callable[[], BaseException]) -> AbstractContextManager[None]:
         """Interrupts a blocking step, where that is possible."""
         ...
@@ -281,7 +288,7 @@ class Context(HandlerContext):
         with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> Any:
-        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine.
+        """`queue.enqueue` of a child of this job, with its creator and scope as defaults. `await` it in a coroutine.
 
         `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
         does not complete stores no follow-up jobs. In a step, it is the step's end that the new job is stored with. If
@@ -290,7 +297,8 @@ class Context(HandlerContext):
         if self._call.suspended is not None:
             raise self._call.suspended
         job = self._call.job
-        given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
+        mine = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, "parent_id": job.id}
+        given = {**mine, **options}
         if with_outcome:
             return self._services.enqueue_with_outcome(self._call, topic_of(topic), payload, given, innermost_step())
         return self._services.enqueue(topic_of(topic), payload, given)
@@ -355,3 +363,64 @@ class Context(HandlerContext):
         if self._services.blocking:
             return Waiting(self, SLEEP, key, None, duration, sleeps=True).blocking()
         return awaited_wait(self, SLEEP, key, None, duration, sleeps=True)
+
+    def run(
+        self,
+        topic: str | TopicOwner,
+        payload: Any = None,
+        /,
+        key: str | int | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """Make a child once for its topic and key, wait for its end, and return its result. `await` it in a coroutine.
+
+        This job is set aside until then and holds no slot. ChildFailed if the child did not complete. The child has
+        this job's creator, scope and priority, and its own template's retries and limits. `options`: as for `enqueue`.
+        """
+        return self._asked(children.run(self, topic, payload, key, options))
+
+    def run_many(
+        self,
+        topic: str | TopicOwner,
+        payloads: Iterable[Any],
+        /,
+        key: Key = None,
+        max_failed: int | str = 0,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """Make a child for each payload, all at once, and return their results in order. `await` it in a coroutine.
+
+        `key`: as for `map`. ChildFailed if more than `max_failed` (a number, or a share such as "2%") did not complete;
+        otherwise their results are None.
+        """
+        fan_out = children.FanOut(self, topic_of(topic), topic, payloads, key, None, max_failed, options)
+        return self._asked(fan_out.requests())
+
+    def map(
+        self,
+        name: str | TopicOwner,
+        function: Any,
+        items: Any = None,
+        /,
+        *,
+        key: Key = None,
+        limit: int | None = MAP_LIMIT,
+        max_failed: int | str = 0,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """Make a child of a task for each item, at most `limit` at a time, and return their results in order.
+
+        The children run on any worker that serves the task. This job is set aside meanwhile; it goes on once for each
+        window of `limit`. `key` tells the items apart: a field, a function of the item, or None for their index.
+        `max_failed`: as for `run_many`. `await` it in a coroutine.
+        """
+        if isinstance(name, TopicOwner):
+            name, function, items = name.topic, name, function
+        if not isinstance(function, TopicOwner):
+            raise InvalidInput(f"map {name}: {function!r:.100} is not a task; put @queue.job on it", field="function")
+        fan_out = children.FanOut(self, name, function, items, key, limit, max_failed, options)
+        return self._asked(fan_out.requests())
+
+    def _asked(self, requests: Requests) -> Any:
+        """The result of requests to the worker, or in a coroutine an awaitable for it."""
+        return children.blocking(self, requests) if self._services.blocking else children.awaited(self, requests)

@@ -96,6 +96,8 @@ class Waited(NamedTuple):
     error: str | None = None
     error_type: str | None = None
     delay_ms: int | None = None
+    child: str | None = None
+    """The job that it was for."""
 
 
 class Run:
@@ -333,6 +335,11 @@ def innermost_step() -> tuple[str, str] | None:
     """The step whose function runs here, by name and key, if a handler made one."""
     inside = _inside.get()
     return inside[-1] if inside else None
+
+
+def steps_around() -> tuple[tuple[str, str], ...]:
+    """The steps whose functions run here, from the outermost, by name and key."""
+    return _inside.get()
 
 
 def nested(ctx: Context, name: str) -> str:

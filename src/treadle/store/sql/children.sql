@@ -5,8 +5,8 @@
 SELECT CAST(j.id AS text), j.n FROM {rows: id uuid} {seek: jobs j ON j.id = t.id}
 
 -- name: lock_child_waits
--- Steps with these children, locked in this order. Their state comes last: it is read from the row as it is locked.
-SELECT s.n, s.name, s.key, CAST(s.child AS text), s.place, s.attempt, s.state
+-- Steps that may wait for a child, locked in this order.
+SELECT s.n, s.name, s.key, CAST(s.child AS text), s.place, s.attempt, s.state, s.error, s.error_type
 FROM {rows: n bigint, name text, key text} {seek_lock: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
 -- name: lock_families
@@ -40,9 +40,14 @@ ON CONFLICT (n, name, key) DO UPDATE SET children_total = excluded.children_tota
 RETURNING n, name, children_made, children_left, children_failed
 
 -- name: restart_families
--- Steps whose children are looked at anew: the ones that have completed stay.
-UPDATE {steps} SET children_made = 0, children_left = 0, children_failed = 0
+-- Steps whose children are looked at anew. Their counts stay what the rows say.
+UPDATE {steps} SET children_made = 0, children_failed = 0, children_left = (SELECT count(*) FROM {children} c
+    WHERE c.n = {steps}.n AND c.name = {steps}.name AND c.state = 'waiting')
 WHERE n {among: n bigint} AND name {among: name text} AND key = ''
+
+-- name: reopen_children
+-- The ones that did not complete, until they are looked at.
+UPDATE {children} SET state = 'pending' WHERE n {among: n bigint} AND name {among: name text} AND state = 'failed'
 
 -- name: find_children
 -- The children that were made for these runs of a step.

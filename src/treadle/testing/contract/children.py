@@ -71,6 +71,11 @@ async def step_of(bench: Workbench, job: Claimed, key: str = "") -> ClaimedStep:
     return next(one for one in steps if (one.name, one.key) == (CHILD, key))
 
 
+def refused(answer: object) -> type[Exception]:
+    assert isinstance(answer, Refusal)
+    return type(answer.error)
+
+
 async def heard(bench: Workbench) -> ClaimedStep:
     """What the parent knows of its child when it goes on."""
     return await step_of(bench, await bench.claim_one())
@@ -116,7 +121,9 @@ class ChildContract(ContractPart):
     )
     async def test_the_parent_goes_on_however_its_child_ends(self, bench: Workbench, end: str) -> None:
         await bench.enqueue_one()
-        options = {"max_attempts": 1} if end == "lost" else {"expires_in_ms": HOUR} if "deadline" in end else {}
+        options: dict[str, Any] = (
+            {"max_attempts": 1} if end == "lost" else {"expires_in_ms": HOUR} if "deadline" in end else {}
+        )
         job = await bench.claim_one()
         [one] = (await made(bench, job, child(**options))).children
         assert one.child
@@ -253,8 +260,8 @@ class ChildContract(ContractPart):
         job = await bench.claim_one()
         await made(bench, job)
         assert await bench.settle(job, Failed("Boom: no", "Boom"))
-        [refusal] = await steering.delete(bench.store, [parent])
-        assert error_of(refusal) is HasChildren
+        [answer] = await steering.delete(bench.store, [parent])
+        assert refused(answer) is HasChildren
         await bench.pass_time(30 * DAY)
         assert await bench.store.prune(DAY) == 0
         assert await bench.settle(await bench.claim_one(topics=[CHILD]), Completed())
@@ -262,8 +269,8 @@ class ChildContract(ContractPart):
 
     async def test_a_parked_parent_is_refused_for_its_state(self, bench: Workbench) -> None:
         parent, _ = await waiting(bench)
-        [refusal] = await steering.delete(bench.store, [parent])
-        assert error_of(refusal) is WrongState
+        [answer] = await steering.delete(bench.store, [parent])
+        assert refused(answer) is WrongState
 
     async def test_a_child_that_nobody_waits_for_keeps_nothing(self, bench: Workbench) -> None:
         parent = await bench.make("failed")
@@ -435,6 +442,8 @@ class FamilyContract(ContractPart):
         assert await bench.settle(small[1], Failed("Boom: no", "Boom"))
         answer = await made(bench, job, *[child(str(i), i) for i in range(3)], total=6, restart=True)
         assert (answer.made, answer.left, answer.failed) == (3, 2, 0)
+        assert [await bench.settle(one, Completed("9")) for one in await bench.claim(1, topics=[CHILD])] == [True]
+        assert (await step_of(bench, job)).left == 1
         assert answer.children[0].state is StepState.COMPLETED
         assert answer.children[1].child not in (small[1].id, None)
         assert answer.children[2].child == small[2].id
@@ -459,8 +468,8 @@ class FamilyContract(ContractPart):
         assert await bench.settle(job, Failed("Boom: no", "Boom"))
         small = await bench.claim(3, topics=[CHILD])
         assert await bench.settle(small[0], Completed("0"))
-        [refusal] = await steering.delete(bench.store, [parent])
-        assert error_of(refusal) is HasChildren
+        [answer] = await steering.delete(bench.store, [parent])
+        assert refused(answer) is HasChildren
         await steering.requeue(bench.store, [parent])
         again = await bench.claim_one()
         step = await step_of(bench, again)

@@ -28,6 +28,7 @@ from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
+from treadle.queue.handlers.children import ChildRequest
 from treadle.queue.handlers.context import Context
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
@@ -283,6 +284,9 @@ class ChildServices:
     def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*self._ask({"for": "wait", "wait": list(wait)}).result())
 
+    def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return self._ask(wire.children_request(request)).result()
+
     def _ask(self, request: wire.Message) -> Future[Any]:
         if self._call.over:
             raise LeaseLost(f"job {self._call.job.id} is over")
@@ -318,6 +322,9 @@ class ChildLoopServices(ChildServices):
 
     async def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*await asyncio.wrap_future(self._ask({"for": "wait", "wait": list(wait)})))
+
+    async def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return await asyncio.wrap_future(self._ask(wire.children_request(request)))
 
     async def heartbeat(self, call: ChildCall) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))

@@ -61,7 +61,7 @@ def _end_waits(told: Sequence[_Heard], parked: set[int], now: int) -> Script[tup
     ended: list[tuple[int, StepWrite]] = []
     others = []
     for one in told:
-        child, place, attempt, state = waits.get((one.n, *one.step), (None, 0, 0, None))
+        child, place, attempt, state, *_ = waits.get((one.n, *one.step), (None, 0, 0, None))
         if child is None:
             others.append(one)
         elif child == one.child and state == StepState.WAITING:

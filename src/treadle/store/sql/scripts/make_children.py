@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from treadle.model.errors import Refused
 from treadle.model.status import Status
-from treadle.model.steps import StepState
+from treadle.model.steps import STEP_ENDED, StepState
 from treadle.policy.children import MAKE, TAKE, Choice, check_depth, choose, heard, how_it_ended, not_made
 from treadle.policy.flow import StepChange
 from treadle.store.sql.scripts.children import ended_row, write_of
@@ -34,6 +34,14 @@ class _Had(NamedTuple):
     child: str | None
     place: int = 0
     attempt: int = 0
+    error: str | None = None
+    error_type: str | None = None
+    """None: a failure that was given up, so the next attempt makes another child."""
+
+    @property
+    def ended(self) -> bool:
+        given_up = self.state is StepState.FAILED and self.error_type is None
+        return self.state in STEP_ENDED and not given_up
 
 
 class _State(NamedTuple):
@@ -65,10 +73,12 @@ def _make_one(parent: JobFacts, wanted: NewChildren) -> Script[MadeChildren]:
     [one] = wanted.children
     step = StepKey(wanted.step, one.key)
     rows = yield "lock_child_waits", [{"n": wanted.n, **step._asdict()}]
-    had = {row[2]: _Had(StepState(row[6]), row[3], row[4], row[5]) for row in rows}
+    had = {row[2]: _Had(StepState(row[6]), *row[3:6], *row[7:]) for row in rows}
     before = had.get(one.key, NOTHING_HAD)
-    if before.state is StepState.COMPLETED:
-        return MadeChildren((MadeChild(StepState.COMPLETED, before.child),))
+    if before.ended:  # told again after a commit without an answer
+        results = yield "step_results", [{"n": wanted.n, **step._asdict()}]
+        result = results[0][2] if results else None
+        return MadeChildren((MadeChild(before.state, before.child, result, before.error, before.attempt),))
     [(made, change)] = (yield from _made(parent, wanted, had)).values()
     now: int = (yield "clock", [])[0][0]
     write = StepWrite(*step, StepState.WAITING, wanted.place, made.attempt, started_ago_ms=0, child=made.child)
@@ -84,32 +94,40 @@ def _make_one(parent: JobFacts, wanted: NewChildren) -> Script[MadeChildren]:
 def _make_many(parent: JobFacts, wanted: NewChildren) -> Script[MadeChildren]:
     family = {"n": wanted.n, "name": wanted.step}
     now: int = (yield "clock", [])[0][0]
-    anew = wanted.restart or not (yield "lock_families", [family])
-    if anew:
-        write = StepWrite(wanted.step, "", StepState.WAITING, wanted.place, 1, started_ago_ms=0)
-        yield from put_ended([(wanted.n, write)], now, ())
-        yield "restart_families", [family]
-    found = yield "find_children", [{**family, "key": one.key} for one in wanted.children]
+    known = yield "lock_families", [family]
+    counted = known[0][3] if known and not wanted.restart else 0
+    if wanted.restart or not known:
+        yield from _restart(wanted, family, now)
+    # Told again after a commit without an answer, some of them were counted.
+    new = tuple(one for one in wanted.children if one.place >= counted)
+    found = yield "find_children", [{**family, "key": one.key} for one in new]
     had = {row[0]: _Had(StepState(row[1]), row[2], row[3]) for row in found}
-    made = yield from _made(parent, wanted, had)
-    rows = [
-        _child_row(family, one, *made[one.key], now)
-        for one in wanted.children
-        if had.get(one.key, NOTHING_HAD).state is not StepState.COMPLETED
-    ]
+    made = yield from _made(parent, wanted._replace(children=new), had)
+    rows = [_child_row(family, one, *made[one.key], now) for one in new if not _is_done(had.get(one.key))]
     if rows:
         yield "put_children", sorted(rows, key=lambda row: str(row["key"]))
-    # Told again after a commit without an answer, those that are there were counted.
-    states = [child.state for key, (child, _) in made.items() if anew or key not in had]
+    before = [one.state for one in had.values()]
+    after = [child.state for child, _ in made.values()]
     change = {
         **family,
         "total": wanted.total,
-        "made": len(states),
-        "ended": -states.count(StepState.WAITING),
-        "failed": states.count(StepState.FAILED),
+        "made": len(new),
+        "ended": before.count(StepState.WAITING) - after.count(StepState.WAITING),
+        "failed": after.count(StepState.FAILED) - before.count(StepState.FAILED),
     }
     [(_, _, *counts)] = yield "count_families", [change]
     return MadeChildren(tuple(child for child, _ in made.values()), *counts)
+
+
+def _restart(wanted: NewChildren, family: Mapping[str, Any], now: int) -> Script[None]:
+    write = StepWrite(wanted.step, "", StepState.WAITING, wanted.place, 1, started_ago_ms=0)
+    yield from put_ended([(wanted.n, write)], now, ())
+    yield "reopen_children", [family]
+    yield "restart_families", [family]
+
+
+def _is_done(had: _Had | None) -> bool:
+    return had is not None and had.state is StepState.COMPLETED
 
 
 def _child_row(
