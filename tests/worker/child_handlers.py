@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treadle import ChildFailed, Context
+from treadle import ChildFailed, Context, current_context
 
 Payload = dict[str, Any]
 CHILD = "double"
@@ -55,3 +55,18 @@ async def enqueues(ctx: Context, payload: Payload) -> Any:
 
 def enqueues_in_thread(ctx: Context, payload: Payload) -> Any:
     return ctx.enqueue(CHILD, {"n": 1}).id
+
+
+def finds_context(payload: Payload) -> str:
+    return current_context().job_id
+
+
+async def returns_much(ctx: Context, payload: Payload) -> int:
+    async def text() -> str:
+        return "x" * int(payload["n"])
+
+    return len(await ctx.step("text", text))
+
+
+def returns_much_in_thread(ctx: Context, payload: Payload) -> int:
+    return len(ctx.step("text", lambda: "x" * int(payload["n"])))

@@ -337,6 +337,7 @@ class TemplateDocument(Document):
     resultSchema: dict[str, Any] | None
     schedulable: bool
     secret: list[str] = Field(description="payload fields that only handlers see")
+    stepResultLimit: int | None = Field(description="bytes that a step's result may have; null: as many as a payload")
     createdAt: Time
     updatedAt: Time
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from typing_extensions import Unpack
@@ -58,6 +59,8 @@ class RunningCall(Protocol):
     """Set once the handler was told to leave because it has to wait."""
     task: asyncio.Task[Any] | None
     """Of a coroutine that has waited: where it runs."""
+    asked_context: Context | None
+    """Made because code without `ctx` asked for it."""
 
     @property
     def job(self) -> Claimed: ...
@@ -67,6 +70,10 @@ class RunningCall(Protocol):
 
     @property
     def results(self) -> Mapping[str, Any]: ...
+    @property
+    def step_result_bytes(self) -> int:
+        """How large the result of a step may be."""
+
     @property
     def cancelled(self) -> bool: ...
     def report(self, percent: int, message: str) -> None: ...
@@ -112,6 +119,31 @@ class AwaitedServices(HandlerServices, Protocol):
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """How the function ended, and a cancel that came while it ran."""
         ...
+
+
+RunningHandler = tuple[RunningCall, HandlerServices, Any, "Context | None"]
+"""A call, the services behind its context, its payload, and the context if its handler wanted one."""
+running_handler: ContextVar[RunningHandler | None] = ContextVar("treadle_running_handler", default=None)
+
+
+def current_context() -> Context:
+    """The context of the handler or step that this code runs in, in coroutines and threads; RuntimeError outside."""
+    running = running_handler.get()
+    if running is None:
+        raise RuntimeError("current_context() works in code that a handler or a step calls; no handler runs here")
+    call, services, payload, context = running
+    if context is not None:
+        return context
+    if call.asked_context is None:
+        call.asked_context = Context(call, services, payload)
+    return call.asked_context
+
+
+def close_context(call: RunningCall, context: Context | None) -> None:
+    """The call is over."""
+    made = context or call.asked_context
+    if made is not None:
+        made._close()
 
 
 class Checkpoint:

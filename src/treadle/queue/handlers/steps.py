@@ -27,6 +27,8 @@ from treadle.model.steps import (
     StepState,
     checked_key,
     checked_name,
+    checked_path,
+    escaped,
     is_sleep,
     shown_step,
 )
@@ -266,7 +268,7 @@ class Run:
 
     def _returned(self, value: Any) -> CallResult:
         try:
-            return Returned(self._type.text(value))
+            return Returned(self._type.text(value, self._ctx._call.step_result_bytes))
         except Exception as error:  # a user's serializer may raise anything
             self._error = Fail(f"the result of step {shown_step(self.name, self.key)} can't be stored: {error}")
             return self._ctx._services.describe(error)._replace(kind="refused")
@@ -345,7 +347,8 @@ def steps_around() -> tuple[tuple[str, str], ...]:
 def nested(ctx: Context, name: str) -> str:
     inside = _inside.get()
     outer = inside[-1][0] if inside else ctx._call.step
-    return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
+    own = escaped(checked_name(name))
+    return checked_path(f"{outer}/{own}" if outer else own)
 
 
 def input_hash(text: bytes) -> str:

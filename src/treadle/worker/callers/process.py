@@ -190,6 +190,7 @@ class Conversation:
                 "step": call.step,
                 "results": results,
                 "types": _types(call.function.handler, results),
+                "step_result_bytes": call.step_result_bytes,
             }
         )
         while True:

@@ -26,6 +26,7 @@ from typing import Any
 
 from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
+from treadle.model.payload import MAX_BYTES
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.queue.handlers.children import ChildRequest
@@ -47,6 +48,8 @@ from treadle.worker.threads import PLACES, Threads
 
 # How often an idle child checks whether its worker is still alive.
 PARENT_CHECK_S = 1.0
+# What a call knows besides its job.
+_ABOUT_A_CALL = ("step", "results", "types", "step_result_bytes")
 # The worker gives the reason before it sends SIGTERM, but another thread has to read it first.
 TOLD_WITHIN_S = 0.2
 
@@ -120,7 +123,9 @@ class WorkerLine:
             return False
         match message:
             case {"is": "run", "job": job}:
-                about = {name: message[name] for name in ("step", "results", "types") if name in message}
+                about = {
+                    name: message[name] for name in ("step", "results", "types", "step_result_bytes") if name in message
+                }
                 self.call = ChildCall(Claimed(*job), self, **about)
                 self.work.put((self.call, message))
             case {"is": "interrupt", "cause": cause, "reason": reason}:
@@ -165,6 +170,7 @@ class ChildCall:
     error: BaseException | None = None
     suspended: Suspend | None = None
     task: asyncio.Task[Any] | None = None
+    asked_context: Context | None = None
 
     def __init__(
         self,
@@ -173,8 +179,10 @@ class ChildCall:
         step: str = "",
         results: Mapping[str, str | None] | None = None,
         types: Mapping[str, wire.Message] | None = None,
+        step_result_bytes: int = MAX_BYTES,
     ) -> None:
         self.job = job
+        self.step_result_bytes = step_result_bytes
         self.step = step
         self._results = results or {}
         self._types = types or {}
