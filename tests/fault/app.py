@@ -102,6 +102,13 @@ async def signal(arguments: argparse.Namespace) -> None:
         pen.note("signalled", arguments.job)
 
 
+async def cancel(arguments: argparse.Namespace) -> None:
+    pen = Pen(arguments.journal, arguments.name)
+    async with handlers.make_queue(arguments.url, pen) as queue:
+        await queue.cancel(arguments.job)
+        pen.note("cancelled", arguments.job)
+
+
 async def requeue(arguments: argparse.Namespace) -> None:
     pen = Pen(arguments.journal, arguments.name)
     async with handlers.make_queue(arguments.url, pen) as queue:
@@ -223,6 +230,7 @@ COMMANDS = {
         work,
         enqueue,
         signal,
+        cancel,
         requeue,
         many_keys,
         prune,

@@ -56,6 +56,7 @@ class StepDocument(Document):
 class StepRunDocument(StepDocument):
     answerSchema: dict[str, Any] | None = Field(description="of a waiting step: the JSON schema of its answer")
     waitsUntil: Time | None
+    childId: str | None = Field(description="the job that this run waits for, or has its result from")
 
 
 class StepPageDocument(Document):

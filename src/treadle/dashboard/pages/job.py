@@ -21,6 +21,7 @@ from treadle.dashboard.snippets import answer_snippets, snippets
 from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
 from treadle.insights.error_text import ErrorText, read_error
 from treadle.insights.failures import FailureGroup
+from treadle.insights.family import NO_FAMILY, Family
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.model.status import Status
@@ -58,6 +59,7 @@ class JobView:
     """Name, value and a remark, of a job with steps that goes on."""
     answers: Sequence[AnswerForm] = ()
     output: Sequence[OutputPart] = ()
+    family: Family = NO_FAMILY
 
 
 async def job(page: Page) -> Response:
@@ -100,6 +102,7 @@ async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
         snippets(found, page.address) if payload.bytes <= SAMPLE_BYTES else (),
         answer_snippets(found, page.address),
         output=await output_parts(page.state.insights, found, with_text=not live),
+        family=await page.state.insights.family(found),
     )
     return await _with_steps(page, view, events) if found.steps else view
 
