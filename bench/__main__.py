@@ -25,8 +25,8 @@ from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain topics processes threads pickup delayed scheduled flows backlog ended snapshot single http "
-    "pages memory idle"
+    "limits enqueue drain topics processes threads pickup delayed scheduled flows children backlog ended snapshot "
+    "single http pages memory idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
 ONCE = frozenset("ended snapshot pages memory idle".split())
