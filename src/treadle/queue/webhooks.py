@@ -261,9 +261,9 @@ class Webhooks:
             raise DeliveryNotFound(f"no delivery of {endpoint_id} has the id {delivery_id}", id=delivery_id)
         return found[0]
 
-    async def counts(self, age: Duration = "24h") -> Sequence[DeliveryCount]:
-        """By endpoint, of the deliveries made since then."""
-        return await (await self._store()).delivery_counts(duration_ms(age, "age"))
+    async def counts(self, endpoint_ids: Sequence[str], age: Duration = "24h") -> Sequence[DeliveryCount]:
+        """What came of their deliveries since then, of at most the newest 1,000 each."""
+        return await (await self._store()).delivery_counts(endpoint_ids, duration_ms(age, "age"))
 
     async def redeliver(self, endpoint_id: str | None, delivery_id: int) -> Delivery:
         """Send it again, with the same webhook-id. One that is under way is left to its sender."""

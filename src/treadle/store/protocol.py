@@ -288,8 +288,8 @@ class Store(Protocol):
     async def deliveries(self, query: DeliveryQuery) -> Sequence[Delivery]:
         """Newest first, without their bodies; the one with an id comes with its body."""
 
-    async def delivery_counts(self, age_ms: int) -> Sequence[DeliveryCount]:
-        """Of the deliveries that were made since then, by endpoint."""
+    async def delivery_counts(self, endpoints: Sequence[str], age_ms: int) -> Sequence[DeliveryCount]:
+        """Of the deliveries that were made since then: of each endpoint at most the newest 1,000."""
 
     async def redeliver(self, ids: Sequence[int]) -> Sequence[int]:
         """Send these again, with the same webhook-id and all tries. Returns the ids of the ones that exist; one that is

@@ -37,8 +37,10 @@ async def webhooks(page: Page) -> Response:
 
 async def _show(page: Page, status: int = 200, **extra: Any) -> Response:
     now = await page.state.queue.schedules.now()
-    counts = {(one.endpoint, one.status): one for one in await _webhooks(page).counts()}
-    rows = [endpoint_row(one, counts, now) for one in await _webhooks(page).list()]
+    endpoints = await _webhooks(page).list()
+    counted = await _webhooks(page).counts([one.id for one in endpoints])
+    counts = {(one.endpoint, one.status): one for one in counted}
+    rows = [endpoint_row(one, counts, now) for one in endpoints]
     opened = _opened(rows, extra.pop("open", "") or page.query("open"))
     outcome = page.query("status") if page.query("status") in dict(OUTCOMES) else ""
     found = (

@@ -405,3 +405,31 @@ WITH live AS MATERIALIZED (
     WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
+
+-- name: delivery_counts
+-- What the newest deliveries of endpoints have come to since a time, and when the last of each kind did.
+SELECT t.endpoint, d.status, count(*), max(d.finished_at) FROM {rows: endpoint text, age bigint}
+CROSS JOIN LATERAL (SELECT c.status, c.finished_at FROM {deliveries} c WHERE c.endpoint = t.endpoint
+    AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000) d
+GROUP BY 1, 2
+
+-- name: try_again
+-- They are tried again. In this and the next ones the second condition finds the rows, however the first is planned.
+UPDATE {outbox} SET holder = NULL, tried = {outbox}.tried + 1, due_at = t.due_at FROM {rows: id bigint, due_at bigint}
+WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
+
+-- name: write_deliveries
+-- What came of tries.
+UPDATE {deliveries} SET status = t.status, tries = t.tries, finished_at = t.finished_at, url = coalesce(t.url, {deliveries}.url)
+FROM {rows: id bigint, status text, tries text, finished_at bigint, url text}
+WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}
+
+-- name: number_events
+-- Their numbers, in the outbox.
+UPDATE {outbox} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
+
+-- name: number_deliveries
+-- The same in the log.
+UPDATE {deliveries} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}

@@ -237,3 +237,31 @@ FROM {rows: n bigint, idempotency_key text, dedupe_key text, traits integer, lim
 -- name: set_payloads
 -- New payloads of jobs that are requeued.
 UPDATE {jobs} SET payload = t.payload FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n
+
+-- name: delivery_counts
+-- What the newest deliveries of endpoints have come to since a time, and when the last of each kind did.
+SELECT t.endpoint, d.status, count(*), max(d.finished_at) FROM {rows: endpoint text, age bigint}
+CROSS JOIN {deliveries} d ON d.id IN (SELECT c.id FROM {deliveries} c WHERE c.endpoint = t.endpoint
+    AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000)
+GROUP BY 1, 2
+
+-- name: try_again
+-- They are tried again. A second condition, as on PostgreSQL, would make SQLite compare each row with each.
+UPDATE {outbox} SET holder = NULL, tried = {outbox}.tried + 1, due_at = t.due_at FROM {rows: id bigint, due_at bigint}
+WHERE {outbox}.id = t.id
+
+-- name: write_deliveries
+-- What came of tries.
+UPDATE {deliveries} SET status = t.status, tries = t.tries, finished_at = t.finished_at, url = coalesce(t.url, {deliveries}.url)
+FROM {rows: id bigint, status text, tries text, finished_at bigint, url text}
+WHERE {deliveries}.id = t.id
+
+-- name: number_events
+-- Their numbers, in the outbox.
+UPDATE {outbox} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {outbox}.id = t.id
+
+-- name: number_deliveries
+-- The same in the log.
+UPDATE {deliveries} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {deliveries}.id = t.id

@@ -74,10 +74,12 @@ class WebhookVerbs(SqlRunner):
         }
         if query.job_id is not None:
             return [_delivery(row) for row in await self._ask("job_deliveries", [wanted | {"id": query.job_id}])]
-        return [_delivery(row) for row in await self._ask("delivery_page", [wanted])]
+        name = "delivery_page_by_status" if query.status else "delivery_page"
+        return [_delivery(row) for row in await self._ask(name, [wanted])]
 
-    async def delivery_counts(self, age_ms: int) -> Sequence[DeliveryCount]:
-        rows = await self._ask("delivery_counts", [{"age": age_ms}])
+    async def delivery_counts(self, endpoints: Sequence[str], age_ms: int) -> Sequence[DeliveryCount]:
+        wanted = [{"endpoint": one, "age": age_ms} for one in endpoints]
+        rows = await self._ask("delivery_counts", wanted) if wanted else []
         return [DeliveryCount(endpoint, DeliveryStatus(status), *rest) for endpoint, status, *rest in rows]
 
     async def redeliver(self, ids: Sequence[int]) -> Sequence[int]:

@@ -27,7 +27,7 @@ UPDATE {jobs} SET webhook_sent = CASE WHEN EXISTS (SELECT 1 FROM {deliveries} d 
 WHERE n {any_of} SELECT j.n FROM {jobs} j WHERE j.n {among: n bigint} ORDER BY j.n {skip_locked} {end_any}
 
 -- name: receivers
--- Whose turn it is, or when: from receiver to receiver by the index, with how many deliveries senders have.
+-- Whose turn it is, or when (null: it reads itself): from receiver to receiver by the index, with how many deliveries senders have.
 WITH RECURSIVE turn (receiver) AS (
     SELECT min(o.receiver) FROM {outbox} o
     UNION ALL SELECT (SELECT min(o.receiver) FROM {outbox} o WHERE o.receiver > u.receiver) FROM turn u
@@ -36,7 +36,7 @@ SELECT x.receiver, x.due_at - {now}, x.held FROM (
     SELECT u.receiver, (SELECT min(o.due_at) FROM {outbox} o WHERE o.receiver = u.receiver) AS due_at,
         (SELECT count(*) FROM {outbox} o WHERE o.receiver = u.receiver AND o.holder IS NOT NULL AND o.due_at > {now}) AS held
     FROM turn u WHERE u.receiver IS NOT NULL) x
-WHERE x.due_at IS NOT NULL ORDER BY x.due_at, x.receiver
+ORDER BY x.due_at, x.receiver
 
 -- name: take_deliveries
 -- The next ones of a receiver.
@@ -68,31 +68,29 @@ SELECT o.id, o.token FROM {outbox} o WHERE o.id {among: id bigint} ORDER BY o.id
 -- They are delivered or given up.
 DELETE FROM {outbox} WHERE id {among: id bigint}
 
--- name: try_again
--- They are tried again. In this and the next statements the second condition finds the rows, however the first is planned.
-UPDATE {outbox} SET holder = NULL, tried = {outbox}.tried + 1, due_at = t.due_at FROM {rows: id bigint, due_at bigint}
-WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
-
--- name: write_deliveries
--- What came of tries.
-UPDATE {deliveries} SET status = t.status, tries = t.tries, finished_at = t.finished_at, url = coalesce(t.url, {deliveries}.url)
-FROM {rows: id bigint, status text, tries text, finished_at bigint, url text}
-WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}
-
 -- name: give_up_deliveries
 UPDATE {deliveries} SET status = 'failed', finished_at = {now} WHERE id {among: id bigint} AND status = 'pending'
 
 -- name: lock_records
--- The same as get_records, locked, so that two senders change them one after the other.
+-- Each of these ids of each of these kinds, locked, so that two senders change them one after the other.
 SELECT r.kind, r.id, r.key, r.body, r.version, r.created_at, r.updated_at, r.due FROM {records} r
-WHERE (r.kind, r.id) IN (SELECT t.kind, t.id FROM {rows: kind text, id text}) ORDER BY r.kind, r.id {for_update}
+WHERE r.kind {among: kind text} AND r.id {among: id text} ORDER BY r.kind, r.id {for_update}
 
 -- name: delivery_page
 -- Deliveries, newest first.
 SELECT d.id, d.webhook_id, d.endpoint, CAST(j.id AS text), j.topic, d.event, d.url, d.status, d.created_at, d.finished_at,
     o.due_at, d.tries, NULL
 FROM (SELECT c.* FROM {deliveries} c, {rows: endpoint text, status text, before bigint, since bigint}
-    WHERE c.endpoint = t.endpoint AND c.id < t.before AND c.created_at >= t.since AND c.status = coalesce(t.status, c.status)
+    WHERE c.endpoint = t.endpoint AND c.id < t.before AND c.created_at >= t.since
+    ORDER BY c.id DESC LIMIT (SELECT t.top FROM {rows: top bigint})) d
+LEFT JOIN {jobs} j ON j.n = d.n LEFT JOIN {outbox} o ON o.id = d.id ORDER BY d.id DESC
+
+-- name: delivery_page_by_status
+-- The same of one status.
+SELECT d.id, d.webhook_id, d.endpoint, CAST(j.id AS text), j.topic, d.event, d.url, d.status, d.created_at, d.finished_at,
+    o.due_at, d.tries, NULL
+FROM (SELECT c.* FROM {deliveries} c, {rows: endpoint text, status text, before bigint, since bigint}
+    WHERE c.endpoint = t.endpoint AND c.id < t.before AND c.created_at >= t.since AND c.status = t.status
     ORDER BY c.id DESC LIMIT (SELECT t.top FROM {rows: top bigint})) d
 LEFT JOIN {jobs} j ON j.n = d.n LEFT JOIN {outbox} o ON o.id = d.id ORDER BY d.id DESC
 
@@ -111,11 +109,6 @@ SELECT d.id, d.webhook_id, d.endpoint, CAST(j.id AS text), j.topic, d.event, d.u
     o.due_at, d.tries, d.body
 FROM {rows: id bigint} {seek: deliveries d ON d.id = t.id} {seek_any: jobs j ON j.n = d.n} {seek_any: outbox o ON o.id = d.id}
 
--- name: delivery_counts
--- How many deliveries of each endpoint have come to what since a time, and the last one of each kind.
-SELECT d.endpoint, d.status, count(*), max(d.finished_at) FROM {deliveries} d
-WHERE d.created_at >= {now} - (SELECT t.age FROM {rows: age bigint}) AND d.n <> 0 AND d.endpoint IS NOT NULL GROUP BY 1, 2
-
 -- name: reopen_deliveries
 -- They are to be delivered once more.
 UPDATE {deliveries} SET status = 'pending', finished_at = NULL, number = NULL WHERE id {among: id bigint}
@@ -125,16 +118,6 @@ RETURNING id, n, endpoint, url, event
 -- The events that an endpoint has not read yet.
 SELECT o.id FROM {outbox} o WHERE o.receiver = (SELECT t.receiver FROM {rows: receiver text}) AND o.due_at IS NULL
     AND o.number IS NULL ORDER BY o.id LIMIT (SELECT t.top FROM {rows: top bigint})
-
--- name: number_events
--- Their numbers, in the outbox.
-UPDATE {outbox} SET number = t.number FROM {rows: id bigint, number bigint}
-WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
-
--- name: number_deliveries
--- The same in the log.
-UPDATE {deliveries} SET number = t.number FROM {rows: id bigint, number bigint}
-WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}
 
 -- name: acknowledge_events
 -- What was read up to a number.

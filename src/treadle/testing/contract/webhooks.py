@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -504,7 +505,7 @@ class DeliveryContract(ContractPart):
         assert await bench.store.deliveries(DeliveryQuery("ops", since=page[0].created_at + 1)) == []
         done = await bench.store.deliveries(DeliveryQuery("ops", status=DELIVERED))
         assert [found.id for found in done] == [one.id]
-        counts = await bench.store.delivery_counts(DAY)
+        counts = await bench.store.delivery_counts(["ops", "none"], DAY)
         assert {(found.endpoint, found.status): found.total for found in counts} == {
             ("ops", PENDING): 4,
             ("ops", DELIVERED): 1,
@@ -555,6 +556,19 @@ class PollContract(ContractPart):
         await bench.store.poll("ops", 0)
         assert await bench.store.prune(0) == 0
         await bench.store.poll("ops", 1)
+        assert await bench.store.prune(0) == 1
+
+    async def test_what_nobody_will_read_is_given_up(self, bench: Workbench) -> None:
+        await endpoint(bench, "a", None)
+        await endpoint(bench, "b", None)
+        id = await ended(bench)
+        assert await claimed(bench) == []
+        assert {one.status for one in await deliveries(bench, id)} == {PENDING}
+        await bench.store.delete_records([(KIND, "a")])
+        off = await stored(bench, "b")
+        await bench.store.write_records([RecordWrite(KIND, "b", "b", body_of(replace(off, enabled=False)), None, 1)])
+        assert await claimed(bench) == []
+        assert {one.status for one in await deliveries(bench, id)} == {FAILED}
         assert await bench.store.prune(0) == 1
 
     async def test_one_endpoint_reads_nothing_of_another(self, bench: Workbench) -> None:

@@ -57,10 +57,15 @@ class Receiver(NamedTuple):
     """Someone with deliveries in the outbox."""
 
     name: str
-    due_in_ms: int
+    due_in_ms: int | None
+    """None: it reads them itself."""
     held: int
     host: str | None = None
-    """None: it is gone or disabled."""
+    """None: it is gone or disabled, or reads them itself."""
+
+    @property
+    def is_due(self) -> bool:
+        return self.due_in_ms is not None and self.due_in_ms <= 0
 
 
 class _Turn(NamedTuple):
@@ -77,11 +82,12 @@ class _Turn(NamedTuple):
 def claim_deliveries(holder: str, lease_ms: int, limit: int, per_host: int) -> Script[DeliveryClaim]:
     now: int = (yield "clock", [])[0][0]
     found = [Receiver(*row) for row in (yield "receivers", [])]
-    if not found or found[0].due_in_ms > 0:
-        return DeliveryClaim([], found[0].due_in_ms if found else None, now)
+    if not any(one.is_due or one.due_in_ms is None for one in found):
+        return DeliveryClaim([], _next(found, {}, now), now)
     known: dict[str, Endpoint] = yield from endpoints()
-    receivers = [one._replace(host=_host(one.name, known)) for one in found]
-    yield from _give_up([one.name for one in receivers if one.host is None])
+    receivers = [one._replace(host=_host(one.name, known)) for one in found if one.due_in_ms is not None]
+    gone = [one.name for one in receivers if one.host is None]
+    yield from _give_up([*gone, *(one.name for one in found if one.due_in_ms is None and not _reads(one.name, known))])
     circuits = yield from _circuits()
     turns = yield from _take(receivers, _room(receivers, circuits, now, per_host), holder, lease_ms, limit)
     taken = yield from _claimed(turns, known, circuits, now)
@@ -95,6 +101,11 @@ def _host(receiver: str, known: Mapping[str, Endpoint]) -> str | None:
     if endpoint is None or endpoint.url is None or not (endpoint.enabled or receiver.startswith(TESTED)):
         return None
     return host_of(endpoint.url)
+
+
+def _reads(receiver: str, known: Mapping[str, Endpoint]) -> bool:
+    endpoint = known.get(receiver.removeprefix(READ))
+    return endpoint is not None and endpoint.enabled and endpoint.url is None
 
 
 def _give_up(receivers: Sequence[str]) -> Script[None]:
@@ -128,7 +139,7 @@ def _take(
     turns: dict[int, _Turn] = {}
     for one in receivers:
         top = min(room.get(one.host or "", 0), limit - len(turns))
-        if one.host and one.due_in_ms <= 0 and top > 0:
+        if one.host and one.is_due and top > 0:
             rows = yield "take_deliveries", [{"receiver": one.name, "holder": holder, "ms": lease_ms, "top": top}]
             turns |= {id: _Turn(token, tried, one.host) for id, token, tried in rows}
             room[one.host] -= len(rows)
@@ -173,9 +184,9 @@ def _states(names: Iterable[str]) -> Script[dict[str, EndpointState]]:
 
 def _next(receivers: Sequence[Receiver], circuits: Mapping[str, Circuit], now: int) -> int | None:
     """A receiver that was due has got its share, or waits for its host."""
-    waits = [one.due_in_ms for one in receivers if one.host and one.due_in_ms > 0]
+    waits = [one.due_in_ms for one in receivers if one.due_in_ms is not None and not one.is_due]
     for one in receivers:
-        if one.host and one.due_in_ms <= 0:
+        if one.host and one.is_due:
             circuit = circuits.get(one.host, CLOSED)
             waits.append(max(circuit.probe_ms - now, 0) if circuit.probe_ms is not None else 0)
     return min(waits, default=None)

@@ -15,6 +15,7 @@ CREATE TABLE treadle.deliveries (
 ) WITH (fillfactor = 80);
 CREATE INDEX deliveries_job ON treadle.deliveries (n);
 CREATE INDEX deliveries_endpoint ON treadle.deliveries (endpoint, id);
+CREATE INDEX deliveries_status ON treadle.deliveries (endpoint, status, id);
 CREATE UNIQUE INDEX deliveries_number ON treadle.deliveries (endpoint, number) WHERE number IS NOT NULL;
 
 -- The ones that are still to be delivered. `due_at`: when to send it, or until when a sender has it; null: its endpoint

@@ -15,6 +15,7 @@ CREATE TABLE treadle_deliveries (
 );
 CREATE INDEX treadle_deliveries_job ON treadle_deliveries (n);
 CREATE INDEX treadle_deliveries_endpoint ON treadle_deliveries (endpoint, id);
+CREATE INDEX treadle_deliveries_status ON treadle_deliveries (endpoint, status, id);
 CREATE UNIQUE INDEX treadle_deliveries_number ON treadle_deliveries (endpoint, number) WHERE number IS NOT NULL;
 
 -- The ones that are still to be delivered. `due_at`: when to send it, or until when a sender has it; null: its endpoint
