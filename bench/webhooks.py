@@ -1,4 +1,4 @@
-"""Deliveries of webhooks: from the outbox to a quick receiver on the same machine, each signed, sent and written down."""
+"""Deliveries of webhooks from the outbox to a quick receiver on the same machine: signed, sent and written down."""
 
 from __future__ import annotations
 
@@ -93,4 +93,4 @@ async def deliveries(url: str, count: int) -> Figures:
             took, cpu = time.perf_counter() - began, time.process_time() - cpu
             await end([sending])
             await sender.close()
-    return {"webhooks /s": count / took, "webhook CPU µs": cpu / count * 1e6}
+    return {"webhooks /s": count / took, "webhook us/delivery": cpu / count * 1e6}
