@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from tests.fault import crash, customers, handlers
+from tests.fault import crash, customers, graphs, handlers
 from tests.fault.journal import Pen
 from tests.waiting import certainly, until_blocking
 from treadle import Queue, Worker
@@ -74,6 +74,16 @@ async def work(arguments: argparse.Namespace) -> None:
     queue.register("in_own_process", handlers.in_own_process, process=True, retry=handlers.AGAIN_SOON)
     await queue.open()
     handlers.here.append(handlers.Here(queue.store, asyncio.get_running_loop()))
+    await _run(queue, arguments)
+
+
+async def work_on_graphs(arguments: argparse.Namespace) -> None:
+    await _run(
+        graphs.make_graphs(arguments.url, Pen(arguments.journal, arguments.name), range(arguments.limit)), arguments
+    )
+
+
+async def _run(queue: Queue, arguments: argparse.Namespace) -> None:
     worker = Worker(
         queue,
         name=arguments.name,
@@ -244,6 +254,7 @@ COMMANDS = {
     one.__name__: one
     for one in (
         work,
+        work_on_graphs,
         enqueue,
         signal,
         requeue,

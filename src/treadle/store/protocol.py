@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
+from treadle.model.steps import StepState
 from treadle.model.webhooks import Delivery, DeliveryClaim, DeliveryCount, DeliveryQuery, PolledEvent, SettledDelivery
 from treadle.store.values import (
     NO_CHANGES,
@@ -167,6 +168,12 @@ class Store(Protocol):
     async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
         """Results as JSON text, however large."""
 
+    async def step_items(self, n: int, step: str) -> list[tuple[str, StepState, int]]:
+        """The key, state and attempt of each item of a mapped step."""
+
+    async def item_results(self, n: int, step: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        """The results of completed items, as JSON text, from place `first` to before `last` of the list."""
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
 
@@ -218,10 +225,18 @@ class Store(Protocol):
         """The stored events, oldest first; None: no such job."""
 
     async def steps(
-        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+        self,
+        id: str,
+        step: str,
+        offset: int = 0,
+        limit: int = 100,
+        max_result_bytes: int = ANY_SIZE,
+        *,
+        failing_first: bool = False,
     ) -> StepPage | None:
-        """The runs of one step in the order in which they began; None: no such step. Results that are larger are left
-        out.
+        """The runs of one step in the order in which they began, or the items of a mapped one in the order of its list;
+        None: no such step. Results that are larger are left out. `failing_first`: then what waits or runs, and what is
+        done at the end.
         """
 
     async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:

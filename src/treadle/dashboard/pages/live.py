@@ -50,6 +50,7 @@ async def job_regions(page: Page) -> dict[str, str]:
     view, part = await job.job_view(page, page.query("id"), live=True), macros("job")
     steps = macros("steps")
     return {
+        "graph": str(steps.drawing(view, page.base)),
         "steps": str(steps.waterfall(view, page.base, page.read_only)),
         "answer": str(steps.answers(view, page.base, page.read_only)),
         "job-head": str(part.head(view, page.base, page.read_only)),

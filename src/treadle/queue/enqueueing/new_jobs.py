@@ -166,7 +166,7 @@ class JobMaker:
                 idempotency_key=short_text(idempotency_key, "idempotency_key"),
                 webhook_url=webhook_url,
             ),
-            steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
+            steps=tuple(NewStep(step.name, step.title or step.name, step.after) for step in template.steps),
         )
         self._other_fields = self._shared[3:-1]
         """All but id, topic, payload and trace."""

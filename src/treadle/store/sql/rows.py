@@ -216,12 +216,12 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
     steps: dict[int, list[ClaimedStep]] = {}
     answers: dict[int, list[EarlyAnswer]] = {}
     versions: dict[int, int | None] = {}
-    for n, name, key, place, state, *rest, declared, version in rows:
+    for n, name, key, place, state, *rest, declared, version, items in rows:
         if state == ANSWERED:
             answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
         versions[n] = version
-        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared)))
+        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared), None, items))
         steps.setdefault(n, []).append(one)
     return {
         n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))

@@ -188,9 +188,9 @@ WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = ?
 -- As put_steps, with a parameter for each value: SQLite takes three times as long to find them in a JSON text. A step
 -- never begins before its job.
 INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
-    error_type, result, result_size, input_hash, title, schema)
+    error_type, result, result_size, input_hash, title, schema, item)
 VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, max(?, (SELECT r.started_at FROM {running} r WHERE r.n = ?)),
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*end*/
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*end*/
 {on_step_conflict}
 
 -- name: tell_steps

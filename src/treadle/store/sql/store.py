@@ -13,6 +13,7 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
+from treadle.model.steps import StepState
 from treadle.policy.saved_endpoint import KIND as WEBHOOK_KIND
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
@@ -203,6 +204,14 @@ class SqlStore(WebhookVerbs):
         rows = await self._ask("step_results", [{"n": n, "name": one.name, "key": one.key} for one in steps])
         return {StepKey(name, key): text for name, key, text in rows if text is not None}
 
+    async def step_items(self, n: int, step: str) -> list[tuple[str, StepState, int]]:
+        rows = await self._ask("step_items", [{"n": n, "name": step}])
+        return [(key, StepState(state), attempt) for key, state, attempt in rows]
+
+    async def item_results(self, n: int, step: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        rows = await self._ask("item_results", [{"n": n, "name": step, "first": first, "last": last}])
+        return [(item, text) for item, text in rows]
+
     async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
         known = [one for one in answers if is_job_id(one.id)]
         answering = scripts.Answering({}, 0)
@@ -342,14 +351,21 @@ class SqlStore(WebhookVerbs):
         return await self._secrets.hide_in_events(events, job, lambda names: self._records_by(None, names))
 
     async def steps(
-        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+        self,
+        id: str,
+        step: str,
+        offset: int = 0,
+        limit: int = 100,
+        max_result_bytes: int = ANY_SIZE,
+        *,
+        failing_first: bool = False,
     ) -> StepPage | None:
         if not is_job_id(id) or not storable(step):
             return None
-        [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
+        [(total, known)] = await self._ask("count_step", [{"id": id, "name": step}])
         page = {"id": id, "name": step, "most": max_result_bytes, "top": limit, "skip": offset}
-        rows = await self._ask("step_page", [page]) if total else []
-        return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
+        rows = await self._ask("step_page", [page | {"failing": int(failing_first)}]) if total else []
+        return StepPage([step_from_row(row) for row in rows], int(total)) if known else None
 
     async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
         return await output.page(self._ask, id, channel, after, max_bytes)
