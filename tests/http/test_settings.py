@@ -263,7 +263,7 @@ async def test_a_pass_of_retention_keeps_what_the_settings_keep(api: Api, url: s
     async with Queue(url, stale_after="0s", delete_after="0s") as hasty:
         site = RuntimeSettings(hasty.store, hasty.settings)
         await Retention(hasty.store, site).prune()
-        assert (await site.settings()).stale_after_ms == hasty.store.stale_after_ms == DAY_MS
+        assert (await site.settings()).stale_after_ms == hasty.store.retention.stale_after_ms == DAY_MS
     assert (await api.get(f"/api/jobs/{job['id']}")).status_code == 200
 
 

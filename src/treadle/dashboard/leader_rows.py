@@ -15,6 +15,7 @@ from treadle.store.views import Leadership
 TITLES = {
     "reaper": "Take back lost jobs",
     "schedules": "Schedules",
+    "stale": "Stale jobs",
     "retention": "Retention",
     "operations": "Bulk operations",
     "tidying": "Statistics and limits",

@@ -381,10 +381,17 @@ class JobsSettingsDocument(Document):
     allowed_topics: list[str]
 
 
+class AgesDocument(Document):
+    stale_after: str | None
+    delete_after: str | None
+
+
 class RetentionDocument(Document):
     stale_after: str
     delete_after: str
     output_after: str
+    by_status: dict[str, AgesDocument]
+    by_topic: dict[str, AgesDocument]
 
 
 class SettingsDocument(Document):

@@ -54,6 +54,27 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended jobs are kept; None: as the settings say."""
+
+    stale_after: Duration | None = None
+    """After their end."""
+    delete_after: Duration | None = None
+    """After that."""
+
+    def __post_init__(self) -> None:
+        for name in ("stale_after", "delete_after"):
+            if (value := getattr(self, name)) is not None:
+                duration_ms(value, f"retention.{name}")
+
+    def as_json(self) -> dict[str, int | float | None]:
+        return {
+            "staleAfterSeconds": None if self.stale_after is None else seconds(self.stale_after),
+            "deleteAfterSeconds": None if self.delete_after is None else seconds(self.delete_after),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CancelPolicy:
     supported: bool = True
     mode: Literal["cooperative", "kill"] = "cooperative"
@@ -88,6 +109,7 @@ class Template:
     schedulable: bool = True
     secret: Sequence[str] = ()
     """Payload fields that only handlers see, such as `token` or `card.number`."""
+    retention: Retention | None = None
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None
     steps: tuple[StepSpec, ...] = ()
@@ -148,12 +170,13 @@ class Template:
             "resultSchema": self.result_schema,
             "schedulable": self.schedulable,
             **({"secret": list(self.secret)} if self.secret else {}),
+            **({"retention": self.retention.as_json()} if self.retention else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int | None = None) -> Template:
         policy, rate, cancel = data["concurrencyPolicy"], data.get("rate"), data["cancelPolicy"]
-        retry = data["retryPolicy"]
+        retry, kept = data["retryPolicy"], data.get("retention")
         return cls(
             topic=data["topic"],
             name=data["name"],
@@ -175,6 +198,7 @@ class Template:
             expires=data["expiresSeconds"],
             schedulable=data.get("schedulable", True),
             secret=data.get("secret", ()),
+            retention=Retention(kept["staleAfterSeconds"], kept["deleteAfterSeconds"]) if kept else None,
             payload_schema=data["payloadSchema"],
             result_schema=data.get("resultSchema"),
             steps=tuple(StepSpec.from_json(step) for step in data.get("steps") or ()),

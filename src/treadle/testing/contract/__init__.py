@@ -69,6 +69,7 @@ from treadle.testing.contract.requests import (
     RequeueContract,
     RescheduleContract,
 )
+from treadle.testing.contract.retaining import EndedContract, StaleContract, StaleNewsContract
 from treadle.testing.contract.settling import (
     CancelledWhileRunningContract,
     GuardContract,
@@ -202,6 +203,12 @@ class StoreContract:
 
     class TestPrune(PruneContract): ...
 
+    class TestStale(StaleContract): ...
+
+    class TestStaleNews(StaleNewsContract): ...
+
+    class TestEnded(EndedContract): ...
+
     class TestOpen(OpenContract): ...
 
     class TestRecord(RecordContract): ...
@@ -235,6 +242,7 @@ __all__ = [
     "DeleteContract",
     "DryRunContract",
     "EffectsContract",
+    "EndedContract",
     "EventsContract",
     "FailedGroupsContract",
     "FilterContract",
@@ -278,6 +286,8 @@ __all__ = [
     "SnapshotContract",
     "SortContract",
     "SplitLeaseContract",
+    "StaleContract",
+    "StaleNewsContract",
     "StatsContract",
     "StoreContract",
     "TopicsContract",
