@@ -95,6 +95,11 @@ class RuntimeSettings:
         await self.read()
         return self._settings
 
+    async def draft(self, changes: dict[str, Any]) -> StoredSettings:
+        """What the settings would be after these changes; nothing is saved."""
+        await self.read()
+        return self._read(_merged(self._given, changes))
+
     async def read(self) -> None:
         asked = time.monotonic()
         record = (await self._store.get_records([(KIND, ID)]))[0]

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
-from treadle.policy.retention import Ages, Rules
+from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
@@ -299,6 +299,9 @@ class Store(Protocol):
 
     async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
         """Jobs that ended after this place and not later than `until`, in the order in which they ended."""
+
+    async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
+        """How many jobs of this class ended longer ago than that, at most `limit`."""
 
     async def stale_marks(self) -> Mapping[tuple[str, str], EndedAt]:
         """For each topic and status, the last job of which was told that it is stale."""

@@ -426,6 +426,15 @@ FROM (SELECT e.n, e.topic, e.status, e.ended_at FROM {outcomes} e
 {seek: jobs j ON j.n = o.n}
 ORDER BY o.ended_at, o.n
 
+-- name: count_old
+-- How many jobs of some topics (all the others if `named` is 0) and statuses ended long ago, up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM {outcomes} o
+    WHERE o.ended_at <= {now} - (SELECT max(t.age) FROM {rows: age bigint})
+        AND o.status IN (SELECT t.status FROM {rows: status text} WHERE t.status IS NOT NULL)
+        AND (o.topic IN (SELECT t.topic FROM {rows: topic text} WHERE t.topic IS NOT NULL))
+            = ((SELECT max(t.named) FROM {rows: named integer}) = 1)
+    LIMIT (SELECT max(t.top) FROM {rows: top bigint})) x
+
 -- name: may_go
 -- What keeps an ended job from being deleted by retention, however old it is: a part of other queries, about outcome o.
 1 = 1

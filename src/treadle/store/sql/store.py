@@ -13,7 +13,7 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
-from treadle.policy.retention import Ages, Rules
+from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
@@ -450,6 +450,12 @@ class SqlStore(SqlRunner):
         row = {"at": after.ended_at, "after": after.n, "until": until, "top": limit}
         rows = await self._ask("ended_jobs", [row])
         return [EndedJob(n, id, topic, Status(status), at) for n, id, topic, status, at in rows]
+
+    async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
+        named = ended.topics if ended.topics is not None else ended.other_topics
+        rows: list[dict[str, Any]] = [{"age": age_ms, "top": limit, "named": int(ended.topics is not None)}]
+        rows += [{"status": status} for status in ended.statuses] + [{"topic": topic} for topic in named]
+        return int((await self._ask("count_old", rows))[0][0])
 
     async def stale_marks(self) -> Mapping[tuple[str, str], EndedAt]:
         return {(topic, status): EndedAt(*place) for topic, status, *place in await self._ask("stale_marks")}
