@@ -222,6 +222,15 @@ HOT: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "held_lanes": ((json.dumps([{"key": "g"}]),), ["treadle_held_next (key=? AND lane>?)"]),
     "members": ((json.dumps([{"key": "g"}]),), ["PRIMARY KEY (key=?)"]),
     "old_outcomes": ((json.dumps([{"age": 1, "top": 1}]),), ["treadle_outcomes_ended (ended_at<?)"]),
+    "ended_jobs": (
+        (json.dumps([{"at": 1, "after": 1, "until": 2, "top": 1}]),),
+        ["treadle_outcomes_ended (ended_at>? AND ended_at<?)", "INTEGER PRIMARY KEY (rowid=?)"],
+    ),
+    "count_old": (
+        (json.dumps([{"age": 1, "top": 1, "named": 0}, {"status": "failed"}]),),
+        ["treadle_outcomes_ended (ended_at<?)"],
+    ),
+    "lock_ended": ((json.dumps([{"n": 1}]),), ["INTEGER PRIMARY KEY (rowid=?)"]),
     "job_events": ((json.dumps([{"id": job_id(1)}]),), ["treadle_events_job (n=?)"]),
 }
 
