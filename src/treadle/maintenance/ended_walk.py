@@ -10,8 +10,6 @@ from treadle.store.values import FIRST_ENDED, EndedAt, EndedJob
 BATCH = 1000
 FIRST_SPAN_MS = 60_000
 LEAST_SPAN_MS = 1_000
-# A job can't end before it was made, but the database's clock may have been set back.
-CLOCK_SLACK_MS = 3_600_000
 
 
 class EndedWalk:
@@ -29,16 +27,25 @@ class EndedWalk:
     async def next(self, until: int) -> Sequence[EndedJob]:
         """The next jobs that ended not later than this; empty: there are none."""
         if self.place == FIRST_ENDED:
-            made = await self._store.first_made()
-            self.place = EndedAt(until if made is None else min(made - CLOCK_SLACK_MS, until), 0)
-        while True:
+            first = await self._store.first_ended(until)
+            if first is None:
+                return ()
+            self.place = EndedAt(first, 0)
+        while until >= self.place.ended_at:
             end = min(self.place.ended_at + self._span_ms, until)
-            found = await self._store.ended_jobs(self.place, end, BATCH) if end >= self.place.ended_at else ()
-            full = len(found) == BATCH
-            self._span_ms = max(self._span_ms // 2, LEAST_SPAN_MS) if full else self._span_ms * 2
+            found = await self._store.ended_jobs(self.place, end, BATCH)
+            self._fit(found)
             if found:
                 self.place = found[-1].place
                 return found
-            if end >= until:
-                return ()
+            if end == until:
+                break
             self.place = EndedAt(end, 0)
+        return ()
+
+    def _fit(self, found: Sequence[EndedJob]) -> None:
+        """The next span: about two batches long where jobs are dense, ever longer where there are none."""
+        if len(found) < BATCH:
+            self._span_ms *= 2
+        else:
+            self._span_ms = max(2 * (found[-1].ended_at - found[0].ended_at), LEAST_SPAN_MS)

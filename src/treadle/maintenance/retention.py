@@ -46,7 +46,8 @@ class Retention:
         total = await self.delete()
         while await self._store.prune_output((await self._site.settings()).output_after_ms, BATCH):
             await asyncio.sleep(PAUSE_S)
-        await self._store.forget(max(one.kept_ms for one in classes(await self._rules())))
+        rules = await self._rules()
+        await self._store.forget(rules.stale_after_ms + rules.delete_after_ms)
         if total:
             log.info("deleted %d jobs that ended long ago", total)
         return f"{total:,} deleted" if total else "nothing to delete"

@@ -294,8 +294,8 @@ class Store(Protocol):
     async def topic_ages(self) -> Mapping[str, Ages]:
         """How long the jobs of topics are kept, where their templates say so."""
 
-    async def first_made(self) -> int | None:
-        """When the oldest job was made; None: there is none."""
+    async def first_ended(self, until: int) -> int | None:
+        """When the first job ended, if not later than `until`."""
 
     async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
         """Jobs that ended after this place and not later than `until`, in the order in which they ended."""

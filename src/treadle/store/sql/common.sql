@@ -412,9 +412,9 @@ ON CONFLICT (topic, status) DO UPDATE SET ended_at = excluded.ended_at, n = excl
 -- When these jobs ended; locked, so that none is requeued before its event is stored.
 SELECT o.n, o.ended_at FROM {outcomes} o WHERE o.n {among: n bigint} ORDER BY o.n {for_update}
 
--- name: first_made
--- When the oldest job was made: none has ended before.
-SELECT j.created_at FROM {jobs} j ORDER BY j.n LIMIT 1
+-- name: first_ended
+-- When the first job ended, of those that ended until a time.
+SELECT min(o.ended_at) FROM {outcomes} o WHERE o.ended_at <= (SELECT t.until FROM {rows: until bigint})
 
 -- name: ended_jobs
 -- Jobs that ended in a span of time, after a place among them.

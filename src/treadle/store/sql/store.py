@@ -443,8 +443,9 @@ class SqlStore(SqlRunner):
     async def topic_ages(self) -> Mapping[str, Ages]:
         return {topic: Ages(stale, delete) for topic, stale, delete in await self._ask("topic_ages")}
 
-    async def first_made(self) -> int | None:
-        return next((int(at) for (at,) in await self._ask("first_made")), None)
+    async def first_ended(self, until: int) -> int | None:
+        found = (await self._ask("first_ended", [{"until": until}]))[0][0]
+        return None if found is None else int(found)
 
     async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
         row = {"at": after.ended_at, "after": after.n, "until": until, "top": limit}

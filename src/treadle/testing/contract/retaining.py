@@ -186,14 +186,16 @@ class EndedContract(ContractPart):
             place = page[-1].place
         assert sorted(seen) == sorted(ids)
 
-    async def test_when_the_oldest_job_was_made(self, bench: Workbench) -> None:
-        assert await bench.store.first_made() is None
-        await bench.enqueue(1)
+    async def test_when_the_first_job_ended(self, bench: Workbench) -> None:
+        await bench.enqueue(1, topic="other")
+        assert await bench.store.first_ended(FOREVER) is None
+        await bench.make("failed")
         await bench.pass_time(HOUR)
-        await bench.enqueue(1)
-        made = await bench.store.first_made()
-        assert made is not None
-        assert HOUR <= await bench.store.now() - made < HOUR + MINUTE
+        await bench.make("failed")
+        first = (await ended(bench))[0].ended_at
+        assert await bench.store.first_ended(FOREVER) == first
+        assert await bench.store.first_ended(first) == first
+        assert await bench.store.first_ended(first - 1) is None
 
     async def test_only_the_named_ones_are_deleted_and_only_if_they_are_still_old(self, bench: Workbench) -> None:
         ids = [await bench.make("failed") for _ in range(4)]
