@@ -313,6 +313,11 @@ class TemplateRateDocument(Document):
     perSeconds: float
 
 
+class TemplateRetentionDocument(Document):
+    staleAfterSeconds: float | None
+    deleteAfterSeconds: float | None
+
+
 class TemplateDocument(Document):
     topic: str
     version: int
@@ -337,6 +342,9 @@ class TemplateDocument(Document):
     resultSchema: dict[str, Any] | None
     schedulable: bool
     secret: list[str] = Field(description="payload fields that only handlers see")
+    retention: TemplateRetentionDocument | None = Field(
+        description="how long ended jobs are kept; null: by the settings"
+    )
     createdAt: Time
     updatedAt: Time
 
