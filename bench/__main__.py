@@ -19,17 +19,17 @@ from typing import Any
 
 import uvloop
 
-from bench import api, children, flows, limits, pages, scenarios, webhooks
+from bench import api, children, flows, limits, pages, retention, scenarios, webhooks
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain topics processes threads pickup delayed scheduled flows children backlog ended snapshot "
-    "single http pages webhooks memory idle"
+    "limits enqueue drain topics processes threads pickup delayed scheduled flows children backlog ended retention "
+    "snapshot single http pages webhooks memory idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended snapshot pages memory idle".split())
+ONCE = frozenset("ended retention snapshot pages memory idle".split())
 ROUNDS = 3
 
 
@@ -170,6 +170,16 @@ class Bench:
 
     def ended(self) -> Figures:
         return self._drain("drain, ended kept", fill="ended", rows=10_000 if self.quick else 10_000_000)
+
+    def retention(self) -> Figures:
+        """A pass over old jobs beside a drain, against a drain of the same round without one."""
+        old, jobs = (5_000, 2_000) if self.quick else (1_000_000, 200_000)
+        figures = self._drain("drain without retention", jobs, fill="ended", rows=old)
+        with self.store.fresh() as url:
+            uvloop.run(scenarios.fill(url, "old", old))
+            uvloop.run(scenarios.load(url, jobs))
+            beside = retention.beside_a_drain(url, self.folder, old, jobs, self.store.server_cpu, 120)
+            return figures | run(beside)
 
     def snapshot(self) -> Figures:
         if self.store.name != "postgres":

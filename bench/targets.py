@@ -56,6 +56,13 @@ TARGETS = [
         0.25,
         of="bare drain 100 /s",
     ),
+    *_both(
+        "drain beside a pass of retention over 1,000,000 old jobs, of one without",
+        "drain beside retention /s",
+        at_least=0.9,
+        of="drain without retention /s",
+    ),
+    *_both("jobs deleted by retention beside a drain, per second", "deleted by retention /s", at_least=4_000, digits=0),
     Target("2 worker processes, of one", "sqlite", "drain 2 /s", 1.0, of="drain /s"),
     Target("2 worker processes, of one", "postgres", "drain 2 /s", None, None, of="drain /s"),
     Target("10 worker processes, jobs/s", "postgres", "drain 10 /s", 20_000, digits=0),

@@ -20,6 +20,7 @@ from treadle.cli import (
     job_output,
     migrate,
     reclaim,
+    retention,
     schedules,
     serve,
     stats,
@@ -63,6 +64,7 @@ app.add_typer(templates.app, name="templates")
 app.add_typer(topics.app, name="topics")
 app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(workers.app, name="workers")
+app.add_typer(retention.app, name="retention")
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
 app.command("reclaim")(reclaim.reclaim)

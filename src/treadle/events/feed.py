@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import to_json
 
 from treadle.model.errors import StoreUnavailable, TreadleError
-from treadle.model.events import PROGRESS
+from treadle.model.events import PROGRESS, STALE
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import ENDED, Status
 from treadle.model.told_job import MOST_DOCUMENT_BYTES, is_large, without_documents
@@ -428,6 +428,8 @@ def job_after(change: Change) -> dict[str, Any]:
     job = change.job.as_json()
     to = change.to or change.job.status
     attempt = job["attempt"] if change.attempt is None else change.attempt
+    if change.event == STALE:
+        job["staleAt"] = rfc3339(from_ms(change.at))
     if change.event == PROGRESS:
         job["progress"], job["progressMessage"] = change.progress or 0, change.message
     elif to != job["status"] or attempt != job["attempt"]:

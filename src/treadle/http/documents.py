@@ -314,6 +314,11 @@ class TemplateRateDocument(Document):
     perSeconds: float
 
 
+class TemplateRetentionDocument(Document):
+    staleAfterSeconds: float | None
+    deleteAfterSeconds: float | None
+
+
 class TemplateDocument(Document):
     topic: str
     version: int
@@ -339,6 +344,9 @@ class TemplateDocument(Document):
     schedulable: bool
     secret: list[str] = Field(description="payload fields that only handlers see")
     stepResultLimit: int | None = Field(description="bytes that a step's result may have; null: as many as a payload")
+    retention: TemplateRetentionDocument | None = Field(
+        description="how long ended jobs are kept; null: by the settings"
+    )
     createdAt: Time
     updatedAt: Time
 
@@ -383,10 +391,17 @@ class JobsSettingsDocument(Document):
     allowed_topics: list[str]
 
 
+class AgesDocument(Document):
+    stale_after: str | None
+    delete_after: str | None
+
+
 class RetentionDocument(Document):
     stale_after: str
     delete_after: str
     output_after: str
+    by_status: dict[str, AgesDocument]
+    by_topic: dict[str, AgesDocument]
 
 
 class EndpointEventDocument(Document):

@@ -276,9 +276,25 @@ def _milliseconds(value: Any) -> int:
 Milliseconds = Annotated[int, PlainValidator(_milliseconds), _DURATION]
 
 
-class RetentionPatch(Body):
+class AgesPatch(Body):
+    """Omitted ages keep their value; null removes one."""
+
     stale_after: Milliseconds | None = None
     delete_after: Milliseconds | None = None
+
+
+EndedStatus = Literal["completed", "failed", "cancelled", "expired"]
+
+
+class RetentionPatch(Body):
+    stale_after: Milliseconds | None = Field(None, description="an ended job is stale after this time")
+    delete_after: Milliseconds | None = Field(None, description="a stale job is deleted after this time")
+    by_status: dict[EndedStatus, AgesPatch | None] | None = Field(
+        None, description="exceptions for jobs that ended this way; null removes one"
+    )
+    by_topic: dict[TopicName, AgesPatch | None] | None = Field(
+        None, description="exceptions for the jobs of topics, before those for statuses; null removes one"
+    )
     output_after: Milliseconds | None = Field(None, description="after a job's end, its output is deleted")
 
 

@@ -56,6 +56,27 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended jobs are kept; None: as the settings say."""
+
+    stale_after: Duration | None = None
+    """After their end."""
+    delete_after: Duration | None = None
+    """After that."""
+
+    def __post_init__(self) -> None:
+        for name in ("stale_after", "delete_after"):
+            if (value := getattr(self, name)) is not None:
+                duration_ms(value, f"retention.{name}")
+
+    def as_json(self) -> dict[str, int | float | None]:
+        return {
+            "staleAfterSeconds": None if self.stale_after is None else seconds(self.stale_after),
+            "deleteAfterSeconds": None if self.delete_after is None else seconds(self.delete_after),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CancelPolicy:
     supported: bool = True
     mode: Literal["cooperative", "kill"] = "cooperative"
@@ -92,6 +113,7 @@ class Template:
     """Payload fields that only handlers see, such as `token` or `card.number`."""
     step_result_limit: int | str | None = None
     """How large the result of a step may be: bytes, or a size such as "8MiB". None: as large as a payload."""
+    retention: Retention | None = None
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None
     steps: tuple[StepSpec, ...] = ()
@@ -160,12 +182,13 @@ class Template:
             "schedulable": self.schedulable,
             **({"secret": list(self.secret)} if self.secret else {}),
             **({} if self.step_result_limit is None else {"stepResultLimit": self.step_result_bytes}),
+            **({"retention": self.retention.as_json()} if self.retention else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int | None = None) -> Template:
         policy, rate, cancel = data["concurrencyPolicy"], data.get("rate"), data["cancelPolicy"]
-        retry = data["retryPolicy"]
+        retry, kept = data["retryPolicy"], data.get("retention")
         return cls(
             topic=data["topic"],
             name=data["name"],
@@ -188,6 +211,7 @@ class Template:
             schedulable=data.get("schedulable", True),
             secret=data.get("secret", ()),
             step_result_limit=data.get("stepResultLimit"),
+            retention=Retention(kept["staleAfterSeconds"], kept["deleteAfterSeconds"]) if kept else None,
             payload_schema=data["payloadSchema"],
             result_schema=data.get("resultSchema"),
             steps=tuple(StepSpec.from_json(step) for step in data.get("steps") or ()),

@@ -75,6 +75,8 @@ class Move(NamedTuple):
     """It could have been claimed."""
     ended: EndedJob | None = None
     """The ending that is taken back."""
+    stale_at: int | None = None
+    """Since when it was stale."""
     old_payload: Any = None
     """The payload that a new one replaces."""
 
@@ -366,7 +368,7 @@ def _told(move: Move) -> Sequence[Told]:
         return ()
     facts = metadata(transition, move.attempt, move.worker)
     if move.ended is not None:
-        facts = requeue_metadata(move.ended, move.old_payload) | facts
+        facts = requeue_metadata(move.ended, move.stale_at, move.old_payload) | facts
     return (Told(transition.event, move.source, transition.to, transition.message, facts),)
 
 

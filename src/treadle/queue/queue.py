@@ -25,6 +25,7 @@ from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobRequest, TopicO
 from treadle.queue.following import JobFollowing
 from treadle.queue.handlers.flows import Flow, FlowHandler, FlowOptions, FlowPayloadT
 from treadle.queue.handlers.hooks import AnyHook, Hooks
+from treadle.queue.handlers.retention_hooks import RetentionHooks
 from treadle.queue.handlers.tasks import (
     OTHER_QUEUE_METHODS,
     ArgumentsTask,
@@ -70,6 +71,7 @@ class Queue(JobFollowing):
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
         super().__init__(url, migrate=migrate, **options)
         self.hooks = Hooks()
+        self.retention_hooks = RetentionHooks()
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
@@ -167,6 +169,23 @@ class Queue(JobFollowing):
         process.
         """
         return self.hooks.add_middleware(middleware)
+
+    # -- hooks of retention, in a process that has them --------------------------------------------
+
+    def on_stale(self, topic: str | None = None) -> Callable[[AnyHook], AnyHook]:
+        """Call the decorated `hook(job)` once a job of this topic, or of any, is stale.
+
+        A worker of this program has to run: no other process marks these jobs. A job may be told twice, after a crash.
+        """
+        return self.retention_hooks.decorator("on_stale", topic)
+
+    def on_delete(self, topic: str | None = None) -> Callable[[AnyHook], AnyHook]:
+        """Call the decorated `hook(job)` before retention deletes a job of this topic, or of any.
+
+        If the hook raises, the job is kept and the hook is called again later. A worker of this program has to run: no
+        other process deletes these jobs. A job may be told twice, after a crash.
+        """
+        return self.retention_hooks.decorator("on_delete", topic)
 
     async def save_templates(self) -> None:
         """Save the templates of the handlers that are registered now, so that every process knows them."""

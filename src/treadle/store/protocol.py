@@ -19,6 +19,7 @@ from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.model.steps import StepState
 from treadle.model.webhooks import Delivery, DeliveryClaim, DeliveryCount, DeliveryQuery, PolledEvent, SettledDelivery
+from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
@@ -29,6 +30,8 @@ from treadle.store.values import (
     Claimed,
     ClaimedSteps,
     DutyReport,
+    EndedAt,
+    EndedJob,
     Graces,
     Holding,
     Inserted,
@@ -43,8 +46,9 @@ from treadle.store.values import (
     Refusal,
     Renewed,
     Settlement,
+    StaleJob,
     StepKey,
-    TopicRate,
+    TopicOptions,
     Touch,
     UserDatabase,
     Wants,
@@ -74,7 +78,8 @@ from treadle.telemetry.outages import OutageLog
 class Store(Protocol):
     """Implemented by every database. One call per batch, never per job."""
 
-    stale_after_ms: int
+    retention: Rules
+    """By which it says since when a job is stale."""
     outage: OutageLog
     """Where callers that retry report that they could not reach the database."""
 
@@ -345,9 +350,34 @@ class Store(Protocol):
     async def leaders(self) -> Sequence[Leadership]:
         """The current leaders, with their last reports."""
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
-        """Delete jobs that ended longer ago than this, with all their rows. A `dry_run` only counts them, up to the
-        limit."""
+    async def topic_ages(self) -> Mapping[str, Ages]:
+        """How long the jobs of topics are kept, where their templates say so."""
+
+    async def first_ended(self, until: int) -> int | None:
+        """When the first job ended, if not later than `until`."""
+
+    async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
+        """Jobs that ended after this place and not later than `until`, in the order in which they ended."""
+
+    async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
+        """How many jobs of this class ended longer ago than that, at most `limit`."""
+
+    async def stale_marks(self) -> Mapping[tuple[str, str], EndedAt]:
+        """For each topic and status, the last job of which was told that it is stale."""
+
+    async def mark_stale(self, jobs: Sequence[StaleJob]) -> int:
+        """Tell listeners that these jobs are stale and move the marks there, in one transaction. Leaves out jobs that
+        were told before and jobs that were requeued; returns how many were told."""
+
+    async def prune(
+        self, ended_before_ms: int, limit: int = 1000, ns: Sequence[int] | None = None, *, dry_run: bool = False
+    ) -> int:
+        """Delete jobs that ended longer ago than this, with all their rows: those with the numbers `ns`, or the
+        oldest. Returns how many there were, except for those in `ns` that were not deleted. A `dry_run` only counts
+        them, up to the limit."""
+
+    async def forget(self, age_ms: int) -> None:
+        """Drop statistics that are older than any job, and names of workers that no job mentions."""
 
     async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
         """Delete the output of jobs that ended longer ago than this; returns how many channels it had."""
@@ -372,11 +402,11 @@ class Store(Protocol):
         are due before that time, earliest first."""
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         """Create or change records. None: this one was not written, because its id or key is taken, its version is a
-        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with the rate
-        limits of topics; VersionConflict instead of None, and nothing is written. Records and `rates` need `atomic`."""
+        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with
+        `topics`; VersionConflict instead of None, and nothing is written. Records and `topics` need `atomic`."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

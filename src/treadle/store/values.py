@@ -569,6 +569,37 @@ class Refusal(NamedTuple):
     error: Exception
 
 
+class EndedAt(NamedTuple):
+    """A place among ended jobs, in the order in which they ended."""
+
+    ended_at: int
+    n: int
+
+
+FIRST_ENDED = EndedAt(0, 0)
+
+
+class EndedJob(NamedTuple):
+    """An ended job, as retention looks at it."""
+
+    n: int
+    id: str
+    topic: str
+    status: Status
+    ended_at: int
+
+    @property
+    def place(self) -> EndedAt:
+        return EndedAt(self.ended_at, self.n)
+
+
+class StaleJob(NamedTuple):
+    """A job that retention has found to be stale since this time."""
+
+    job: EndedJob
+    stale_at: int
+
+
 class Record(NamedTuple):
     """A small document that the server keeps, such as an account: found by its id or its key, both unique per kind."""
 
@@ -596,9 +627,12 @@ class RecordWrite(NamedTuple):
     version: int | None = None
 
 
-class TopicRate(NamedTuple):
-    """At most `n` starts in any window of this length; None lifts the limit."""
+class TopicOptions(NamedTuple):
+    """What stores know of a topic's template. None: no rate limit, no retention of its own."""
 
     topic: str
-    n: int | None
-    ms: int | None
+    n: int | None = None
+    """At most so many starts in any window of `ms`."""
+    ms: int | None = None
+    stale_after: int | None = None
+    delete_after: int | None = None

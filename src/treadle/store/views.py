@@ -246,6 +246,10 @@ class Wait(NamedTuple):
     oldest_id: str
 
 
+MAINTENANCE = "maintenance"
+"""The office of the worker that does the maintenance."""
+
+
 class Leadership(NamedTuple):
     name: str
     holder: str

@@ -101,7 +101,7 @@ async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
         shown_value(found.result_value),
         list(timeline_items(events)),
         words.span(found.created_at, found.ended_at) + " in all" if found.ended else "",
-        list(facts(found, settings.delete_after_ms, settings.stale_after_ms)),
+        list(facts(found, settings.retention.kept(found.topic, found.status))),
         await origin(found, page.state.server.accounts),
         snippets(found, page.address) if payload.bytes <= SAMPLE_BYTES else (),
         answer_snippets(found, page.address),

@@ -40,7 +40,7 @@ from treadle.store.values import (
     Record,
     RecordWrite,
     Settlement,
-    TopicRate,
+    TopicOptions,
     UserDatabase,
     Wants,
     alike,
@@ -212,10 +212,10 @@ class PostgresStore(SqlStore):
         return await self.pools.fetch(sql, *values)
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         try:
-            return await super().write_records(writes, atomic=atomic, rates=rates)
+            return await super().write_records(writes, atomic=atomic, topics=topics)
         except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
             if atomic:
                 raise VersionConflict("a record was written by another process") from None

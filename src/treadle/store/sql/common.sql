@@ -389,20 +389,69 @@ DELETE FROM {jobs} WHERE n {among: n bigint}
 -- Every key of deleted jobs.
 DELETE FROM {keys} WHERE n {among: n bigint}
 
--- name: old_outcomes
--- Jobs that ended long ago, without a delivery that is still to be made, and whose steps wait for no child.
-SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint})
-    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = o.n)
+-- name: stale_marks
+-- Up to which job of each topic and status `job:stale` was told.
+SELECT m.topic, m.status, m.ended_at, m.n FROM {stale_marks} m
+
+-- name: make_stale_marks
+-- Marks before every job.
+INSERT INTO {stale_marks} (topic, status, ended_at, n) SELECT t.topic, t.status, 0, 0 FROM {rows: topic text, status text}
+WHERE true ORDER BY 1, 2
+ON CONFLICT (topic, status) DO NOTHING
+
+-- name: lock_stale_marks
+SELECT m.topic, m.status, m.ended_at, m.n
+FROM {stale_marks} m WHERE m.topic {among: topic text} ORDER BY m.topic, m.status {for_update}
+
+-- name: move_stale_marks
+-- Forward, by rows that say for each topic and status how far.
+INSERT INTO {stale_marks} AS m (topic, status, ended_at, n)
+SELECT t.topic, t.status, t.ended_at, t.n FROM {rows: topic text, status text, ended_at bigint, n bigint} WHERE true ORDER BY 1, 2
+ON CONFLICT (topic, status) DO UPDATE SET ended_at = excluded.ended_at, n = excluded.n
+
+-- name: lock_ended
+-- When these jobs ended; locked, so that none is requeued before its event is stored.
+SELECT o.n, o.ended_at FROM {outcomes} o WHERE o.n {among: n bigint} ORDER BY o.n {for_update}
+
+-- name: first_ended
+-- When the first job ended, of those that ended until a time.
+SELECT min(o.ended_at) FROM {outcomes} o WHERE o.ended_at <= (SELECT t.until FROM {rows: until bigint})
+
+-- name: ended_jobs
+-- Jobs that ended in a span of time, after a place among them.
+SELECT o.n, CAST(j.id AS text), o.topic, o.status, o.ended_at
+FROM (SELECT e.n, e.topic, e.status, e.ended_at FROM {outcomes} e
+    WHERE e.ended_at >= (SELECT t.at FROM {rows: at bigint}) AND e.ended_at <= (SELECT t.until FROM {rows: until bigint})
+        AND (e.ended_at > (SELECT t.at FROM {rows: at bigint}) OR e.n > (SELECT t.after FROM {rows: after bigint}))
+    ORDER BY e.ended_at, e.n LIMIT (SELECT t.top FROM {rows: top bigint})) o
+{seek: jobs j ON j.n = o.n}
+ORDER BY o.ended_at, o.n
+
+-- name: count_old
+-- How many jobs of some topics (all the others if `named` is 0) and statuses ended long ago, up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM {outcomes} o
+    WHERE o.ended_at <= {now} - (SELECT max(t.age) FROM {rows: age bigint})
+        AND o.status IN (SELECT t.status FROM {rows: status text} WHERE t.status IS NOT NULL)
+        AND (o.topic IN (SELECT t.topic FROM {rows: topic text} WHERE t.topic IS NOT NULL))
+            = ((SELECT max(t.named) FROM {rows: named integer}) = 1)
+    LIMIT (SELECT max(t.top) FROM {rows: top bigint})) x
+
+-- name: may_go
+-- What keeps an ended job from being deleted by retention, however old it is: a delivery that is still to be made, or a
+-- child that one of its steps waits for. A part of other queries, about outcome o.
+NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = o.n)
     AND NOT EXISTS (
         SELECT 1 FROM {steps} s WHERE s.n = o.n AND s.state = 'waiting' AND (s.child IS NOT NULL OR s.children_left > 0))
+
+-- name: old_outcomes
+-- Jobs that ended long ago.
+SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint}) AND {may_go}
 ORDER BY o.ended_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: take_old_outcomes
--- Outcomes that are still that old, and still without one.
-DELETE FROM {outcomes} WHERE n {among: n bigint} AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
-    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = {outcomes}.n)
-    AND NOT EXISTS (
-        SELECT 1 FROM {steps} s WHERE s.n = {outcomes}.n AND s.state = 'waiting' AND (s.child IS NOT NULL OR s.children_left > 0))
+-- Outcomes that are still that old.
+DELETE FROM {outcomes} AS o WHERE n {among: n bigint} AND {may_go}
+    AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
 RETURNING n, status, ended_at, started_at, topic
 
 -- name: drop_old_histograms
@@ -511,11 +560,19 @@ INSERT INTO {topics} AS p (topic, paused_until) SELECT t.topic, t.until FROM {ro
 ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
 
--- name: set_rates
--- The rate limits of topics; null lifts one.
-INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
+-- name: set_topics
+-- The rate limits and the retention of topics; null lifts one.
+INSERT INTO {topics} (topic, rate_limit, rate_ms, stale_after, delete_after)
+SELECT t.topic, t.n, t.ms, t.stale_after, t.delete_after
+FROM {rows: topic text, n integer, ms bigint, stale_after bigint, delete_after bigint}
 WHERE true ORDER BY 1
-ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms
+ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms,
+    stale_after = excluded.stale_after, delete_after = excluded.delete_after
+
+-- name: topic_ages
+-- Topics whose templates say how long their jobs are kept.
+SELECT p.topic, p.stale_after, p.delete_after FROM {topics} p
+WHERE p.stale_after IS NOT NULL OR p.delete_after IS NOT NULL
 
 -- name: list_topics
 -- All topics with their pauses.

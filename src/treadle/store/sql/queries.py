@@ -24,7 +24,7 @@ from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
     "starts notes events steps step_results children answers output channels deliveries outbox tally tally_hist "
-    "workers leaders token records migrations"
+    "workers leaders token stale_marks records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
@@ -36,14 +36,17 @@ _JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
 _SIZE = re.compile(r"\{size: ([^}]*)\}")
 _WITHOUT = re.compile(r"\{without_replaced: ([^}]*)\}")
 _JSON_AT = re.compile(r"\{json_at: (\S+) ([\w.]+)\}")
-# A stored event may also imply a start, and one that took a job out of `completed` implies that ending and its start.
+# A stored event may also imply a start, one that took a job out of `completed` that ending and its start, and a requeue
+# that the job was stale.
 _TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
         + count(CASE e.from_status WHEN 'completed' THEN 1 END)
-        + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END) FROM {events} e"""
+        + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END)
+        + count({json_at: e.metadata outcome.staleAt}) FROM {events} e"""
 
 # Parts of other queries, which say for which {job}.
 _FRAGMENTS = ("step_document", "current_step", "step_progress")
 _ON_STEP_CONFLICT = "on_step_conflict"
+_MAY_GO = "may_go"
 _ANY = re.compile(r"\{any: (\w+)\}")
 _DATE = re.compile(r"\{date: ([^}]*)\}")
 _PARSED = re.compile(r"\{parsed: (.*)\},$", re.M)
@@ -148,7 +151,8 @@ def _fill_steps(sql: str, postgres: bool) -> str:
     for name in _FRAGMENTS:
         if "{%s}" % name in sql:
             sql = sql.replace("{%s}" % name, f"({_texts('common.sql')[name]})")
-    sql = sql.replace("{%s}" % _ON_STEP_CONFLICT, _texts("common.sql")[_ON_STEP_CONFLICT])
+    for name in (_ON_STEP_CONFLICT, _MAY_GO):
+        sql = sql.replace("{%s}" % name, _texts("common.sql")[name])
     sql = sql.replace("{json_array}", "json_agg" if postgres else "json_group_array")
     sql = sql.replace("{json_object}", "json_build_object" if postgres else "json_object")
     sql = sql.replace("{json: x.entry}", "x.entry" if postgres else "json(x.entry)")

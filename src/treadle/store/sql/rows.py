@@ -14,7 +14,8 @@ from treadle.model.job import Job, from_ms, reads, rfc3339
 from treadle.model.status import LIVE, Status
 from treadle.model.steps import DONE, StepState
 from treadle.policy.consequences import Extent, Traits, extent
-from treadle.policy.lifecycle import is_stale, retries
+from treadle.policy.lifecycle import retries
+from treadle.policy.retention import Rules
 from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
 # A job's extras. Only jobs with a flag pay for the statements it needs when they move.
@@ -143,13 +144,14 @@ _KEPT_AT = ViewRow._fields.index("kept")
 _kept = reads(KEPT_FIELDS)
 
 
-def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
+def job_from_row(row: ViewRow, retention: Rules, loads: Callable[[str], Any]) -> Job:
     status = row.job_status
     ended = row.ended_at
-    stale = ended is not None and is_stale(ended, stale_after_ms, row.now)
+    stale_at = None if ended is None else retention.stale_at(row.topic, status, ended, row.now)
     # Enqueued always; started and completed come from the job's timestamps, unless its end is a stored event.
     completed = status is Status.COMPLETED
     plain_events = 1 + (row.started_at is not None and (completed or status in LIVE)) + completed
+    plain_events += stale_at is not None
     updated = max(
         row.created_at,
         *(x for x in (row.claimed_at, row.started_at, ended, row.cancel_at, row.last_event_at, row.changed_at) if x),
@@ -164,7 +166,7 @@ def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any])
         run_at=_time(row.run_at),
         created_at=_time(row.created_at),
         updated_at=_time(updated),
-        stale_at=from_ms(ended + stale_after_ms) if stale and ended is not None else None,
+        stale_at=from_ms(stale_at),
         priority=row.priority,
         result_value=None if row.result is None else loads(row.result),
         last_error=row.error,

@@ -14,6 +14,7 @@ from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.model.steps import StepState
+from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.policy.saved_endpoint import KIND as WEBHOOK_KIND
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
@@ -32,6 +33,8 @@ from treadle.store.values import (
     Claimed,
     ClaimedSteps,
     DutyReport,
+    EndedAt,
+    EndedJob,
     Graces,
     Holding,
     Inserted,
@@ -46,8 +49,9 @@ from treadle.store.values import (
     Refusal,
     Renewed,
     Settlement,
+    StaleJob,
     StepKey,
-    TopicRate,
+    TopicOptions,
     Touch,
 )
 from treadle.store.views import (
@@ -85,7 +89,7 @@ class SqlStore(WebhookVerbs):
 
     def __init__(self, stale_after_ms: int) -> None:
         super().__init__()
-        self.stale_after_ms = stale_after_ms
+        self.retention = Rules(stale_after_ms)
         self._secrets = secrets.Secrets()
 
     def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
@@ -290,7 +294,7 @@ class SqlStore(WebhookVerbs):
         self, known: Sequence[str], judge: Judge, dry_run: bool, changed: Mapping[str, NewJob]
     ) -> dict[str, Refusal | None]:
         def script() -> Script[scripts.Steering]:
-            steer = scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run, changed=changed)
+            steer = scripts.steer(known, judge, self.retention, dry_run=dry_run, changed=changed)
             return scripts.then_wake(steer)
 
         try:
@@ -333,11 +337,11 @@ class SqlStore(WebhookVerbs):
         await secrets.check(wanted.condition, lambda kind: self.find_records(kind, limit=MOST_RECORDS))
 
     def _job(self, row: Any) -> Job:
-        return job_from_row(view_row(row), self.stale_after_ms, from_json)
+        return job_from_row(view_row(row), self.retention, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
-            rows = yield lists.page(self.queries, self.dialect, wanted, self.stale_after_ms)
+            rows = yield lists.page(self.queries, self.dialect, wanted, self.retention)
             return [self._job(row) for row in rows]
 
         await self._check_secrets(wanted)
@@ -345,7 +349,7 @@ class SqlStore(WebhookVerbs):
 
     async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
         def selected() -> Reading[Sequence[tuple[int, str]]]:
-            rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
+            rows = yield lists.select(self.queries, self.dialect, wanted, self.retention)
             return [(int(n), id) for n, id in rows]
 
         await self._check_secrets(wanted)
@@ -353,7 +357,7 @@ class SqlStore(WebhookVerbs):
 
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
         def counted() -> Reading[int]:
-            rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
+            rows = yield lists.count(self.queries, self.dialect, wanted, self.retention, cap)
             return int(rows[0][0])
 
         await self._check_secrets(wanted)
@@ -405,7 +409,7 @@ class SqlStore(WebhookVerbs):
     async def changes(
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | Sequence[str] | None = None
     ) -> Changes:
-        reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
+        reader = Reader(self.dialect, self.queries, self.retention, self._job)
         if isinstance(wanted, Listing):
             await self._check_secrets(wanted)
             found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
@@ -437,7 +441,7 @@ class SqlStore(WebhookVerbs):
 
     async def _by_topic(self, wanted: Listing, cap: int) -> dict[str, int]:
         def counted() -> Reading[dict[str, int]]:
-            rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
+            rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.retention, cap)
             return {topic: int(count) for topic, count in rows}
 
         return await self.search(counted)
@@ -473,10 +477,39 @@ class SqlStore(WebhookVerbs):
             for name, holder, until, since, reported, duties in await self._ask("leaders")
         ]
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
+    async def topic_ages(self) -> Mapping[str, Ages]:
+        return {topic: Ages(stale, delete) for topic, stale, delete in await self._ask("topic_ages")}
+
+    async def first_ended(self, until: int) -> int | None:
+        found = (await self._ask("first_ended", [{"until": until}]))[0][0]
+        return None if found is None else int(found)
+
+    async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
+        row = {"at": after.ended_at, "after": after.n, "until": until, "top": limit}
+        rows = await self._ask("ended_jobs", [row])
+        return [EndedJob(n, id, topic, Status(status), at) for n, id, topic, status, at in rows]
+
+    async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
+        named = ended.topics if ended.topics is not None else ended.other_topics
+        rows: list[dict[str, Any]] = [{"age": age_ms, "top": limit, "named": int(ended.topics is not None)}]
+        rows += [{"status": status} for status in ended.statuses] + [{"topic": topic} for topic in named]
+        return int((await self._ask("count_old", rows))[0][0])
+
+    async def stale_marks(self) -> Mapping[tuple[str, str], EndedAt]:
+        return {(topic, status): EndedAt(*place) for topic, status, *place in await self._ask("stale_marks")}
+
+    async def mark_stale(self, jobs: Sequence[StaleJob]) -> int:
+        return await self.transact(lambda: scripts.mark_stale(jobs, self.retention)) if jobs else 0
+
+    async def prune(
+        self, ended_before_ms: int, limit: int = 1000, ns: Sequence[int] | None = None, *, dry_run: bool = False
+    ) -> int:
         if dry_run:
             return len(await self._ask("old_outcomes", [{"age": ended_before_ms, "top": limit}]))
-        return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
+        return await self.transact(lambda: scripts.prune(ended_before_ms, limit, ns))
+
+    async def forget(self, age_ms: int) -> None:
+        await self.transact(lambda: scripts.forget(age_ms))
 
     async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune_output(ended_before_ms, limit))
@@ -513,16 +546,16 @@ class SqlStore(WebhookVerbs):
         return [Record(*row) for row in rows]
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         if not all(storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
-        if rates and writes and not atomic:
-            raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
+        if topics and writes and not atomic:
+            raise InvalidInput("topics commit with all of the records: write them with atomic=True", field="topics")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
         if any(one.kind == WEBHOOK_KIND for one in writes):
             self.forget_hooked_topics()
-        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
+        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, topics=topics), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         rows = [{"kind": kind, "id": id} for kind, id in wanted if storable(kind, id)]

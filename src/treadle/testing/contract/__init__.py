@@ -70,6 +70,7 @@ from treadle.testing.contract.requests import (
     RequeueContract,
     RescheduleContract,
 )
+from treadle.testing.contract.retaining import EndedContract, StaleContract, StaleNewsContract
 from treadle.testing.contract.settling import (
     CancelledWhileRunningContract,
     GuardContract,
@@ -216,6 +217,12 @@ class StoreContract:
 
     class TestPrune(PruneContract): ...
 
+    class TestStale(StaleContract): ...
+
+    class TestStaleNews(StaleNewsContract): ...
+
+    class TestEnded(EndedContract): ...
+
     class TestOpen(OpenContract): ...
 
     class TestRecord(RecordContract): ...
@@ -252,6 +259,7 @@ __all__ = [
     "DeliveryContract",
     "DryRunContract",
     "EffectsContract",
+    "EndedContract",
     "EventsContract",
     "FailedGroupsContract",
     "FamilyContract",
@@ -298,6 +306,8 @@ __all__ = [
     "SnapshotContract",
     "SortContract",
     "SplitLeaseContract",
+    "StaleContract",
+    "StaleNewsContract",
     "StatsContract",
     "StoreContract",
     "TopicsContract",

@@ -27,10 +27,12 @@ from treadle.store.sql.scripts.make_children import make_children
 from treadle.store.sql.scripts.output import prune_output, write_output
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
+from treadle.store.sql.scripts.stale import mark_stale
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.steps import Answering, answer, checkpoint
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.sql.scripts.upkeep import (
+    forget,
     prune,
     reap,
     tidy,
@@ -48,9 +50,11 @@ __all__ = [
     "checkpoint_and_follow_up",
     "claim",
     "claim_deliveries",
+    "forget",
     "insert",
     "insert_with_records",
     "make_children",
+    "mark_stale",
     "not_found",
     "poll",
     "prune",

@@ -20,9 +20,9 @@ from treadle.policy.lifecycle import (
     Requeued,
     Transition,
     decide,
-    is_stale,
 )
 from treadle.policy.rerun import repeated
+from treadle.policy.retention import Rules
 from treadle.store import wakeups
 from treadle.store.requests import returning
 from treadle.store.sql.rows import ONCE, STEPS, traits_in
@@ -52,6 +52,7 @@ class JudgedJob:
     transition: Transition | None = None
     steps: tuple[ClaimedStep, ...] = ()
     awaits_children: bool = False
+    stale_at: int | None = None
 
     @property
     def to(self) -> Transition:
@@ -91,19 +92,19 @@ class Undone(Exception):
 def steer(
     ids: Sequence[str],
     judge: Judge,
-    stale_after_ms: int,
+    retention: Rules,
     *,
     dry_run: bool = False,
     changed: Mapping[str, NewJob] = NO_CHANGES,
 ) -> Script[Steering]:
     steering = Steering({id_: not_found(id_) for id_ in ids}, changed=changed)
-    yield from _steer(steering, judge, stale_after_ms, _look)
+    yield from _steer(steering, judge, retention, _look)
     if dry_run:
         raise Undone(steering)
     return steering
 
 
-def _steer(steering: Steering, judge: Judge, stale_after_ms: int, look: Look) -> Script[None]:
+def _steer(steering: Steering, judge: Judge, retention: Rules, look: Look) -> Script[None]:
     ids = list(steering.answers)
     facts = {f.n: f for f in as_facts((yield "find_jobs", [{"id": id_} for id_ in ids]))}
     left = set(facts)
@@ -115,19 +116,19 @@ def _steer(steering: Steering, judge: Judge, stale_after_ms: int, look: Look) ->
         # Its clock was read before it waited for locks, and what was committed meanwhile came first.
         now = max(now, *(one.ended.ended_at if one.ended else 0 for one in found)) if found else now
         left -= {one.facts.n for one in found}
-        yield from _apply(_judged(found, judge, stale_after_ms, now, steering), now, steering)
+        yield from _apply(_judged(found, judge, retention, now, steering), now, steering)
         # Jobs that were found nowhere moved between two of the looks.
 
 
 def cancel(reasons: Mapping[str, str]) -> Script[None]:
     """Cancel jobs that new ones replace, each for its own reason."""
-    yield from steer(list(reasons), lambda job: CancelRequested(reasons[job.id]), 0)
+    yield from steer(list(reasons), lambda job: CancelRequested(reasons[job.id]), Rules())
 
 
 def cancel_idle(reasons: Mapping[str, str], writer: int) -> Script[list[str]]:
     """Cancel the jobs that no worker has; returns the others, of which nothing is locked."""
     steering = Steering({id_: not_found(id_) for id_ in reasons}, writer=writer)
-    yield from _steer(steering, lambda job: CancelRequested(reasons[job.id]), 0, _look_for_idle)
+    yield from _steer(steering, lambda job: CancelRequested(reasons[job.id]), Rules(), _look_for_idle)
     return [id_ for id_, refusal in steering.answers.items() if refusal is not None]
 
 
@@ -172,12 +173,13 @@ def _look(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[Jud
 
 
 def _judged(
-    found: Sequence[JudgedJob], judge: Judge, stale_after_ms: int, now: int, steering: Steering
+    found: Sequence[JudgedJob], judge: Judge, retention: Rules, now: int, steering: Steering
 ) -> list[JudgedJob]:
     judged = []
     for one in found:
         job = one.facts
-        stale = one.ended is not None and is_stale(one.ended.ended_at, stale_after_ms, now)
+        stale_at = None if one.ended is None else retention.stale_at(job.topic, one.status, one.ended.ended_at, now)
+        stale = stale_at is not None
         state = SteeredJob(
             job.id, job.topic, one.status, one.attempt, job.max_attempts, stale, one.steps, one.awaits_children
         )
@@ -187,7 +189,7 @@ def _judged(
         except TreadleError as error:
             steering.refuse(job, error)
         else:
-            judged.append(replace_fields(one, outcome=outcome, transition=transition))
+            judged.append(replace_fields(one, outcome=outcome, transition=transition, stale_at=stale_at))
             steering.answers[job.id] = None
     return judged
 
@@ -225,7 +227,7 @@ def _take(verdicts: Iterable[JudgedJob]) -> Script[None]:
 
 
 def _moving(one: JudgedJob, writer: int = 0) -> MovingJob:
-    move = Move(one.status, one.to, was_ready=one.place == "ready", ended=one.ended)
+    move = Move(one.status, one.to, was_ready=one.place == "ready", ended=one.ended, stale_at=one.stale_at)
     return MovingJob(one.facts, move, writer=writer)
 
 
