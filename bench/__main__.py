@@ -19,14 +19,14 @@ from typing import Any
 
 import uvloop
 
-from bench import api, flows, limits, pages, scenarios, webhooks
+from bench import api, children, flows, limits, pages, scenarios, webhooks
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain topics processes threads pickup delayed scheduled flows backlog ended snapshot single http "
-    "pages webhooks memory idle"
+    "limits enqueue drain topics processes threads pickup delayed scheduled flows children backlog ended snapshot "
+    "single http pages webhooks memory idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
 ONCE = frozenset("ended snapshot pages memory idle".split())
@@ -155,6 +155,12 @@ class Bench:
             uvloop.run(scenarios.load(url, plain))
             beside = run(scenarios.drain(url, self.folder, plain, self.store.server_cpu))
         return figures | {"drain, 10,000 waiting /s": beside["drain /s"]}
+
+    def children(self) -> Figures:
+        """Many parents with a few children each, and one with very many, in windows."""
+        parents, items = (20, 200) if self.quick else (1_000, 10_000)
+        with self.store.fresh() as url:
+            return run(children.families(url, parents, items))
 
     def backlog(self) -> Figures:
         rows = 10_000 if self.quick else 1_000_000

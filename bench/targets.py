@@ -86,6 +86,10 @@ TARGETS = [
         of="drain without flows /s",
     ),
     *_both(
+        "a map of 10,000 children in windows of 8: second half, of the first", "map, second half / first", at_most=1.3
+    ),
+    *_both("a map of 10,000 children: memory growth, MB", "map, memory growth MB", at_most=40, digits=0),
+    *_both(
         "drain with 1M jobs of another topic, of the empty database", "drain, 1M other /s", at_least=0.9, of="drain /s"
     ),
     *_both("drain with 1M future jobs, of the empty database", "drain, 1M future /s", at_least=0.9, of="drain /s"),

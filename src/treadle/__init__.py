@@ -3,6 +3,7 @@
 from treadle.insights.stats import QueueStats
 from treadle.model.errors import (
     AnswerError,
+    ChildFailed,
     CodeDefined,
     ConcurrencyRejected,
     DoubledStep,
@@ -44,6 +45,7 @@ from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
 from treadle.policy.schedule import Schedule
 from treadle.queue import ArgumentsTask, EnqueueOptions, JobRequest, PayloadTask, Queue, SyncJob, Task
+from treadle.queue.handlers.context import current_context
 from treadle.queue.handlers.flows import Flow
 from treadle.worker import Context, Worker
 
@@ -53,6 +55,7 @@ __all__ = [
     "AnswerError",
     "ArgumentsTask",
     "CancelPolicy",
+    "ChildFailed",
     "CodeDefined",
     "Concurrency",
     "ConcurrencyRejected",
@@ -104,4 +107,5 @@ __all__ = [
     "WaitTimeout",
     "Worker",
     "WrongState",
+    "current_context",
 ]

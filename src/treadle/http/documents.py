@@ -56,6 +56,7 @@ class StepDocument(Document):
 class StepRunDocument(StepDocument):
     answerSchema: dict[str, Any] | None = Field(description="of a waiting step: the JSON schema of its answer")
     waitsUntil: Time | None
+    childId: str | None = Field(description="the job that this run waits for, or has its result from")
 
 
 class StepPageDocument(Document):
@@ -337,6 +338,7 @@ class TemplateDocument(Document):
     resultSchema: dict[str, Any] | None
     schedulable: bool
     secret: list[str] = Field(description="payload fields that only handlers see")
+    stepResultLimit: int | None = Field(description="bytes that a step's result may have; null: as many as a payload")
     createdAt: Time
     updatedAt: Time
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from treadle.insights import failures, overview, search
+from treadle.insights import failures, family, overview, search
 from treadle.insights.failures import FailureGroup
+from treadle.insights.family import Family
 from treadle.insights.lists import COUNT_CAP, MAX_LIMIT, listing
 from treadle.insights.overview import Now
 from treadle.insights.search import FoundJobs, JobSearch
@@ -44,6 +45,10 @@ class Insights:
     async def jobs(self, ids: Sequence[str]) -> Sequence[Job | None]:
         """These jobs, in this order; None for a deleted one."""
         return await self._store.get(ids) if ids else []
+
+    async def family(self, job: Job) -> Family:
+        """Its parents and its children."""
+        return await family.family(self._store, job)
 
     async def channels(self, id: str) -> Mapping[str, ChannelState]:
         """What the job has emitted to."""

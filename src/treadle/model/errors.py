@@ -182,6 +182,18 @@ class TooManySteps(InvalidInput):
     code = "too_many_steps"
 
 
+class TooDeep(InvalidInput):
+    """A job with more jobs waiting for it, one for the other, than are allowed."""
+
+    code = "too_deep"
+
+
+class HasChildren(WrongState):
+    """The job waits for children that have not ended."""
+
+    code = "has_children"
+
+
 class StoreUnavailable(TreadleError):
     """The database can't be reached or can't write at the moment; the same call may work later."""
 
@@ -244,6 +256,17 @@ class FollowUpRefused(Fail):
 
 class WaitTimeout(Exception):
     """No answer came in time. Unless the handler catches this, the attempt fails, and the next one waits again."""
+
+
+class ChildFailed(Exception):
+    """A child that a handler waited for did not complete: `job_id` names it, None if it was never made.
+
+    Unless the handler catches this, the attempt fails, and the next one makes another child.
+    """
+
+    def __init__(self, message: str, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class AnswerError(Exception):

@@ -156,7 +156,7 @@ _LEADING = ("topic", "version", "name", "description", "enabled")
 
 def document(definition: Definition, number: int, created_ms: int) -> dict[str, Any]:
     """A definition as the HTTP API shows it, with every field of today."""
-    shown = {"secret": [], **Template.from_json(dict(definition)).as_json(), "version": number}
+    shown = {"secret": [], "stepResultLimit": None, **Template.from_json(dict(definition)).as_json(), "version": number}
     ordered = {name: shown[name] for name in _LEADING} | shown
     return {**ordered, "createdAt": rfc3339(from_ms(created_ms))}
 

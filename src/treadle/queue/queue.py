@@ -267,6 +267,13 @@ class Queue(JobFollowing):
         maker = await self._known.maker(await self._session(), topic, options)
         return maker.jobs([payload])[0]
 
+    async def _new_jobs(
+        self, topic: str, payloads: Sequence[Any], **options: Unpack[EnqueueOptions]
+    ) -> Sequence[NewJob]:
+        """The same for many payloads."""
+        maker = await self._known.maker(await self._session(), topic, options)
+        return maker.jobs(payloads)
+
     async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
         """A validated job for a later transaction of the worker, and the job as it will be."""
         if options.pop("connection", None) is not None:

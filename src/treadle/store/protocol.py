@@ -24,6 +24,7 @@ from treadle.store.values import (
     Advanced,
     Answer,
     Checkpoint,
+    ChildResult,
     Claim,
     Claimed,
     ClaimedSteps,
@@ -32,6 +33,8 @@ from treadle.store.values import (
     Holding,
     Inserted,
     Judge,
+    MadeChildren,
+    NewChildren,
     NewJob,
     OutputWrite,
     Reaped,
@@ -173,6 +176,17 @@ class Store(Protocol):
 
     async def item_results(self, n: int, step: str, first: int, last: int) -> list[tuple[int, str | None]]:
         """The results of completed items, as JSON text, from place `first` to before `last` of the list."""
+
+    async def make_children(self, lease: int, wanted: NewChildren) -> MadeChildren | None:
+        """Make the children that a step of a running job waits for, or find the ones that it has; None: its owner has
+        lost the job, and nothing was made. A child that is refused fails for the step and makes no job.
+
+        TooDeep if too many jobs would wait for each other. StoreBusy if a child needs a key that another transaction
+        has locked; nothing was made. Told again, children that are there are not made again.
+        """
+
+    async def child_results(self, n: int, step: str, after: int = -1, limit: int = 1000) -> Sequence[ChildResult]:
+        """The children of a step that waits for many, in the order of its list, from behind this place."""
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""

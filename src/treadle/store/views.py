@@ -22,6 +22,7 @@ class Listing:
     stale: bool = False
     scope: str | None = None
     scope_id: str | None = None
+    parent_id: str | None = None
     limit: int = 30
     offset: int = 0
     condition: Condition | None = None

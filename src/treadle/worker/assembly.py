@@ -38,6 +38,7 @@ from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
+from treadle.worker.steps.children import ParentServices
 from treadle.worker.steps.declared import FlowRunner
 from treadle.worker.steps.graph import attempts_of
 from treadle.worker.steps.made import StepServices
@@ -125,6 +126,7 @@ class Assembly:
         connections = min(options.slots, MOST_CONNECTIONS)
         self.threads = Threads()
         self.output = OutputWriter(store, self.job_lost)
+        parents = ParentServices(self.queue, store, self.step_services, self.step_writer, self.job_lost)
         services = LoopServices(
             self.queue,
             self.keeper,
@@ -132,6 +134,7 @@ class Assembly:
             self.step_services,
             self.map_services,
             self.output,
+            parents,
             connections,
             self.threads,
         )

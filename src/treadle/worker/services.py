@@ -19,6 +19,7 @@ from treadle.worker.threads import PLACES, Threads
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.queue import Queue
+    from treadle.queue.handlers.children import ChildRequest
     from treadle.queue.handlers.context import Context
     from treadle.queue.handlers.steps import StepRecord, Wait
     from treadle.worker.attempt import Attempt
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
     from treadle.worker.output import OutputWriter
+    from treadle.worker.steps.children import ParentServices
     from treadle.worker.steps.made import StepServices
     from treadle.worker.steps.mapped import MapServices
 
@@ -53,6 +55,7 @@ class LoopServices:
         steps: StepServices,
         maps: MapServices,
         output: OutputWriter,
+        parents: ParentServices,
         connections: int,
         threads: Threads,
     ) -> None:
@@ -62,6 +65,7 @@ class LoopServices:
         self.turn = steps.turn
         self.begin_map, self.record_map = maps.begin_map, maps.record_map
         self.item_results, self.read_items = maps.item_results, maps.read_items
+        self.children = parents.ask
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
@@ -171,6 +175,9 @@ class ThreadServices:
 
     def wait_step(self, call: Call, wait: Wait) -> Any:
         return self._ask(self._services.wait_step, call, wait)
+
+    def children(self, call: Call, request: ChildRequest) -> Any:
+        return self._ask(self._services.children, call, request)
 
     def database(self) -> Any:
         resources = self._services.resources

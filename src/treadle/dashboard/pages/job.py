@@ -23,6 +23,7 @@ from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
 from treadle.dashboard.webhook_rows import DeliveryRow, delivery_row
 from treadle.insights.error_text import ErrorText, read_error
 from treadle.insights.failures import FailureGroup
+from treadle.insights.family import NO_FAMILY, Family
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.model.status import Status
@@ -62,6 +63,7 @@ class JobView:
     answers: Sequence[AnswerForm] = ()
     output: Sequence[OutputPart] = ()
     webhooks: Sequence[DeliveryRow] = ()
+    family: Family = NO_FAMILY
 
 
 async def job(page: Page) -> Response:
@@ -105,6 +107,7 @@ async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
         answer_snippets(found, page.address),
         output=await output_parts(page.state.insights, found, with_text=not live),
         webhooks=await _deliveries(page, found),
+        family=await page.state.insights.family(found),
     )
     return await _with_steps(page, view, events) if found.steps else view
 

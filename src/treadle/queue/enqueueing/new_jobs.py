@@ -57,6 +57,8 @@ class EnqueueOptions(TypedDict, total=False):
     expires: Duration | None
     webhook_url: str | None
     """Is told of the job's end and retries, in place of the queue's URL."""
+    parent_id: str | None
+    """The job that it is a child of; `ctx.enqueue` sets it."""
     connection: Any
 
 
@@ -128,6 +130,7 @@ class JobMaker:
         expires_at: datetime | None = None,
         expires: Duration | None = None,
         webhook_url: str | None = None,
+        parent_id: str | None = None,
     ) -> None:
         if not template.enabled:
             raise TemplateDisabled(f"the template of {template.topic} is disabled", topic=template.topic)
@@ -165,6 +168,7 @@ class JobMaker:
                 created_by=short_text(created_by, "created_by"),
                 idempotency_key=short_text(idempotency_key, "idempotency_key"),
                 webhook_url=webhook_url,
+                parent_id=short_text(parent_id, "parent_id"),
             ),
             steps=tuple(NewStep(step.name, step.title or step.name, step.after) for step in template.steps),
         )

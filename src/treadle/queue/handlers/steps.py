@@ -27,6 +27,8 @@ from treadle.model.steps import (
     StepState,
     checked_key,
     checked_name,
+    checked_path,
+    escaped,
     is_sleep,
     shown_step,
 )
@@ -98,6 +100,8 @@ class Waited(NamedTuple):
     error: str | None = None
     error_type: str | None = None
     delay_ms: int | None = None
+    child: str | None = None
+    """The job that it was for."""
 
 
 class Run:
@@ -275,7 +279,7 @@ class Run:
 
     def _returned(self, value: Any) -> CallResult:
         try:
-            return Returned(self._type.text(value))
+            return Returned(self._type.text(value, self._ctx._call.step_result_bytes))
         except Exception as error:  # a user's serializer may raise anything
             self._error = Fail(f"the result of step {shown_step(self.name, self.key)} can't be stored: {error}")
             return self._ctx._services.describe(error)._replace(kind="refused")
@@ -347,10 +351,16 @@ def innermost_step() -> tuple[str, str] | None:
     return inside[-1] if inside else None
 
 
+def steps_around() -> tuple[tuple[str, str], ...]:
+    """The steps whose functions run here, from the outermost, by name and key."""
+    return _inside.get()
+
+
 def nested(ctx: Context, name: str) -> str:
     inside = _inside.get()
     outer = inside[-1][0] if inside else ctx._call.step
-    return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
+    own = escaped(checked_name(name))
+    return checked_path(f"{outer}/{own}" if outer else own)
 
 
 def keyed(key: str | int) -> str:

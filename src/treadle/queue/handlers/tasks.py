@@ -69,6 +69,7 @@ class JobOptions(TypedDict, total=False):
     version: int | None
     schedulable: bool
     secret: Sequence[str]
+    step_result_limit: int | str | None
     schedule: str | CodeSchedule | Sequence[str | CodeSchedule] | None
     timezone: str | None
     on_start: Hook | None

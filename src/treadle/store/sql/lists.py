@@ -149,6 +149,8 @@ def _option(part: Condition) -> tuple[str, str | Status] | None:
             return name, value
         case Comparison(JobField("scopeId", False), "=", Constant(str() as value)) if value:
             return "scope_id", value
+        case Comparison(JobField("parentId", False), "=", Constant(str() as value)) if value:
+            return "parent_id", value
     return None
 
 
@@ -385,4 +387,6 @@ def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[s
         conditions.append(f"{source.job_column('scope')} = {build.bind(listing.scope)}")
     if listing.scope_id is not None:
         conditions.append(f"{source.job_column('scope_id')} = {build.bind(listing.scope_id)}")
+    if listing.parent_id is not None:
+        conditions.append(f"{source.job_column('parent_id')} = {build.bind(listing.parent_id)}")
     return conditions

@@ -5,8 +5,9 @@ may use. `{rows: n bigint, …}` reads it as a table.
 
 A batch statement must cost the same per row for any batch size and any statistics: one planned while a table was empty
 once scanned it whole for each row. So the rows always drive: `{seek: jobs j ON j.n = t.n}` looks a row up for each of
-them and can't be reordered (`{seek_any: …}` keeps rows without a match), and `n {among: n bigint}` is a search in an
-index, not a join, as is `n {any_of} SELECT … {end_any}` for the rows of a query.
+them and can't be reordered (`{seek_any: …}` keeps rows without a match, `{seek_lock: …}` locks what it finds). In the
+same way `n {among: n bigint}` is a search in an index, not a join, and so is `n {any_of} SELECT … {end_any}` for the
+rows of a query.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers output channels deliveries outbox tally tally_hist workers leaders "
-    "token records migrations"
+    "starts notes events steps step_results children answers output channels deliveries outbox tally tally_hist "
+    "workers leaders token records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
 _ROWS = re.compile(r"\{rows: ([^}]*)\}")
 _AMONG = re.compile(r"\{among: (\w+) (\w+)\}")
-_SEEK = re.compile(r"\{seek(_any)?: (\w+) (\w+) ON ([^}]*)\}")
+_SEEK = re.compile(r"\{seek(_any|_lock)?: (\w+) (\w+) ON ([^}]*)\}")
 _JSON = re.compile(r"\{json: ([^}]*)\}")
 _JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
 _SIZE = re.compile(r"\{size: ([^}]*)\}")
@@ -74,14 +75,15 @@ def _sqlite_among(name: str, _kind: str) -> str:
     return f"IN (SELECT json_extract(value, '$.{name}') FROM json_each(?1))"
 
 
-def _postgres_seek(optional: bool, table: str, alias: str, condition: str) -> str:
+def _postgres_seek(how: str | None, table: str, alias: str, condition: str) -> str:
     # OFFSET keeps the planner from treating it as a normal join and choosing the order.
-    found = f"LATERAL (SELECT * FROM {{{table}}} {alias} WHERE {condition} OFFSET 0) {alias}"
-    return f"LEFT JOIN {found} ON true" if optional else f"CROSS JOIN {found}"
+    lock = " FOR UPDATE" if how == "_lock" else ""
+    found = f"LATERAL (SELECT * FROM {{{table}}} {alias} WHERE {condition} OFFSET 0{lock}) {alias}"
+    return f"LEFT JOIN {found} ON true" if how == "_any" else f"CROSS JOIN {found}"
 
 
-def _sqlite_seek(optional: bool, table: str, alias: str, condition: str) -> str:
-    kind = "LEFT" if optional else "CROSS"  # neither of which SQLite reorders
+def _sqlite_seek(how: str | None, table: str, alias: str, condition: str) -> str:
+    kind = "LEFT" if how == "_any" else "CROSS"  # neither of which SQLite reorders
     return f"{kind} JOIN {{{table}}} {alias} ON {condition}"
 
 
@@ -184,7 +186,7 @@ def _fill(sql: str, dialect: str) -> str:
     sql = _fill_steps(sql.replace("{told_events}", _TOLD).replace("{hooked}", _HOOKED), postgres)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)
-    sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(bool(m[1]), m[2], m[3], m[4]), sql)
+    sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(m[1], m[2], m[3], m[4]), sql)
     sql = _JSON.sub(r"CAST(\1 AS json)" if postgres else r"\1", sql)
     sql = _JSON_TEXT.sub(r"CAST(\1 AS text)" if postgres else r"\1", sql)
     sql = _SIZE.sub(_POSTGRES_SIZE if postgres else _SQLITE_SIZE, sql)
@@ -226,7 +228,7 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
     queries: dict[str, Query] = {}
-    for file in ("common.sql", "output.sql", "webhooks.sql", f"{dialect}.sql"):
+    for file in ("common.sql", "output.sql", "children.sql", "webhooks.sql", f"{dialect}.sql"):
         queries |= _read(file, dialect)
     for name, page in (("jobs_by_id", "page_by_id"), ("jobs_by_number", "page_by_number")):
         queries[name] = Query(name, f"WITH page AS ({queries[page].sql}) {queries['view'].sql}")

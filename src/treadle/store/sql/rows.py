@@ -50,6 +50,10 @@ HOOKED = 128
 """Some endpoint may want its events. Not stored: the statements that read a job's facts add it."""
 
 
+PARENT = 256
+"""A step of its parent waits for it."""
+
+
 NOBODY = 0
 """The number of no job: a line of `events` that is about many has it."""
 
@@ -63,6 +67,7 @@ def traits_of(job: NewJob) -> int:
         | (0 if job.repeatable else ONCE)
         | (STEPS if job.steps else 0)
         | (WEBHOOK if job.given.webhook_url is not None else 0)
+        | (PARENT if job.given.parent_step is not None else 0)
     )
 
 
@@ -216,12 +221,14 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
     steps: dict[int, list[ClaimedStep]] = {}
     answers: dict[int, list[EarlyAnswer]] = {}
     versions: dict[int, int | None] = {}
-    for n, name, key, place, state, *rest, declared, version, items in rows:
+    for n, name, key, place, state, *rest, declared, child, made, left, failed, items, version in rows:
         if state == ANSWERED:
             answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
         versions[n] = version
-        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared), None, items))
+        one = ClaimedStep._make(
+            (name, key, place, _STATES[state], *rest, bool(declared), None, items, child, made, left, failed)
+        )
         steps.setdefault(n, []).append(one)
     return {
         n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))
@@ -231,7 +238,7 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
 
 def step_from_row(row: Any) -> dict[str, Any]:
     """One run of a step, as people see it."""
-    name, key, title, state, attempt, progress, message, started, ended, error, size, result, schema, until = row
+    name, key, title, state, attempt, progress, message, started, ended, error, size, result, schema, until, child = row
     done = state in DONE
     return {
         "id": name,
@@ -249,6 +256,7 @@ def step_from_row(row: Any) -> dict[str, Any]:
         "items": None,
         "answerSchema": None if schema is None else from_json(schema),
         "waitsUntil": rfc3339(from_ms(until)) if state == StepState.WAITING else None,
+        "childId": child,
     }
 
 
@@ -264,6 +272,7 @@ def traits_in(flags: int) -> Traits:
         expires=bool(flags & EXPIRES),
         steps=bool(flags & STEPS),
         hooked=bool(flags & (WEBHOOK | HOOKED)),
+        parent=bool(flags & PARENT),
     )
 
 

@@ -245,6 +245,13 @@ CROSS JOIN {deliveries} d ON d.id IN (SELECT c.id FROM {deliveries} c WHERE c.en
     AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000)
 GROUP BY 1, 2
 
+-- name: awaited_depth
+-- How many jobs wait for this one, from its parent up.
+WITH RECURSIVE up (id, depth) AS (
+    SELECT j.parent_id, 1 FROM {jobs} j WHERE j.n = (SELECT t.n FROM {rows: n bigint}) AND j.parent_step IS NOT NULL
+    UNION ALL SELECT p.parent_id, up.depth + 1 FROM up JOIN {jobs} p ON p.id = up.id WHERE p.parent_step IS NOT NULL)
+SELECT coalesce(max(u.depth), 0) FROM up u
+
 -- name: try_again
 -- They are tried again. A second condition, as on PostgreSQL, would make SQLite compare each row with each.
 UPDATE {outbox} SET holder = NULL, tried = {outbox}.tried + 1, due_at = t.due_at FROM {rows: id bigint, due_at bigint}

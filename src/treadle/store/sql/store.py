@@ -28,6 +28,7 @@ from treadle.store.values import (
     Answer,
     CancelRequest,
     Checkpoint,
+    ChildResult,
     Claimed,
     ClaimedSteps,
     DutyReport,
@@ -35,6 +36,8 @@ from treadle.store.values import (
     Holding,
     Inserted,
     Judge,
+    MadeChildren,
+    NewChildren,
     NewJob,
     OutputWrite,
     Reaped,
@@ -222,6 +225,17 @@ class SqlStore(WebhookVerbs):
         refusals = iter(answering.refusals.get(i) for i in range(len(known)))
         return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
 
+    async def make_children(self, lease: int, wanted: NewChildren) -> MadeChildren | None:
+        jobs = [one.job for one in wanted.children]
+        return await self.transact_or_busy(lambda: scripts.make_children(lease, wanted), wakeups.of_new(jobs))
+
+    async def child_results(self, n: int, step: str, after: int = -1, limit: int = 1000) -> list[ChildResult]:
+        rows = await self._ask("child_results", [{"n": n, "name": step, "place": after, "top": limit}])
+        return [
+            ChildResult(key, place, StepState(state), result, error, child)
+            for key, place, state, result, error, child in rows
+        ]
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
         rows = await self._ask("held_by", known) if known else []
@@ -247,9 +261,11 @@ class SqlStore(WebhookVerbs):
         return advanced
 
     async def _stop_replaced(self) -> bool:
-        """In a separate transaction: one of them may be locked. Returns False then."""
+        """In separate transactions: one of them may be locked. Returns False then."""
+        tell = [wakeups.CANCEL, wakeups.READY, wakeups.ENDED]
         try:
-            await self.transact_or_busy(scripts.stop_replaced, [wakeups.CANCEL, wakeups.READY, wakeups.ENDED])
+            while await self.transact_or_busy(scripts.stop_replaced, tell):
+                pass
         except StoreBusy:
             return False
         return True
@@ -257,7 +273,8 @@ class SqlStore(WebhookVerbs):
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         if not await self._ask("anything_to_reap"):
             return Reaped([])
-        return await self.transact(lambda: scripts.reap(graces, limit), [wakeups.READY, wakeups.ENDED])
+        tell = [wakeups.READY, wakeups.LATER, wakeups.ENDED]
+        return await self.transact(lambda: scripts.reap(graces, limit), tell)
 
     async def steer(
         self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False, changed: Mapping[str, NewJob] = NO_CHANGES
@@ -281,6 +298,8 @@ class SqlStore(WebhookVerbs):
         except scripts.Undone as undone:
             return undone.steering.answers
         self._tell(sorted(steering.hints))
+        if steering.may_cancel_children and not await self._stop_replaced():
+            self._tell([wakeups.LATER])
         return steering.answers
 
     # -- looking -------------------------------------------------------------------------------

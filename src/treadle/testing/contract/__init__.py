@@ -12,6 +12,7 @@ errors, call `pytest.register_assert_rewrite("treadle.testing.contract")` in con
 """
 
 from treadle.testing.contract.changes import BusyChangesContract, ChangesContract, SnapshotContract
+from treadle.testing.contract.children import ChildContract, ChildrenAgainContract, FamilyContract
 from treadle.testing.contract.claiming import (
     ClaimContract,
     ClaimOrderContract,
@@ -147,6 +148,12 @@ class StoreContract:
 
     class TestFollowUp(FollowUpContract): ...
 
+    class TestChild(ChildContract): ...
+
+    class TestChildrenAgain(ChildrenAgainContract): ...
+
+    class TestFamily(FamilyContract): ...
+
     class TestPromote(PromoteContract): ...
 
     class TestReclaim(ReclaimContract): ...
@@ -234,6 +241,8 @@ __all__ = [
     "CancelledWhileRunningContract",
     "ChangesContract",
     "CheckpointContract",
+    "ChildContract",
+    "ChildrenAgainContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -245,6 +254,7 @@ __all__ = [
     "EffectsContract",
     "EventsContract",
     "FailedGroupsContract",
+    "FamilyContract",
     "FilterContract",
     "FollowUpContract",
     "GateRaceContract",

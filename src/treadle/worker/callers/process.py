@@ -193,6 +193,7 @@ class Conversation:
                 "results": results,
                 "lists": steps.lists() if steps is not None else {},
                 "types": _types(call.function.handler, results),
+                "step_result_bytes": call.step_result_bytes,
             }
         )
         while True:
@@ -252,6 +253,8 @@ class Conversation:
                 options = wire.enqueue_options(request)
                 services = self._caller.services
                 return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options, step))
+            case {"for": "children", "request": asked}:
+                return await self._caller.services.children(self._call, wire.child_request(asked))
             case {"for": "database"}:
                 return list(self._caller.services.resources.database)
             case {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms, "item": item}:

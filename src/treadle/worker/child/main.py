@@ -28,8 +28,10 @@ from pydantic_core import from_json
 
 from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
+from treadle.model.payload import MAX_BYTES
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
+from treadle.queue.handlers.children import ChildRequest
 from treadle.queue.handlers.context import Context
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
@@ -49,6 +51,8 @@ from treadle.worker.threads import PLACES, Threads
 
 # How often an idle child checks whether its worker is still alive.
 PARENT_CHECK_S = 1.0
+# What a call knows besides its job.
+_ABOUT_A_CALL = ("step", "results", "types", "step_result_bytes")
 # The worker gives the reason before it sends SIGTERM, but another thread has to read it first.
 TOLD_WITHIN_S = 0.2
 
@@ -123,7 +127,9 @@ class WorkerLine:
         match message:
             case {"is": "run", "job": job}:
                 about = {
-                    name: message[name] for name in ("step", "results", "types", "key", "lists") if name in message
+                    name: message[name]
+                    for name in ("step", "results", "types", "key", "lists", "step_result_bytes")
+                    if name in message
                 }
                 self.call = ChildCall(Claimed(*job), self, **about)
                 self.work.put((self.call, message))
@@ -169,6 +175,7 @@ class ChildCall:
     error: BaseException | None = None
     suspended: Suspend | None = None
     task: asyncio.Task[Any] | None = None
+    asked_context: Context | None = None
 
     def __init__(
         self,
@@ -179,8 +186,10 @@ class ChildCall:
         types: Mapping[str, wire.Message] | None = None,
         key: str = "",
         lists: Mapping[str, int] | None = None,
+        step_result_bytes: int = MAX_BYTES,
     ) -> None:
         self.job = job
+        self.step_result_bytes = step_result_bytes
         self.step = step
         self.key = key
         self._lists = lists or {}
@@ -304,6 +313,9 @@ class ChildServices:
     def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*self._ask({"for": "wait", "wait": list(wait)}).result())
 
+    def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return self._ask(wire.children_request(request)).result()
+
     def _ask(self, request: wire.Message) -> Future[Any]:
         if self._call.over:
             raise LeaseLost(f"job {self._call.job.id} is over")
@@ -347,6 +359,9 @@ class ChildLoopServices(ChildServices):
 
     async def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*await asyncio.wrap_future(self._ask({"for": "wait", "wait": list(wait)})))
+
+    async def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return await asyncio.wrap_future(self._ask(wire.children_request(request)))
 
     async def heartbeat(self, call: ChildCall) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))

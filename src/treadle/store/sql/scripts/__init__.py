@@ -23,6 +23,7 @@ from treadle.store.sql.scripts.follow_ups import checkpoint_and_follow_up
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
+from treadle.store.sql.scripts.make_children import make_children
 from treadle.store.sql.scripts.output import prune_output, write_output
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
@@ -49,6 +50,7 @@ __all__ = [
     "claim_deliveries",
     "insert",
     "insert_with_records",
+    "make_children",
     "not_found",
     "poll",
     "prune",

@@ -51,6 +51,7 @@ class JudgedJob:
     outcome: Outcome | None = None
     transition: Transition | None = None
     steps: tuple[ClaimedStep, ...] = ()
+    awaits_children: bool = False
 
     @property
     def to(self) -> Transition:
@@ -72,6 +73,8 @@ class Steering:
     """The tally row that counts the endings."""
     changed: Mapping[str, NewJob] = field(default_factory=lambda: NO_CHANGES)
     """By id: jobs that come back with another payload."""
+    may_cancel_children: bool = False
+    """Jobs with steps were cancelled, and perhaps waited for children."""
 
     def refuse(self, job: JobFacts, error: Exception) -> None:
         self.answers[job.id] = Refusal(job.id, error)
@@ -158,8 +161,14 @@ def _look(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[Jud
     left -= {one.facts.n for one in parked}
     for one in [EndedRow(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
         found.append(JudgedJob(facts[one.n], "ended", Status(one.status), one.attempt, one))
+    with_steps = {one.facts.n for one in found if one.facts.flags & STEPS}
+    if not with_steps:
+        return found
+    awaiting = {row[0] for row in (yield "awaiting", numbers(with_steps))}
     steps = yield from steps_of({one.facts.n for one in found if one.ended and one.facts.flags & STEPS})
-    return [replace_fields(one, steps=steps.get(one.facts.n, ())) for one in found] if steps else found
+    return [
+        replace_fields(one, steps=steps.get(one.facts.n, ()), awaits_children=one.facts.n in awaiting) for one in found
+    ]
 
 
 def _judged(
@@ -169,7 +178,9 @@ def _judged(
     for one in found:
         job = one.facts
         stale = one.ended is not None and is_stale(one.ended.ended_at, stale_after_ms, now)
-        state = SteeredJob(job.id, job.topic, one.status, one.attempt, job.max_attempts, stale, one.steps)
+        state = SteeredJob(
+            job.id, job.topic, one.status, one.attempt, job.max_attempts, stale, one.steps, one.awaits_children
+        )
         try:
             outcome = judge(state)
             transition = decide(state, outcome)
@@ -221,6 +232,7 @@ def _moving(one: JudgedJob, writer: int = 0) -> MovingJob:
 def _end(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     yield from _take(verdicts)
     yield from apply_moves([_moving(one, steering.writer) for one in verdicts], now)
+    steering.may_cancel_children |= any(one.facts.flags & STEPS for one in verdicts)
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 
 
