@@ -20,7 +20,11 @@ from tests.fault import crash, customers, graphs, handlers
 from tests.fault.journal import Pen
 from tests.waiting import certainly, until_blocking
 from treadle import Queue, Worker
+from treadle.maintenance import sender as sending
+from treadle.maintenance.dispatcher import WebhookDispatcher
+from treadle.model.durations import duration_ms
 from treadle.model.errors import StoreUnavailable
+from treadle.queue.background import forever
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.sqlite import writer
 
@@ -141,6 +145,25 @@ async def prune(arguments: argparse.Namespace) -> None:
         pen.note("pruned", str(deleted))
 
 
+async def send(arguments: argparse.Namespace) -> None:
+    """What the leader does with webhooks, and nothing else."""
+    sending.LEASE_MS = duration_ms(arguments.lease)
+    sending.LOOK_EVERY_S = 0.1
+    async with Queue(arguments.url) as queue:
+        sender = sending.Sender(
+            queue.store, arguments.name, lambda: WebhookDispatcher(allow="127.0.0.1", timeout=arguments.lease)
+        )
+        await forever("sending", lambda: sender.step(leads=True), queue.store.outage)
+
+
+async def cancel(arguments: argparse.Namespace) -> None:
+    """A job; its webhook is told."""
+    pen = Pen(arguments.journal, arguments.name)
+    async with Queue(arguments.url) as queue:
+        await queue.cancel(arguments.job)
+        pen.note("cancelled", arguments.job)
+
+
 async def migrate(arguments: argparse.Namespace) -> None:
     async with Queue(arguments.url):
         Pen(arguments.journal, arguments.name).note("migrated", "-")
@@ -237,6 +260,8 @@ COMMANDS = {
         requeue,
         many_keys,
         prune,
+        send,
+        cancel,
         migrate,
         starve,
         scripts,

@@ -33,6 +33,7 @@ from treadle.http.routes import (
     steering,
     templates,
     topics,
+    webhooks,
     workers,
 )
 from treadle.http.security_headers import SecurityHeaders
@@ -56,6 +57,7 @@ ROUTES: list[BaseRoute] = [
         topics,
         schedules,
         templates,
+        webhooks,
         workers,
         accounts,
         settings,

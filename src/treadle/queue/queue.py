@@ -43,6 +43,7 @@ from treadle.queue.schedules.from_code import checked_code, code_schedules
 from treadle.queue.session import Session
 from treadle.queue.slices import in_slices
 from treadle.queue.templates import Templates
+from treadle.queue.webhooks import Webhooks
 from treadle.store.values import Graces, Inserted, NewJob
 from treadle.store.views import StepPage, Topic
 from treadle.telemetry import tracing
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 Jobs = list[Job]  # inside the class, `list` is the method
 Answers = Sequence[Inserted]
+# So many jobs are made of rows between two turns of the loop.
+READ_TOGETHER = 500
 """To an insert of all jobs or none: a refusal is raised."""
 
 
@@ -70,6 +73,7 @@ class Queue(JobFollowing):
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
+        self.webhooks = Webhooks(self)
 
     if not TYPE_CHECKING:  # type checkers would believe that a queue has every attribute
 
@@ -285,8 +289,11 @@ class Queue(JobFollowing):
 
     async def _existing(self, session: Session, ids: Sequence[str], connection: Any) -> Jobs:
         """The jobs that stand for duplicates."""
-        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job}
-        return [self._standing(id, found.get(id)) for id in ids]
+        found: dict[str, Job] = {}
+        for begin in range(0, len(ids), READ_TOGETHER):
+            some = ids[begin : begin + READ_TOGETHER]
+            found |= {job.id: job for job in await session.store.get(some, connection=connection) if job}
+        return [self._standing(id, found.get(id)) async for id in in_slices(ids, pauses=connection is None)]
 
     def _standing(self, job_id: str, job: Job | None) -> Job:
         if job is None:

@@ -20,6 +20,7 @@ from treadle.dashboard.rows import actions
 from treadle.dashboard.snippets import answer_snippets, snippets
 from treadle.dashboard.step_graph import StepGraph, job_graph
 from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
+from treadle.dashboard.webhook_rows import DeliveryRow, delivery_row
 from treadle.insights.error_text import ErrorText, read_error
 from treadle.insights.failures import FailureGroup
 from treadle.model.events import Event
@@ -60,6 +61,7 @@ class JobView:
     """Name, value and a remark, of a job with steps that goes on."""
     answers: Sequence[AnswerForm] = ()
     output: Sequence[OutputPart] = ()
+    webhooks: Sequence[DeliveryRow] = ()
 
 
 async def job(page: Page) -> Response:
@@ -102,8 +104,16 @@ async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
         snippets(found, page.address) if payload.bytes <= SAMPLE_BYTES else (),
         answer_snippets(found, page.address),
         output=await output_parts(page.state.insights, found, with_text=not live),
+        webhooks=await _deliveries(page, found),
     )
     return await _with_steps(page, view, events) if found.steps else view
+
+
+async def _deliveries(page: Page, found: Job) -> list[DeliveryRow]:
+    if found.webhook_sent is None:
+        return []
+    now_ms = round(page.now.timestamp() * 1000)
+    return [delivery_row(one, now_ms) for one in await page.state.queue.webhooks.deliveries(job_id=found.id)]
 
 
 # -- its steps -------------------------------------------------------------------------------------

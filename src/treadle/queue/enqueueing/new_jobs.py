@@ -55,6 +55,8 @@ class EnqueueOptions(TypedDict, total=False):
     capability: str | None
     expires_at: datetime | None
     expires: Duration | None
+    webhook_url: str | None
+    """Is told of the job's end and retries, in place of the queue's URL."""
     connection: Any
 
 
@@ -125,6 +127,7 @@ class JobMaker:
         capability: str | None = None,
         expires_at: datetime | None = None,
         expires: Duration | None = None,
+        webhook_url: str | None = None,
     ) -> None:
         if not template.enabled:
             raise TemplateDisabled(f"the template of {template.topic} is disabled", topic=template.topic)
@@ -161,6 +164,7 @@ class JobMaker:
                 scope_id=short_text(scope_id, "scope_id"),
                 created_by=short_text(created_by, "created_by"),
                 idempotency_key=short_text(idempotency_key, "idempotency_key"),
+                webhook_url=webhook_url,
             ),
             steps=tuple(NewStep(step.name, step.title or step.name, step.after) for step in template.steps),
         )

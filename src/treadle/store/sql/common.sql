@@ -7,6 +7,7 @@
 --   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
 --   {given: t.*}       what a job is given (`model/fields.py`), as many names as there are; {plain: …} for plain jobs,
 --                      {kept: …} what is read as it is kept
+--   {hooked}           a trait of all jobs as long as there are webhook endpoints
 --   {due: $6, $5}      when a new job is to run: at a named time, or after a delay
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
@@ -367,7 +368,7 @@ DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING m
 
 -- name: find_jobs
 -- The fields needed to move a job, by public id.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
     j.limit_policy, j.limit_most
 FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
@@ -377,7 +378,7 @@ SELECT CAST(j.id AS text), j.topic, CAST(j.payload AS text), j.created_at FROM {
 
 -- name: job_facts
 -- The same by number.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
     j.limit_policy, j.limit_most
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
@@ -389,13 +390,15 @@ DELETE FROM {jobs} WHERE n {among: n bigint}
 DELETE FROM {keys} WHERE n {among: n bigint}
 
 -- name: old_outcomes
--- Jobs that ended long ago.
+-- Jobs that ended long ago, without a delivery that is still to be made.
 SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint})
+    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = o.n)
 ORDER BY o.ended_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: take_old_outcomes
--- Outcomes that are still that old.
+-- Outcomes that are still that old, and still without one.
 DELETE FROM {outcomes} WHERE n {among: n bigint} AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
+    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = {outcomes}.n)
 RETURNING n, status, ended_at, started_at, topic
 
 -- name: drop_old_histograms

@@ -405,3 +405,10 @@ WITH live AS MATERIALIZED (
     WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
+
+-- name: delivery_counts
+-- What the newest deliveries of endpoints have come to since a time, and when the last of each kind did.
+SELECT t.endpoint, d.status, count(*), max(d.finished_at) FROM {rows: endpoint text, age bigint}
+CROSS JOIN LATERAL (SELECT c.status, c.finished_at FROM {deliveries} c WHERE c.endpoint = t.endpoint
+    AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000) d
+GROUP BY 1, 2

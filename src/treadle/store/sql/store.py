@@ -14,13 +14,14 @@ from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.model.steps import StepState
+from treadle.policy.saved_endpoint import KIND as WEBHOOK_KIND
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.rows import claimed_steps, job_from_row, step_from_row, storable, view_row
-from treadle.store.sql.runner import SqlRunner
 from treadle.store.sql.scripts import LOCKED_MS, Script
+from treadle.store.sql.webhooks import WebhookVerbs
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
@@ -73,7 +74,7 @@ TOUCHED_TOGETHER = 200
 MOST_RECORDS = 100_000
 
 
-class SqlStore(SqlRunner):
+class SqlStore(WebhookVerbs):
     """The verbs of `Store`."""
 
     hub: wakeups.Wakeups
@@ -147,16 +148,17 @@ class SqlStore(SqlRunner):
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = batches.only_newest(settlements)
-        plain = [one for one in settlements if settling.is_plain(one)]
+        hooked = await self.hooked_topics()
+        plain = [one for one in settlements if settling.is_plain(one, hooked)]
         for lease, mine in batches.by_lease(plain):
             lost += await self.settle_completed(lease, mine)
         if len(plain) < len(settlements):
-            others = [one for one in settlements if not settling.is_plain(one)]
-            flows = [one for one in others if settling.is_done_flow(one)]
+            others = [one for one in settlements if not settling.is_plain(one, hooked)]
+            flows = [one for one in others if settling.is_done_flow(one, hooked)]
             for lease, mine in batches.by_lease(flows):
                 lost += await self.settle_flows(lease, mine)
             if len(flows) < len(others):
-                others = [one for one in others if not settling.is_done_flow(one)]
+                others = [one for one in others if not settling.is_done_flow(one, hooked)]
                 lost += await settling.settle(self, others, [] if refused is None else refused)
         return lost
 
@@ -499,6 +501,8 @@ class SqlStore(SqlRunner):
         if rates and writes and not atomic:
             raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        if any(one.kind == WEBHOOK_KIND for one in writes):
+            self.forget_hooked_topics()
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
