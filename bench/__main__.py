@@ -151,6 +151,8 @@ class Bench:
             uvloop.run(flows.load(url, jobs))
             figures |= run(flows.steps(url, self.folder, jobs))
         with self.store.fresh() as url:
+            figures |= run(flows.map_items(url, self.folder, 500 if self.quick else 10_000))
+        with self.store.fresh() as url:
             uvloop.run(flows.park(url, waiting))
             uvloop.run(scenarios.load(url, plain))
             beside = run(scenarios.drain(url, self.folder, plain, self.store.server_cpu))

@@ -86,6 +86,8 @@ TARGETS = [
         at_least=0.25,
         of="drain without flows /s",
     ),
+    *_both("map over 10,000 items, items/s, of flow steps/s", "map items /s", at_least=0.5, of="flow steps /s"),
+    *_both("map over 10,000 items, growth of the worker's memory, MB", "map memory MB", at_most=30),
     *_both(
         "drain with 10,000 waiting jobs, of the empty database",
         "drain, 10,000 waiting /s",
