@@ -11,7 +11,7 @@ import treadle
 from treadle.store.sql.queries import TABLES, load
 
 DIALECTS = ("postgres", "sqlite")
-FILES = ("common.sql", "output.sql", "postgres.sql", "sqlite.sql")
+FILES = ("common.sql", "output.sql", "children.sql", "postgres.sql", "sqlite.sql")
 STORE = Path(treadle.__file__).parent / "store"
 PYTHON = {path: path.read_text() for path in STORE.rglob("*.py") if path.name != "__init__.py"}
 
@@ -45,7 +45,7 @@ def test_every_query_has_its_twin_unless_only_one_dialect_runs_it() -> None:
 
 def test_no_name_is_given_twice() -> None:
     for dialect in DIALECTS:
-        both = names("common.sql") + names("output.sql") + names(f"{dialect}.sql")
+        both = [name for file in (*FILES[:3], f"{dialect}.sql") for name in names(file)]
         assert len(both) == len(set(both))
         assert set(load(dialect)) == {*both, "jobs_by_id"}, "one is put together from two others"
 
