@@ -69,7 +69,7 @@ async def test_a_pending_parent_with_a_live_child_is_not_deleted(api: Api) -> No
 
     async def there() -> None:
         while not await api.queue.list(topic="child"):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # before it looks again
 
     job = await parent.enqueue()
     await api.queue.run_until_empty()

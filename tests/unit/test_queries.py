@@ -11,7 +11,7 @@ import treadle
 from treadle.store.sql.queries import TABLES, load
 
 DIALECTS = ("postgres", "sqlite")
-SHARED = ("common.sql", "output.sql", "webhooks.sql")
+SHARED = ("common.sql", "output.sql", "children.sql", "webhooks.sql")
 FILES = (*SHARED, "postgres.sql", "sqlite.sql")
 STORE = Path(treadle.__file__).parent / "store"
 PYTHON = {path: path.read_text() for path in STORE.rglob("*.py") if path.name != "__init__.py"}

@@ -321,7 +321,7 @@ async def test_cancelling_a_parent_stops_the_child_that_runs(queue: Queue, start
     async def child() -> None:
         began.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until it is cancelled
         finally:
             stopped.set()
 
@@ -360,7 +360,7 @@ async def test_a_map_runs_at_most_so_many_at_a_time_and_wakes_once_for_each_wind
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # long enough for others to begin
         running -= 1
         return n * n
 

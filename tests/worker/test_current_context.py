@@ -13,7 +13,7 @@ from treadle import Context, Queue, current_context
 async def test_code_without_ctx_finds_its_context(queue: Queue, start: Start) -> None:
     @queue.job
     async def coroutine() -> str:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # goes on in another turn of the loop
         await current_context().progress(30)
         return await asyncio.create_task(_id())
 

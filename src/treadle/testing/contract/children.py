@@ -188,7 +188,7 @@ class ChildContract(ContractPart):
             small = await bench.claim_one(topics=[CHILD])
 
             async def end(small: Claimed = small, number: int = number) -> None:
-                await asyncio.sleep((number % 7) / 2000)
+                await asyncio.sleep((number % 7) / 2000)  # before, while and after it parks
                 assert await bench.settle(small, Completed(str(number)), store=other)
 
             await asyncio.gather(end(), park(bench.store, job))
