@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treadle.maintenance.dead_workers import DeadWorkers
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
@@ -80,6 +81,7 @@ class Maintenance:
         self._store = store
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS), self._report)
         self._reaper = Reaper(store, on_moved)
+        self._dead_workers = DeadWorkers(store, self._reaper.sweep, self._reap_every_s)
         self._retention = Retention(store, queue.site)
         self._scheduler = Scheduler(queue)
         self._operations = Operations(queue)
@@ -90,6 +92,7 @@ class Maintenance:
         """Names and steps; each step is repeated forever."""
         return [
             ("the election", self._leader.tick),
+            ("watching for killed workers", self._dead_workers.step),
             ("the reaper", self._while_leading("reaper", self._reaper.sweep, self._reap_every_s)),
             ("schedules", self._schedules()),
             ("retention", self._while_leading("retention", self._retention.prune, self._prune_every_s)),

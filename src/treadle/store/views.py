@@ -110,6 +110,16 @@ class LiveWorker:
     """Of Treadle, on that machine."""
 
 
+class ProcessId(NamedTuple):
+    """A process of a worker."""
+
+    home: str
+    """Where its pid means this process: the boot of the machine and the namespaces."""
+    pid: int
+    started: int
+    """When it started, to tell it from a later process with its pid."""
+
+
 class LimitReached(NamedTuple):
     """A pending job waits because its concurrency key runs as many jobs as it may."""
 

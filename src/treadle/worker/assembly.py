@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from treadle.maintenance import Maintenance
+from treadle.maintenance.processes import this_process
 from treadle.model.handler import Handler
 from treadle.policy.judgement import Cause
 from treadle.queue.background import forever, insist
@@ -268,7 +269,7 @@ class Assembly:
     # -- the lease ---------------------------------------------------------------------------------
 
     async def _open_lease(self) -> Lease:
-        serves = {
+        serves: dict[str, Any] = {
             "topics": self._topics(),
             "capabilities": list(self.options.capabilities),
             "slots": self.options.slots,
@@ -276,6 +277,8 @@ class Assembly:
             "version": version("treadle"),
             "draining": self.draining,  # a new lease in place of a lost one must not forget it
         }
+        if process := this_process():
+            serves |= process._asdict()  # whether it was killed can be seen from here
         asked = time.monotonic()
         number = await self.queue.store.open_lease(self.name, self.options.lease_ms, serves)
         return Lease(number, asked + self.options.lease_ms / 1000)
