@@ -25,6 +25,7 @@ JOB = Claimed(1, "01890000-0000-7000-8000-000000000000", "mail", "{}", 1, 3, 0, 
 
 class NoServices:
     blocking = False
+    call_in_process = None
     describe = staticmethod(describe)
 
     def turn(self, call: Any) -> Any: ...

@@ -8,6 +8,7 @@ from typing import Any
 
 from treadle.insights.templates import template_from
 from treadle.model.durations import format_ms
+from treadle.model.error_line import error_line
 from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
@@ -34,7 +35,10 @@ async def why(store: Store, id: str, sees: Callable[[Job], bool] | None = None) 
     if job.status is Status.WAITING:
         return await _waits(store, job)
     if job.status is not Status.PENDING:
-        return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
+        return [
+            f"it has ended: {job.status}"
+            + (f" ({error_line(job.last_error, job.error_type or '')})" if job.last_error else "")
+        ]
     return [
         *_by_time(job, from_ms(await store.now())),
         *await _by_topic(store, job),

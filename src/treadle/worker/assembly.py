@@ -132,6 +132,7 @@ class Assembly:
         self.loop_caller = LoopCaller(services)
         self.thread_caller = ThreadCaller(thread_services, self.threads)
         self.processes = ProcessCaller(services)
+        services.call_in_process = self.processes.call_step
         self.hooks = HookRunner(self.queue.hooks, services, thread_services, self.threads)
         job_log = JobLog()
         self.settler = Settler(

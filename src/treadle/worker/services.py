@@ -55,6 +55,7 @@ class LoopServices:
         threads: Threads,
     ) -> None:
         self.in_thread = threads.wait
+        self.call_in_process: Callable[..., Any] | None = None
         self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
@@ -62,6 +63,7 @@ class LoopServices:
         self._keeper = keeper
         self._progress = progress
         self.resources = Resources(queue.store.user_database, connections)
+        self.for_threads: Callable[[Call], ThreadServices]
 
     def thread_place(self, call: Call) -> asyncio.Semaphore:
         attempt = call.attempt
@@ -126,7 +128,12 @@ class ThreadServices:
 
     def __init__(self, services: LoopServices) -> None:
         self._services = services
+        services.for_threads = lambda call: self
         self._ask_loop = on_loop(asyncio.get_running_loop())
+
+    def call_in_process(self, *about: Any) -> Any:
+        assert self._services.call_in_process
+        return self._ask(self._services.call_in_process, *about)
 
     def heartbeat(self, call: Call) -> None:
         self._ask(self._services.heartbeat, call)

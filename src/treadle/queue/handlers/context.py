@@ -72,6 +72,10 @@ class HandlerServices(Protocol):
 
     blocking: bool
 
+    @property
+    def call_in_process(self) -> Callable[..., Any] | None:
+        """Calls a task's function in a process of its own, as a step; None: this is one already."""
+
     def describe(self, error: BaseException) -> Raised: ...
     def turn(self, call: Any) -> Awaitable[None] | None:
         """In a coroutine, before it does something for a step or a wait; None: it may go on at once."""
@@ -100,6 +104,10 @@ class AwaitedServices(HandlerServices, Protocol):
 
     def thread_place(self, call: Any) -> AbstractAsyncContextManager[None]:
         """A place among the threads of its job, for a plain function that it makes a step."""
+        ...
+
+    def for_threads(self, call: Any) -> HandlerServices:
+        """The same for a plain function that it makes a step."""
         ...
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:

@@ -20,7 +20,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -31,7 +31,7 @@ from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.queue.handlers.context import Context
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
-from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited
+from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, set_outer_steps
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job
@@ -119,7 +119,7 @@ class WorkerLine:
             return False
         match message:
             case {"is": "run", "job": job}:
-                about = {name: message[name] for name in ("step", "results", "types") if name in message}
+                about = {name: message[name] for name in ("step", "results", "types", "inside") if name in message}
                 self.call = ChildCall(Claimed(*job), self, **about)
                 self.work.put((self.call, message))
             case {"is": "interrupt", "cause": cause, "reason": reason}:
@@ -172,8 +172,10 @@ class ChildCall:
         step: str = "",
         results: Mapping[str, str | None] | None = None,
         types: Mapping[str, wire.Message] | None = None,
+        inside: Sequence[Sequence[str]] = (),
     ) -> None:
         self.job = job
+        self.inside = inside
         self.step = step
         self._results = results or {}
         self._types = types or {}
@@ -241,6 +243,7 @@ class ChildServices:
     """Sends requests to the worker over the socket."""
 
     blocking = True
+    call_in_process = None
     describe = staticmethod(describe)
     time_limit = staticmethod(time_limit)
 
@@ -302,6 +305,9 @@ class ChildLoopServices(ChildServices):
     def thread_place(self, call: ChildCall) -> asyncio.Semaphore:
         return self._places
 
+    def for_threads(self, call: ChildCall) -> ChildServices:
+        return ChildServices(call)
+
     def database(self) -> Any:
         return self.resources.connection() or self.resources.pool()
 
@@ -342,6 +348,7 @@ def _work(call: ChildCall, message: wire.Message) -> CallResult:
         return describe(error)
     call.line.send({"is": "begun"})
     running_job.set(call.job)
+    set_outer_steps(call.inside)
     try:
         with tracing.continuing(message["span"]):
             if is_async(call.function.handler.function):
