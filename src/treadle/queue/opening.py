@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from treadle.queue.enqueueing.known_templates import KnownTemplates
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session, Sessions
-from treadle.store.connect import make_store, shown
+from treadle.store.connect import key_file, make_store, shown
 from treadle.store.protocol import Store
 
 
@@ -57,6 +58,11 @@ class OpenedQueue:
     def site(self) -> RuntimeSettings:
         """The settings that operators have saved in this database."""
         return self._sessions.current().site
+
+    @property
+    def key_file(self) -> Path | None:
+        """Where a server keeps the key that signs tokens; None: in the database."""
+        return key_file(self.url)
 
     def new_store(self) -> Store:
         """A new, unopened store on the same database."""

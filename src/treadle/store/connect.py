@@ -34,6 +34,15 @@ def _sqlite(url: str, stale_after_ms: int) -> Store:
     return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
 
 
+def key_file(url: str) -> Path | None:
+    """Where the signing key of the installation is kept; None: in the database."""
+    if not url.startswith("sqlite:"):
+        return None
+    path, _ = _sqlite_file(url)
+    file = path.resolve()  # the same under every name
+    return file.with_name(f"{file.name}.key")
+
+
 def _sqlite_file(url: str) -> tuple[Path, str]:
     """The file, and its `synchronous` setting."""
     parts = urlsplit(url)
