@@ -47,8 +47,9 @@ BEHIND_S = 60.0
 LINGER_S = 30.0
 # A listener yields to others after this many events.
 TURN = 200
-# Events carry no payload and no result above this many bytes in all.
-MOST_DOCUMENT_BYTES = 16 * 2**10
+# An event with all that it carries. Above this its job comes without payload and result, then with less of the rest.
+MOST_EVENT_BYTES = 16 * 2**10
+MOST_ERROR_CHARACTERS = 2_000
 # Between two `job:progress` of one job.
 PROGRESS_PAUSE_S = 0.25
 
@@ -104,8 +105,13 @@ class Ring:
         data = to_json(payload)
         # The facts stay whole, so they count in full.
         size = len(data)
-        if size > MOST_DOCUMENT_BYTES and "job" in payload and _is_large(payload["job"]):
-            payload = {**payload, "job": _truncated(payload["job"]), "truncated": True}
+        if "job" in payload and payload["job"]["steps"]:
+            payload = {**payload, "job": _without_results(payload["job"])}
+            data = to_json(payload)
+        for truncated in _SMALLER:
+            if len(data) <= MOST_EVENT_BYTES or "job" not in payload:
+                break
+            payload = {**payload, "job": truncated(payload["job"]), "truncated": True}
             data = to_json(payload)
         self._events.append(FeedEvent(self.id_of(self.next), event, payload, facts, data))
         self._sizes.append(size)
@@ -141,8 +147,8 @@ class Ring:
 
 
 class ProgressPace:
-    """Keeps the `job:progress` events of each job apart. The newest one waits for its turn; the others are dropped, and
-    so is one that waits when another event tells about its job."""
+    """Keeps the `job:progress` events of each job apart, and those of its steps with keys. The newest one waits for its
+    turn; the others are dropped, and so is one that waits when another event tells about its job."""
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}
@@ -152,7 +158,7 @@ class ProgressPace:
         """Whether to tell this change now."""
         id = change.job.id if change.job else (change.gone or {}).get("id", "")
         self._held.pop(id, None)
-        if change.event != PROGRESS:
+        if change.event != PROGRESS and not change.keyed:
             return True
         if now < self._told_at.get(id, float("-inf")) + PROGRESS_PAUSE_S:
             self._held[id] = change
@@ -417,14 +423,24 @@ class Listener:
 # -- the job of an event ---------------------------------------------------------------------------
 
 
-def _is_large(job: Mapping[str, Any]) -> bool:
-    return len(to_json(job["payload"])) + len(to_json(job["result"])) > MOST_DOCUMENT_BYTES
+def _without_results(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {**job, "steps": [{**step, "result": None} for step in job["steps"]]}
 
 
-def _truncated(job: Mapping[str, Any]) -> dict[str, Any]:
+def _without_documents(job: Mapping[str, Any]) -> dict[str, Any]:
     return {**job, "payload": None, "result": None, "truncated": True}
 
 
+def _with_short_texts(job: Mapping[str, Any]) -> dict[str, Any]:
+    error = job["lastError"] and job["lastError"][-MOST_ERROR_CHARACTERS:]
+    return {**job, "lastError": error, "steps": [{**step, "error": None, "message": None} for step in job["steps"]]}
+
+
+def _without_steps(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {**job, "steps": []}
+
+
+_SMALLER = (_without_documents, _with_short_texts, _without_steps)
 _ENDINGS = {Status.COMPLETED: "completedAt", Status.FAILED: "failedAt", Status.CANCELLED: "cancelledAt"}
 _OF_AN_END = ("staleAt", "endedAt", "completedAt", "failedAt", "cancelledAt", "result", "errorGroup")
 _OF_A_RUN = ("claimedAt", "startedAt", "lastHeartbeatAt", "lockedBy", "lockedUntil", "progressMessage")
@@ -453,6 +469,8 @@ def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None)
             was[_ENDINGS[to]] = at
     if to is Status.COMPLETED:
         was["progress"] = 100
+    elif job["steps"]:
+        was["progress"] = _progress_of_steps(job["steps"], at) if job["progress"] == 100 else job["progress"]
     elif job["progress"] == 100 or to is Status.PENDING:
         was["progress"] = 0
     if to is Status.PENDING:
@@ -462,3 +480,9 @@ def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None)
     if attempt == 0:
         was |= {"lastError": None, "errorType": None}
     return was
+
+
+def _progress_of_steps(steps: Sequence[Mapping[str, Any]], at: str | None) -> int:
+    """A job with steps goes on where it was: what had ended by then counts."""
+    done = sum(1 for step in steps if step["completedAt"] and step["completedAt"] <= (at or ""))
+    return done * 100 // len(steps) if done < len(steps) else 99

@@ -54,6 +54,8 @@ class Change(NamedTuple):
     message: str | None = None
     gone: Mapping[str, Any] | None = None
     """What is known of a deleted job: id, topic, scope, scopeId, createdBy."""
+    keyed: bool = False
+    """One of the runs of a step, of which there may be thousands."""
 
 
 class Changes(NamedTuple):

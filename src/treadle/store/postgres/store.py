@@ -68,6 +68,10 @@ SHORT_LOCK_MS = 10
 
 class PostgresStore(SqlStore):
     dialect = "postgres"
+    slow_advice = (
+        "a long transaction or missing statistics slow the queue's tables down: run treadle doctor, and ANALYZE on "
+        "the schema treadle"
+    )
 
     def __init__(self, url: str, *, stale_after_ms: int) -> None:
         super().__init__(stale_after_ms)
@@ -189,7 +193,10 @@ class PostgresStore(SqlStore):
             while True:
                 sql = self.queries[name].sql
                 values = [to_json(rows).decode()] if "$1" in sql else []
-                name, rows = script.send(await connection.fetch(sql, *values))
+                began = time.perf_counter()
+                found = await connection.fetch(sql, *values)
+                self.slow.observe(name, time.perf_counter() - began)
+                name, rows = script.send(found)
         except StopIteration as stop:
             result: T = stop.value
             return result

@@ -45,6 +45,8 @@ _FRAGMENTS = ("step_document", "current_step", "step_progress")
 _ON_STEP_CONFLICT = "on_step_conflict"
 _ANY = re.compile(r"\{any: (\w+)\}")
 _DATE = re.compile(r"\{date: ([^}]*)\}")
+# Results of steps, which lists leave out: a page of jobs with many steps would be large.
+_STEP_RESULT = re.compile(r"'result', \{parsed: .*\},$", re.M)
 _PARSED = re.compile(r"\{parsed: (.*)\},$", re.M)
 
 
@@ -226,4 +228,9 @@ def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
     queries = _read("common.sql", dialect) | _read("output.sql", dialect) | _read(f"{dialect}.sql", dialect)
     by_id = f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
-    return queries | {"jobs_by_id": Query("jobs_by_id", by_id)}
+    steps = _STEP_RESULT.sub("'result', NULL,", _texts("common.sql")["step_document"])
+    in_lists = _fill(_texts("common.sql")["view"].replace("{step_document}", f"({steps})"), dialect)
+    return queries | {
+        "jobs_by_id": Query("jobs_by_id", by_id),
+        "view_in_lists": Query("view_in_lists", in_lists.replace("{job}", "j.n")),
+    }
