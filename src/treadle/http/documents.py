@@ -337,6 +337,7 @@ class TemplateDocument(Document):
     resultSchema: dict[str, Any] | None
     schedulable: bool
     secret: list[str] = Field(description="payload fields that only handlers see")
+    finalStates: list[Status] = Field(description="in which a job of this topic has ended; always the same")
     createdAt: Time
     updatedAt: Time
 

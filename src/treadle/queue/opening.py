@@ -15,7 +15,7 @@ from treadle.queue.enqueueing.known_templates import KnownTemplates
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session, Sessions
-from treadle.store.connect import key_file, make_store, shown
+from treadle.store.connect import key_file, make_store, plain_url, shown
 from treadle.store.protocol import Store
 
 
@@ -24,7 +24,7 @@ class OpenedQueue:
 
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
         self.settings: Settings = own_settings.load().override({**options, "db": url})
-        self.url = self.settings.db
+        self.url = plain_url(self.settings.db)
         self.handlers: dict[str, Handler] = {}
         self._migrate = migrate
         self._sessions = Sessions(self._open_session)
@@ -75,7 +75,7 @@ class OpenedQueue:
         self._migrate = self._migrate and migrate
         if url is not None:
             self.settings = self.settings.override({"db": url})
-            self.url = url
+            self.url = plain_url(url)
             self.new_store()
 
     async def migrate(self) -> list[str]:

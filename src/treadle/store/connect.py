@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.model.errors import InvalidInput
+from treadle.store import clock
 from treadle.store.protocol import Store
 from treadle.store.values import UserDatabase
 
@@ -32,6 +33,11 @@ def _sqlite(url: str, stale_after_ms: int) -> Store:
 
     path, synchronous = _sqlite_file(url)
     return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+
+
+def plain_url(url: str) -> str:
+    """The URL without SQLAlchemy's name of a driver: `postgresql+asyncpg://…` is the same database."""
+    return _DRIVER.sub(r"\1:", url)
 
 
 def key_file(url: str) -> Path | None:
@@ -74,6 +80,8 @@ def _postgres(url: str, stale_after_ms: int) -> Store:
         if error.name != "asyncpg":
             raise
         raise InvalidInput("PostgreSQL needs asyncpg: pip install 'treadle[postgres]'", field="url") from None
+    if (moved := clock.current()) is not None:
+        moved.unmoved = shown(url)
     return PostgresStore(url, stale_after_ms=stale_after_ms)
 
 
@@ -93,6 +101,7 @@ def is_pool(database: UserDatabase) -> bool:
     return not database.url.startswith("sqlite:")
 
 
+_DRIVER = re.compile(r"^(sqlite|postgresql|postgres)\+[a-z0-9_]+:")
 _PASSWORD = re.compile(r"(?i)(password=)[^&]*")
 
 

@@ -249,7 +249,8 @@ class Assembly:
 
     async def ask_again(self) -> None:
         """Renew the lease, which says whether to drain."""
-        renewed = await self.store.renew(self.slots.lease.id, self.options.lease_ms)
+        lease = self.slots.lease
+        renewed = await self.store.renew(lease.id, lease.renewal_ms(self.options.lease_ms))
         if renewed:
             self._hear_renewed(renewed)
 

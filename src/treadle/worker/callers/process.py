@@ -15,8 +15,10 @@ import itertools
 import logging
 import pickle
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from treadle.model.errors import InvalidInput, JobCancelled
@@ -51,6 +53,23 @@ def check_findable(handler: Handler, middleware: list[Middleware]) -> None:
                 f"{handler.topic}: {name} can't run in a process, which imports it by name; "
                 "move it to the top level of its module"
             )
+    check_main()
+
+
+def check_main() -> None:
+    """A process imports the program's script again, and without a guard the script would run a second time there."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is None or getattr(sys.modules["__main__"], "__spec__", None) is not None:
+        return
+    try:
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if script.endswith(".py") and "__main__" not in text:
+        raise InvalidInput(
+            f"process=True starts a process that imports {Path(script).name} again, and would run it from its start; "
+            'put what it does under: if __name__ == "__main__":'
+        )
 
 
 class ProcessCaller:
@@ -294,8 +313,8 @@ class Conversation:
 
     async def _asked(self, request: wire.Message) -> Any:
         match request:
-            case {"for": "heartbeat"}:
-                return await self._caller.services.heartbeat(self._call)
+            case {"for": "heartbeat", "lease_ms": lease_ms}:
+                return await self._caller.services.heartbeat(self._call, lease_ms)
             case {"for": "emit", "channel": channel, "text": text}:
                 return await self._caller.services.emit(self._call, channel, text)
             case {"for": "enqueue", "topic": topic, "payload": payload}:

@@ -250,8 +250,8 @@ class ChildServices:
     def __init__(self, call: ChildCall) -> None:
         self._call = call
 
-    def heartbeat(self, call: ChildCall) -> Any:
-        return self._ask({"for": "heartbeat"}).result()
+    def heartbeat(self, call: ChildCall, lease_ms: int | None = None) -> Any:
+        return self._ask({"for": "heartbeat", "lease_ms": lease_ms}).result()
 
     def emit(self, call: ChildCall, channel: str, text: str) -> Any:
         return self._ask({"for": "emit", "channel": channel, "text": text}).result()
@@ -325,8 +325,8 @@ class ChildLoopServices(ChildServices):
     async def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*await asyncio.wrap_future(self._ask({"for": "wait", "wait": list(wait)})))
 
-    async def heartbeat(self, call: ChildCall) -> Any:
-        return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
+    async def heartbeat(self, call: ChildCall, lease_ms: int | None = None) -> Any:
+        return await asyncio.wrap_future(self._ask({"for": "heartbeat", "lease_ms": lease_ms}))
 
     async def emit(self, call: ChildCall, channel: str, text: str) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "emit", "channel": channel, "text": text}))
