@@ -15,7 +15,7 @@ FIELDS = set(
 )
 OURS = set(
     "concurrencyKeys concurrencyLimit rate idempotencyKey capability priority expiresSeconds secret retention "
-    "stepResultLimit".split()
+    "stepResultLimit finalStates".split()
 )
 
 

@@ -4,13 +4,14 @@ import pytest
 
 from tests.waiting import until
 from treadle import Job, Queue
+from treadle.accounts.signing_keys import SigningKeys
 from treadle.queue import doctor
 from treadle.queue.handlers.retention_hooks import register
 from treadle.store.views import Finding
 
 
 async def found(queue: Queue, check: str) -> Finding:
-    return next(one for one in await doctor.examine(queue.store, queue.settings) if one.check == check)
+    return next(one for one in await doctor.examine(queue.store, queue.settings, queue.key_file) if one.check == check)
 
 
 async def test_retention_that_is_behind_is_told(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +89,27 @@ async def test_versions_that_run_side_by_side_are_told(queue: Queue) -> None:
     await queue.store.open_lease("b", 3_600_000, {"slots": 1, "version": "1.0"})
     finding = await found(queue, "versions")
     assert (finding.level, finding.message) == ("warn", "2 versions of Treadle run side by side: 1.0, 1.1")
+
+
+@pytest.mark.every_store
+async def test_the_doctor_says_where_the_signing_key_is(queue: Queue) -> None:
+    assert (await found(queue, "signing key")).message == "the key that signs tokens is made when somebody signs in"
+    await SigningKeys(queue.store).current()
+    finding = await found(queue, "signing key")
+    assert finding.level == "warn"
+    if queue.key_file is None:
+        assert "in the database, and so in its backups" in finding.message
+        assert "TREADLE_SECRET_KEY" in finding.advice
+    else:
+        assert "in the database file" in finding.message
+        await SigningKeys(queue.store, queue.key_file).current()
+        finding = await found(queue, "signing key")
+        assert (finding.level, "only its owner can read" in finding.message) == ("ok", True)
+        queue.key_file.chmod(0o644)
+        finding = await found(queue, "signing key")
+        assert (finding.level, f"chmod 600 {queue.key_file}" in finding.advice) == ("warn", True)
+    queue.settings = queue.settings.override({"secret_key": "x" * 32})
+    assert "the key before it is still accepted" in (await found(queue, "signing key")).message
+    await SigningKeys(queue.store, queue.key_file, "x" * 32).rotate()
+    finding = await found(queue, "signing key")
+    assert (finding.level, finding.message) == ("ok", "TREADLE_SECRET_KEY signs tokens")

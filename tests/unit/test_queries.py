@@ -48,7 +48,7 @@ def test_no_name_is_given_twice() -> None:
     for dialect in DIALECTS:
         both = [name for file in (*SHARED, f"{dialect}.sql") for name in names(file)]
         assert len(both) == len(set(both))
-        assert set(load(dialect)) == {*both, "jobs_by_id", "jobs_by_number"}, "put together from two others each"
+        assert set(load(dialect)) == {*both, "jobs_by_id", "jobs_by_number", "view_in_lists"}, "three are put together"
 
 
 def test_every_query_is_used() -> None:

@@ -21,6 +21,7 @@ from treadle.cli import (
     migrate,
     reclaim,
     retention,
+    rotate_key,
     schedules,
     serve,
     stats,
@@ -73,6 +74,7 @@ app.add_typer(user.app, name="user")
 app.add_typer(api_key.app, name="api-key")
 app.add_typer(codegen.app, name="codegen")
 app.command("doctor")(doctor.doctor)
+app.command("rotate-key")(rotate_key.rotate_key)
 app.command("migrate")(migrate.migrate)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

@@ -107,21 +107,23 @@ def _row(job: Job) -> list[Text | str]:
 
 def note(job: Job) -> str:
     """The most useful detail next to the status."""
-    from treadle.policy.lifecycle import first_line
+    from treadle.model.error_line import error_line
 
     if job.status == "pending":
         return _waits_for(job)
     if job.status in ("processing", "cancelling"):
         return f"{job.progress} % {job.progress_message or ''}".rstrip()
-    return "" if job.status == "completed" else first_line(job.last_error or job.cancel_reason or "")
+    return (
+        "" if job.status == "completed" else error_line(job.last_error or job.cancel_reason or "", job.error_type or "")
+    )
 
 
 def _waits_for(job: Job) -> str:
-    from treadle.policy.lifecycle import first_line
+    from treadle.model.error_line import error_line
 
     needs = [f"needs {job.capability}"] if job.capability else []
     due = [f"due {relative(job.run_at)}"] if job.attempt or job.run_at > job.created_at else []
-    return ", ".join([*needs, *due, *([first_line(job.last_error)] if job.last_error else [])])
+    return ", ".join([*needs, *due, *([error_line(job.last_error, job.error_type or "")] if job.last_error else [])])
 
 
 def _say_total(shown: int, offset: int, total: Count, where: str) -> None:

@@ -13,6 +13,7 @@ from treadle.dashboard import words
 from treadle.dashboard.schema_fields import (
     PREFIX,
     SchemaField,
+    example_payload,
     field_choices,
     form_fields,
     form_problems,
@@ -68,6 +69,14 @@ class Ask:
     @property
     def fields(self) -> list[SchemaField]:
         return form_fields(self.object_schema)
+
+    @property
+    def example(self) -> Any:
+        """An answer of the right shape."""
+        if self.schema is None:
+            return True
+        example = example_payload(self.object_schema)
+        return example.get(ANSWER) if self.wrapped else example
 
 
 @dataclass(frozen=True, slots=True)

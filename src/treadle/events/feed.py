@@ -24,7 +24,7 @@ from treadle.model.errors import StoreUnavailable, TreadleError
 from treadle.model.events import PROGRESS, STALE
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import ENDED, Status
-from treadle.model.told_job import MOST_DOCUMENT_BYTES, is_large, without_documents
+from treadle.model.told_job import shortened
 from treadle.policy.lifecycle import retries
 from treadle.store.protocol import Store
 from treadle.store.views import Change, Listing
@@ -100,12 +100,9 @@ class Ring:
         self.first = self.next = int(time.time() * 1000)
 
     def add(self, event: str, payload: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        data = to_json(payload)
         # The facts stay whole, so they count in full.
-        size = len(data)
-        if size > MOST_DOCUMENT_BYTES and "job" in payload and is_large(payload["job"]):
-            payload = {**payload, "job": without_documents(payload["job"]), "truncated": True}
-            data = to_json(payload)
+        size = len(to_json(payload))
+        payload, data = shortened(payload)
         self._events.append(FeedEvent(self.id_of(self.next), event, payload, facts, data))
         self._sizes.append(size)
         self._bytes += size
@@ -140,8 +137,8 @@ class Ring:
 
 
 class ProgressPace:
-    """Keeps the `job:progress` events of each job apart. The newest one waits for its turn; the others are dropped, and
-    so is one that waits when another event tells about its job."""
+    """Keeps the `job:progress` events of each job apart, and those of its steps with keys. The newest one waits for its
+    turn; the others are dropped, and so is one that waits when another event tells about its job."""
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}
@@ -151,7 +148,7 @@ class ProgressPace:
         """Whether to tell this change now."""
         id = change.job.id if change.job else (change.gone or {}).get("id", "")
         self._held.pop(id, None)
-        if change.event != PROGRESS:
+        if change.event != PROGRESS and not change.keyed:
             return True
         if now < self._told_at.get(id, float("-inf")) + PROGRESS_PAUSE_S:
             self._held[id] = change
@@ -446,6 +443,8 @@ def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None)
             was[_ENDINGS[to]] = at
     if to is Status.COMPLETED:
         was["progress"] = 100
+    elif job["steps"]:
+        was["progress"] = _progress_of_steps(job["steps"], at) if job["progress"] == 100 else job["progress"]
     elif job["progress"] == 100 or to is Status.PENDING:
         was["progress"] = 0
     if to is Status.PENDING:
@@ -455,3 +454,9 @@ def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None)
     if attempt == 0:
         was |= {"lastError": None, "errorType": None}
     return was
+
+
+def _progress_of_steps(steps: Sequence[Mapping[str, Any]], at: str | None) -> int:
+    """A job with steps goes on where it was: what had ended by then counts."""
+    done = sum(1 for step in steps if step["completedAt"] and step["completedAt"] <= (at or ""))
+    return done * 100 // len(steps) if done < len(steps) else 99

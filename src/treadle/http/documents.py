@@ -347,6 +347,7 @@ class TemplateDocument(Document):
     retention: TemplateRetentionDocument | None = Field(
         description="how long ended jobs are kept; null: by the settings"
     )
+    finalStates: list[Status] = Field(description="in which a job of this topic has ended; always the same")
     createdAt: Time
     updatedAt: Time
 

@@ -40,7 +40,12 @@ class Server:
     def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
         store = queue.store
         self.queue = queue
-        self.accounts = Accounts(store, records=Gathered(store.get_records))
+        self.accounts = Accounts(
+            store,
+            records=Gathered(store.get_records),
+            key_file=queue.key_file,
+            secret_key=queue.settings.secret_key,
+        )
         self.site = queue.site
         self.origin = Origin.of(queue.settings)
         self.access = Access(self.accounts, self.site, self.origin, read_only=queue.settings.read_only)

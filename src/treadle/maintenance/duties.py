@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treadle.maintenance.dead_workers import DeadWorkers
 from treadle.maintenance.hooked_retention import HookedRetention
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
@@ -86,6 +87,7 @@ class Maintenance:
         self._store = store
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS), self._report)
         self._reaper = Reaper(store, on_moved)
+        self._dead_workers = DeadWorkers(store, self._reaper.sweep, self._reap_every_s)
         self._retention = Retention(store, queue.site)
         hooked = queue.retention_hooks.registrations
         self._hooked = HookedRetention(queue, name, max(4 * reap_every_ms, LEAST_TERM_MS)) if hooked else None
@@ -99,6 +101,7 @@ class Maintenance:
         """Names and steps; each step is repeated forever."""
         return [
             ("the election", self._leader.tick),
+            ("watching for killed workers", self._dead_workers.step),
             ("the reaper", self._while_leading("reaper", self._reaper.sweep, self._reap_every_s)),
             ("schedules", self._schedules()),
             ("webhooks", self._webhooks()),

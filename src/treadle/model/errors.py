@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Literal
 
+from treadle.model.error_line import error_line
+
 
 class TreadleError(Exception):
     """Base class of every error that Treadle raises."""
@@ -311,6 +313,15 @@ class Suspend(BaseException):
         super().__init__(message)
         self.kind = kind
         self.delay_ms = delay_ms
+
+
+class StepFailed(Exception):
+    """A step that runs in another process raised an exception there; `error_type` names its class."""
+
+    def __init__(self, raised: Any) -> None:
+        super().__init__(error_line(raised.text, raised.type))
+        self.raised = raised
+        self.error_type: str = raised.type
 
 
 def suspend_in(error: BaseException) -> Suspend | None:

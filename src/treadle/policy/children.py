@@ -9,11 +9,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from treadle.model.error_line import error_line
 from treadle.model.errors import ChildFailed, HasChildren, TooDeep
 from treadle.model.status import ENDED, Status
 from treadle.model.steps import StepState
 from treadle.policy.flow import StepChange
-from treadle.policy.lifecycle import Requeued, Transition, first_line
+from treadle.policy.lifecycle import Requeued, Transition
 
 MAX_DEPTH = 20
 """How many jobs may wait, one for the other, for a child."""
@@ -39,7 +40,7 @@ def how_it_ended(status: Status, result: str | None, error: str | None, message:
     """`message`: why it was cancelled."""
     if status is Status.COMPLETED:
         return ChildEnd("null" if result is None else result)
-    why = first_line(error) if error else message
+    why = error_line(error) if error else message
     verb = "failed" if status is Status.FAILED else "expired" if status is Status.EXPIRED else "was cancelled"
     return ChildEnd(problem=f"{verb}: {why}" if why else verb)
 

@@ -15,6 +15,7 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.durations import duration_ms
 from treadle.model.job import from_ms, rfc3339
+from treadle.model.status import Status
 from treadle.model.template import Template
 from treadle.policy.retention import NOTHING, Ages
 
@@ -160,6 +161,7 @@ def is_same(one: Definition, other: Definition) -> bool:
     return one == other or Template.from_json(dict(one)).as_json() == other
 
 
+FINAL_STATES = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED)
 _LEADING = ("topic", "version", "name", "description", "enabled")
 
 
@@ -168,10 +170,10 @@ def document(definition: Definition, number: int, created_ms: int) -> dict[str, 
     extras: dict[str, Any] = {"secret": [], "stepResultLimit": None, "retention": None}
     shown = {**extras, **Template.from_json(dict(definition)).as_json(), "version": number}
     ordered = {name: shown[name] for name in _LEADING} | shown
-    return {**ordered, "createdAt": rfc3339(from_ms(created_ms))}
+    return {**ordered, "finalStates": list(FINAL_STATES), "createdAt": rfc3339(from_ms(created_ms))}
 
 
-_NOT_DEFINED = frozenset("version createdAt updatedAt current".split())
+_NOT_DEFINED = frozenset("version finalStates createdAt updatedAt current".split())
 
 
 def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

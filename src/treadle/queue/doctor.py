@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
 
+from treadle.accounts import signing_keys
 from treadle.model.durations import format_ms
 from treadle.model.settings import Settings
 from treadle.policy.retention import classes
@@ -17,11 +20,13 @@ EVERYBODY = "true"
 COUNTED = 10_000
 # A pass may be a little late, or take a while.
 LATE_MS = 600_000
+ROTATE = "run treadle rotate-key; everybody has to sign in again"
+MOVES = "a server moves it to a file beside it when somebody signs in"
 _SCOPE_ID = re.compile(r"\bscopeId\b")
 
 
-async def examine(store: Store, own: Settings) -> list[Finding]:
-    """Changes nothing. `own`: this process's settings."""
+async def examine(store: Store, own: Settings, key_file: Path | None = None) -> list[Finding]:
+    """Changes nothing. `own`: this process's settings. `key_file`: where a server keeps its signing key."""
     found = await store.examine()
     settings = await RuntimeSettings(store, own).settings()
     return [
@@ -30,6 +35,7 @@ async def examine(store: Store, own: Settings) -> list[Finding]:
         await _retention_hooks(store),
         _access(settings.enqueue_rule),
         _versions(await store.workers()),
+        await _signing_key(store, own, key_file),
     ]
 
 
@@ -93,3 +99,33 @@ def _versions(workers: Sequence[LiveWorker]) -> Finding:
         f"{len(versions)} versions of Treadle run side by side: {', '.join(versions)}",
         "fine during a deploy; afterwards restart the workers with the older one",
     )
+
+
+async def _signing_key(store: Store, own: Settings, file: Path | None) -> Finding:
+    """Whoever has the key can make tokens for every account."""
+    (stored,) = await store.get_records([signing_keys.NAME])
+    return _of_key(stored is not None, own, file)
+
+
+def _of_key(stored: bool, own: Settings, file: Path | None) -> Finding:
+    in_file = file is not None and file.exists()
+    if own.secret_key and (stored or in_file):
+        return _key("warn", "TREADLE_SECRET_KEY signs tokens, and the key before it is still accepted", ROTATE)
+    if own.secret_key:
+        return _key("ok", "TREADLE_SECRET_KEY signs tokens")
+    if stored and file is None:
+        advice = "set TREADLE_SECRET_KEY to the same random text for all servers, then run treadle rotate-key"
+        return _key("warn", "the key that signs tokens is in the database, and so in its backups", advice)
+    if stored:
+        return _key(
+            "warn", "the key that signs tokens is in the database file", f"{MOVES}; then run treadle rotate-key"
+        )
+    if file is None or not in_file:
+        return _key("ok", "the key that signs tokens is made when somebody signs in")
+    if file.stat().st_mode & 0o077:
+        return _key("warn", f"others can read {file.name}, the key that signs tokens", f"chmod 600 {file}; {ROTATE}")
+    return _key("ok", f"tokens are signed with {file.name}, which only its owner can read")
+
+
+def _key(level: Literal["ok", "warn"], message: str, advice: str = "") -> Finding:
+    return Finding("signing key", level, message, advice)

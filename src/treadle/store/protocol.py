@@ -67,6 +67,7 @@ from treadle.store.views import (
     Obstacle,
     OutputPage,
     OutputState,
+    ProcessId,
     Stats,
     StepPage,
     Topic,
@@ -138,8 +139,11 @@ class Store(Protocol):
         """Prolong a lease, even an expired one, by default for as long as the last time. None: it was taken back or
         given up."""
 
-    async def close_lease(self, lease: int) -> None:
-        """Give the lease up, so that its jobs can be reclaimed immediately."""
+    async def close_lease(self, lease: int, owner: ProcessId | None = None) -> bool:
+        """Give the lease up, so that its jobs can be reclaimed immediately. `owner`: only if it names this process."""
+
+    async def leases_of(self, home: str) -> Sequence[tuple[int, ProcessId]]:
+        """The leases that name a process of this home, given to `open_lease` as {home, pid, started}."""
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         """Highest priority first, then oldest over all topics. Jobs on their last attempt only go into free slots.

@@ -55,6 +55,8 @@ class Change(NamedTuple):
     message: str | None = None
     gone: Mapping[str, Any] | None = None
     """What is known of a deleted job: id, topic, scope, scopeId, createdBy."""
+    keyed: bool = False
+    """One of the runs of a step, of which there may be thousands."""
 
 
 class Changes(NamedTuple):
@@ -109,6 +111,16 @@ class LiveWorker:
     """The machine; empty for an external worker."""
     version: str = ""
     """Of Treadle, on that machine."""
+
+
+class ProcessId(NamedTuple):
+    """A process of a worker."""
+
+    home: str
+    """Where its pid means this process: the boot of the machine and the namespaces."""
+    pid: int
+    started: int
+    """When it started, to tell it from a later process with its pid."""
 
 
 class LimitReached(NamedTuple):

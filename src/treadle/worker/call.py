@@ -132,6 +132,8 @@ class Call:
     """The call that waits for this one, if a step runs inside a handler."""
     finishes_by: float | None = None
     """Until when a cancel has to wait for it; None: not at all."""
+    inside: tuple[tuple[str, str], ...] = ()
+    """The steps around it, from the outermost, if it is one that a handler makes in another process."""
     step = ""
     key = ""
     """The step that it runs; empty for a plain handler."""

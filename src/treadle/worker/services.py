@@ -60,6 +60,7 @@ class LoopServices:
         threads: Threads,
     ) -> None:
         self.in_thread = threads.wait
+        self.call_in_process: Callable[..., Any] | None = None
         self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
@@ -70,6 +71,7 @@ class LoopServices:
         self._keeper = keeper
         self._progress = progress
         self.resources = Resources(queue.store.user_database, connections)
+        self.for_threads: Callable[[Call], ThreadServices]
 
     def thread_place(self, call: Call) -> asyncio.Semaphore:
         attempt = call.attempt
@@ -77,9 +79,13 @@ class LoopServices:
             attempt.thread_places = asyncio.Semaphore(PLACES)
         return attempt.thread_places
 
-    async def heartbeat(self, call: Call) -> None:
+    async def heartbeat(self, call: Call, lease_ms: int | None = None) -> None:
         now, attempt = time.monotonic(), call.attempt
-        if now - attempt.beaten_at >= min(BEAT_AT_MOST_EVERY_S, self._keeper.lease_s / 10):
+        if lease_ms is not None:
+            # The jobs of a worker share its lease: the longest wish counts.
+            attempt.lease.wanted_until = max(attempt.lease.wanted_until, now + lease_ms / 1000)
+        wishes_more = attempt.lease.wanted_until > attempt.lease.until + BEAT_AT_MOST_EVERY_S
+        if wishes_more or now - attempt.beaten_at >= min(BEAT_AT_MOST_EVERY_S, self._keeper.lease_s / 10):
             attempt.beaten_at = now
             await self._renew(attempt)
         call.check()
@@ -134,10 +140,15 @@ class ThreadServices:
 
     def __init__(self, services: LoopServices) -> None:
         self._services = services
+        services.for_threads = lambda call: self
         self._ask_loop = on_loop(asyncio.get_running_loop())
 
-    def heartbeat(self, call: Call) -> None:
-        self._ask(self._services.heartbeat, call)
+    def call_in_process(self, *about: Any) -> Any:
+        assert self._services.call_in_process
+        return self._ask(self._services.call_in_process, *about)
+
+    def heartbeat(self, call: Call, lease_ms: int | None = None) -> None:
+        self._ask(self._services.heartbeat, call, lease_ms)
 
     def emit(self, call: Call, channel: str, text: str) -> None:
         room = self._services.output.emit_from_thread(call.attempt, channel, text)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from typing_extensions import Unpack
 
-from treadle.model.durations import Duration
+from treadle.model.durations import Duration, duration_ms
 from treadle.model.errors import InvalidInput, Suspend
 from treadle.model.handler import HandlerContext
 from treadle.model.output import DEFAULT_CHANNEL, checked_channel, value_text
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
     class AwaitableJob(Job[ResultT], Awaitable[Job[ResultT]]):
         """The return value of `ctx.enqueue`: the job, or in a coroutine an awaitable for it."""
+
+
+LEAST_LEASE_MS, MOST_LEASE_MS = 5_000, 3_600_000
 
 
 class RunningCall(Protocol):
@@ -83,6 +86,10 @@ class HandlerServices(Protocol):
 
     blocking: bool
 
+    @property
+    def call_in_process(self) -> Callable[..., Any] | None:
+        """Calls a task's function in a process of its own, as a step; None: this is one already."""
+
     def describe(self, error: BaseException) -> Raised: ...
     def turn(self, call: Any) -> Awaitable[None] | None:
         """In a coroutine, before it does something for a step or a wait; None: it may go on at once."""
@@ -102,7 +109,7 @@ class HandlerServices(Protocol):
         """Interrupts a blocking step, where that is possible."""
         ...
 
-    def heartbeat(self, call: Any) -> Any: ...
+    def heartbeat(self, call: Any, lease_ms: int | None = None) -> Any: ...
     def emit(self, call: Any, channel: str, text: str) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
     def enqueue_with_outcome(
@@ -118,6 +125,10 @@ class AwaitedServices(HandlerServices, Protocol):
 
     def thread_place(self, call: Any) -> AbstractAsyncContextManager[None]:
         """A place among the threads of its job, for a plain function that it makes a step."""
+        ...
+
+    def for_threads(self, call: Any) -> HandlerServices:
+        """The same for a plain function that it makes a step."""
         ...
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
@@ -267,13 +278,19 @@ class Context(HandlerContext):
             raise error
         return CHECKPOINT
 
-    def heartbeat(self) -> Any:
+    def heartbeat(self, lease: Duration | None = None) -> Any:
         """Renew the lease now; LeaseLost if another worker may have the job. `await` it in a coroutine.
 
-        Workers renew leases automatically. Call this to be sure of the lease right before a side effect.
+        Workers renew leases automatically. Call this to be sure of the lease right before a side effect. `lease`: it
+        lasts at least that long from now, 5 seconds to an hour.
         """
         self._check()
-        return self._services.heartbeat(self._call)
+        if lease is None:
+            return self._services.heartbeat(self._call)
+        lease_ms = duration_ms(lease, "lease")
+        if not LEAST_LEASE_MS <= lease_ms <= MOST_LEASE_MS:
+            raise InvalidInput("lease: use 5s to 1h", field="lease")
+        return self._services.heartbeat(self._call, lease_ms)
 
     def _check(self) -> None:
         """Raise the reason why the handler should stop. A handler that caught a Suspend gets it again."""

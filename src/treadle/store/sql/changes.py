@@ -132,6 +132,7 @@ class _Line(NamedTuple):
     started_at: int | None = None
     """When that was started, where it was and is known."""
     gone: Mapping[str, Any] | None = None
+    keyed: bool = False
 
 
 class EarlyCancel(NamedTuple):
@@ -277,7 +278,9 @@ def _lines(row: Any) -> list[_Line]:
     told = from_json(metadata)
     status = Status(to) if to else None
     if n != NOBODY:
-        return [_Line(event, at, n, status, _spent(event, told), told.get("attempt"), told.get("startedAt"))]
+        keyed = event == events.STEP_COMPLETED and bool(told.get("key"))
+        about = _spent(event, told), told.get("attempt"), told.get("startedAt")
+        return [_Line(event, at, n, status, *about, keyed=keyed)]
     if event == events.DELETED:
         return [_Line(event, at, NOBODY, gone=one) for one in told]
     if event == events.STALE:
@@ -331,7 +334,7 @@ class _Starts:
         if line.event in ENDS_ATTEMPT:
             self.known.pop(n, None)
             self.early_cancels.pop(n, None)
-        self._told.append(Change(line.event, line.at, job, line.to, line.attempt))
+        self._told.append(Change(line.event, line.at, job, line.to, line.attempt, keyed=line.keyed))
 
     def _may_start(self, n: int) -> bool:
         early = self.early_cancels.get(n)

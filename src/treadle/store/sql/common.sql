@@ -494,7 +494,20 @@ SELECT l.id, l.worker_id, l.worker FROM {leases} l WHERE l.id {among: lease bigi
 
 -- name: close_lease
 -- End a lease; jobs left under it can be reclaimed immediately.
-UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
+UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) RETURNING id
+
+-- name: close_lease_of
+-- The same, on behalf of a process that has died: only if the lease is that process's.
+UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
+    AND {json_at: serves home} = (SELECT t.home FROM {rows: home text})
+    AND CAST({json_at: serves pid} AS bigint) = (SELECT t.pid FROM {rows: pid bigint})
+    AND CAST({json_at: serves started} AS bigint) = (SELECT t.started FROM {rows: started bigint})
+RETURNING id
+
+-- name: leases_of
+-- Leases of worker processes that ran on this machine since it booted, in this namespace.
+SELECT l.id, {json_at: l.serves pid}, {json_at: l.serves started} FROM {leases} l
+WHERE l.until > 0 AND {json_at: l.serves home} = (SELECT t.home FROM {rows: home text})
 
 -- name: expired_leases
 -- Expired leases that no settle has locked.

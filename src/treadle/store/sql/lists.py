@@ -72,7 +72,7 @@ def page(queries: dict[str, Query], dialect: str, listing: Listing, retention: R
     keys, order = _order(listing)
     chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, keys, order)
     limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
-    view, sized = queries["view"].sql, queries["sized_page"].sql
+    view, sized = queries["view_in_lists"].sql, queries["sized_page"].sql
     if not listing.sort:
         newest = f"SELECT n, -n AS place FROM ({chosen}) c ORDER BY n DESC {limits}"
         return f"WITH chosen AS ({newest}), page AS ({sized}) {view}", build.values

@@ -49,6 +49,8 @@ _ON_STEP_CONFLICT = "on_step_conflict"
 _MAY_GO = "may_go"
 _ANY = re.compile(r"\{any: (\w+)\}")
 _DATE = re.compile(r"\{date: ([^}]*)\}")
+# Results of steps, which lists leave out: a page of jobs with many steps would be large.
+_STEP_RESULT = re.compile(r"'result', \{parsed: .*\},$", re.M)
 _PARSED = re.compile(r"\{parsed: (.*)\},$", re.M)
 
 
@@ -236,4 +238,7 @@ def load(dialect: str) -> dict[str, Query]:
         queries |= _read(file, dialect)
     for name, page in (("jobs_by_id", "page_by_id"), ("jobs_by_number", "page_by_number")):
         queries[name] = Query(name, f"WITH page AS ({queries[page].sql}) {queries['view'].sql}")
+    steps = _STEP_RESULT.sub("'result', NULL,", _texts("common.sql")["step_document"])
+    in_lists = _fill(_texts("common.sql")["view"].replace("{step_document}", f"({steps})"), dialect)
+    queries["view_in_lists"] = Query("view_in_lists", in_lists.replace("{job}", "j.n"))
     return queries

@@ -67,6 +67,7 @@ from treadle.store.views import (
     Obstacle,
     OutputPage,
     OutputState,
+    ProcessId,
     Stats,
     StepPage,
     Topic,
@@ -146,8 +147,14 @@ class SqlStore(WebhookVerbs):
         until, cancels, draining = rows[0]
         return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")], bool(draining))
 
-    async def close_lease(self, lease: int) -> None:
-        await self._change("close_lease", [{"lease": lease}])
+    async def close_lease(self, lease: int, owner: ProcessId | None = None) -> bool:
+        if owner is None:
+            return bool(await self._change("close_lease", [{"lease": lease}]))
+        return bool(await self._change("close_lease_of", [{"lease": lease, **owner._asdict()}]))
+
+    async def leases_of(self, home: str) -> Sequence[tuple[int, ProcessId]]:
+        rows = await self._ask("leases_of", [{"home": home}])
+        return [(lease, ProcessId(home, int(pid), int(started))) for lease, pid, started in rows]
 
     async def settle(
         self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None

@@ -20,7 +20,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -36,7 +36,7 @@ from treadle.queue.handlers.context import Context
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
 from treadle.queue.handlers.mapped import MapStart, set_item, without_item
-from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, item_key
+from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, item_key, set_outer_steps
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job
@@ -128,7 +128,7 @@ class WorkerLine:
             case {"is": "run", "job": job}:
                 about = {
                     name: message[name]
-                    for name in ("step", "results", "types", "key", "lists", "step_result_bytes")
+                    for name in ("step", "results", "types", "key", "lists", "step_result_bytes", "inside")
                     if name in message
                 }
                 self.call = ChildCall(Claimed(*job), self, **about)
@@ -187,9 +187,11 @@ class ChildCall:
         key: str = "",
         lists: Mapping[str, int] | None = None,
         step_result_bytes: int = MAX_BYTES,
+        inside: Sequence[Sequence[str]] = (),
     ) -> None:
         self.job = job
         self.step_result_bytes = step_result_bytes
+        self.inside = inside
         self.step = step
         self.key = key
         self._lists = lists or {}
@@ -262,14 +264,15 @@ class ChildServices:
     """Sends requests to the worker over the socket."""
 
     blocking = True
+    call_in_process = None
     describe = staticmethod(describe)
     time_limit = staticmethod(time_limit)
 
     def __init__(self, call: ChildCall) -> None:
         self._call = call
 
-    def heartbeat(self, call: ChildCall) -> Any:
-        return self._ask({"for": "heartbeat"}).result()
+    def heartbeat(self, call: ChildCall, lease_ms: int | None = None) -> Any:
+        return self._ask({"for": "heartbeat", "lease_ms": lease_ms}).result()
 
     def emit(self, call: ChildCall, channel: str, text: str) -> Any:
         return self._ask({"for": "emit", "channel": channel, "text": text}).result()
@@ -335,6 +338,9 @@ class ChildLoopServices(ChildServices):
     def thread_place(self, call: ChildCall) -> asyncio.Semaphore:
         return self._places
 
+    def for_threads(self, call: ChildCall) -> ChildServices:
+        return ChildServices(call)
+
     def database(self) -> Any:
         return self.resources.connection() or self.resources.pool()
 
@@ -363,8 +369,8 @@ class ChildLoopServices(ChildServices):
     async def children(self, call: ChildCall, request: ChildRequest) -> Any:
         return await asyncio.wrap_future(self._ask(wire.children_request(request)))
 
-    async def heartbeat(self, call: ChildCall) -> Any:
-        return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
+    async def heartbeat(self, call: ChildCall, lease_ms: int | None = None) -> Any:
+        return await asyncio.wrap_future(self._ask({"for": "heartbeat", "lease_ms": lease_ms}))
 
     async def emit(self, call: ChildCall, channel: str, text: str) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "emit", "channel": channel, "text": text}))
@@ -388,6 +394,7 @@ def _work(call: ChildCall, message: wire.Message) -> CallResult:
         return describe(error)
     call.line.send({"is": "begun"})
     running_job.set(call.job)
+    set_outer_steps(call.inside)
     try:
         with tracing.continuing(message["span"]):
             if is_async(call.function.handler.function):

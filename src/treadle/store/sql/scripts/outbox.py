@@ -10,7 +10,7 @@ from uuid_utils import uuid7
 
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.secrets import hide
-from treadle.model.told_job import MOST_DOCUMENT_BYTES, is_large, without_documents
+from treadle.model.told_job import shortened
 from treadle.model.webhooks import NewDelivery, Subscriber
 from treadle.policy.delivery import plan
 from treadle.policy.retention import Rules
@@ -82,16 +82,9 @@ def new_webhook_id() -> str:
 
 
 def event_body(event: str, at: int, job: Job) -> str:
-    """{type, timestamp, data}. Results of steps never ride in events."""
-    document = job.as_json()
-    if document["steps"]:
-        document["steps"] = [{**step, "result": None} for step in document["steps"]]
-    data: dict[str, Any] = {"event": event, "at": rfc3339(from_ms(at)), "job": document}
-    text = to_json({"type": event, "timestamp": data["at"], "data": data})
-    if len(text) > MOST_DOCUMENT_BYTES and is_large(document):
-        data |= {"job": without_documents(document), "truncated": True}
-        text = to_json({"type": event, "timestamp": data["at"], "data": data})
-    return text.decode()
+    """{type, timestamp, data}."""
+    data, _ = shortened({"event": event, "at": rfc3339(from_ms(at)), "job": job.as_json()})
+    return to_json({"type": event, "timestamp": data["at"], "data": data}).decode()
 
 
 def _delivery_row(n: int, new: NewDelivery, webhook_id: str, event: str, now: int, body: str) -> dict[str, Any]:
