@@ -39,6 +39,7 @@ class Duty:
     every_s: float | None = None
     began: float = 0.0
     ended: float | None = None
+    took: float = 0.0
     next: float | None = None
     outcome: str = ""
     failed: bool = False
@@ -48,6 +49,7 @@ class Duty:
 
     def end(self, outcome: str, *, failed: bool = False, next_in_s: float | None = None) -> None:
         self.ended, self.failed = time.monotonic(), failed
+        self.took = self.ended - self.began
         self.outcome = "".join(c if c.isprintable() else " " for c in outcome)[:MAX_OUTCOME]
         self.next = None if next_in_s is None else self.ended + next_in_s
 
@@ -59,7 +61,7 @@ class Duty:
             self.name,
             every_ms,
             round((now - self.ended) * 1000),
-            round((self.ended - self.began) * 1000),
+            round(self.took * 1000),
             None if self.next is None else round((self.next - now) * 1000),
             self.outcome,
             self.failed,
@@ -82,7 +84,7 @@ class Maintenance:
         self._store = store
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS), self._report)
         self._reaper = Reaper(store, on_moved)
-        self._retention = Retention(store, queue.site)
+        self._retention = Retention(store, queue.site, queue.retention_hooks.registrations)
         hooked = queue.retention_hooks.registrations
         self._hooked = HookedRetention(queue, name, max(4 * reap_every_ms, LEAST_TERM_MS)) if hooked else None
         self._scheduler = Scheduler(queue)
