@@ -62,7 +62,7 @@ TARGETS = [
         at_least=0.9,
         of="drain without retention /s",
     ),
-    *_both("jobs deleted by retention beside a drain, per second", "deleted by retention /s", at_least=4_000, digits=0),
+    *_both("jobs deleted by retention beside a drain, per second", "deleted by retention /s", at_least=2_000, digits=0),
     Target("2 worker processes, of one", "sqlite", "drain 2 /s", 1.0, of="drain /s"),
     Target("2 worker processes, of one", "postgres", "drain 2 /s", None, None, of="drain /s"),
     Target("10 worker processes, jobs/s", "postgres", "drain 10 /s", 20_000, digits=0),

@@ -88,7 +88,7 @@ class Maintenance:
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS), self._report)
         self._reaper = Reaper(store, on_moved)
         self._dead_workers = DeadWorkers(store, self._reaper.sweep, self._reap_every_s)
-        self._retention = Retention(store, queue.site)
+        self._retention = Retention(store, queue.site, queue.retention_hooks.registrations)
         hooked = queue.retention_hooks.registrations
         self._hooked = HookedRetention(queue, name, max(4 * reap_every_ms, LEAST_TERM_MS)) if hooked else None
         self._scheduler = Scheduler(queue)

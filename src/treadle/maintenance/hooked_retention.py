@@ -63,7 +63,7 @@ class HookedRetention(Retention):
     """The part of a process with hooks."""
 
     def __init__(self, queue: Queue, name: str, term_ms: int, calls: HookCalls | None = None) -> None:
-        super().__init__(queue.store, queue.site)
+        super().__init__(queue.store, queue.site, queue.retention_hooks.registrations)
         self._hooks = queue.retention_hooks
         self._holder = f"{name} {secrets.token_hex(4)}"
         self._term_ms = term_ms

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from treadle.maintenance.ended_walk import EndedWalk
 from treadle.policy.retention import Rules, classes
-from treadle.queue.handlers.retention_hooks import Registered, RetentionMoment, registered
+from treadle.queue.handlers.retention_hooks import Registered, Registration, RetentionMoment, registered
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.store.protocol import Store
 from treadle.store.values import FIRST_ENDED, EndedAt, EndedJob, StaleJob
@@ -20,8 +21,11 @@ from treadle.store.values import FIRST_ENDED, EndedAt, EndedJob, StaleJob
 log = logging.getLogger("treadle.maintenance")
 
 BATCH = 1000
-# The pause between two batches, so that concurrent enqueues don't slow down.
+# The pause between two batches, and how many times as long as a batch it is at least: a drain beside it keeps its rate,
+# and where the database is busy, retention takes longer.
 PAUSE_S = 0.05
+REST = 4
+LONGEST_REST_S = 2.0
 # An ending may be committed a moment after its time, and one behind a mark would never be told.
 COMMITTED_MS = 2_000
 
@@ -32,9 +36,11 @@ Marks = Mapping[tuple[str, str], EndedAt]
 class Retention:
     """The leader's part."""
 
-    def __init__(self, store: Store, site: RuntimeSettings) -> None:
+    def __init__(self, store: Store, site: RuntimeSettings, own: Sequence[Registration] = ()) -> None:
+        """`own`: the hooks of this program, which may not be stored yet."""
         self._store = store
         self._site = site
+        self._own = own
         self._registered = Registered()
         self._walks: dict[int, EndedWalk] = {}
         self._walked_by: object = None
@@ -66,11 +72,12 @@ class Retention:
         for after_ms, until in _limits(rules, now):
             walk = self._walks.setdefault(after_ms, EndedWalk(self._store))
             while jobs := await walk.next(until):
+                began = time.monotonic()
                 found = [StaleJob(job, at) for job in jobs if (at := self._untold(job, rules, marks, now)) is not None]
                 if found:
                     told += await self._tell(found)
                     marks |= {(one.topic, one.status): one.place for one, _ in found}
-                    await asyncio.sleep(PAUSE_S)
+                    await _rest(began)
         return told
 
     def _untold(self, job: EndedJob, rules: Rules, marks: Marks, now: int) -> int | None:
@@ -92,8 +99,9 @@ class Retention:
             # Read again before each batch, so that a longer retention applies in the middle of a long pass.
             rules = await self._look()
             for kept_ms, due in self._due(jobs, rules, marks, now).items():
+                began = time.monotonic()
                 total += await self._delete(due, kept_ms)
-                await asyncio.sleep(PAUSE_S)
+                await _rest(began)
         return total
 
     def _due(self, jobs: Sequence[EndedJob], rules: Rules, marks: Marks, now: int) -> Mapping[int, Sequence[EndedJob]]:
@@ -115,7 +123,8 @@ class Retention:
     # -- whose jobs ------------------------------------------------------------------------------
 
     async def _look(self) -> Rules:
-        rules, self._registered = await self._rules(), await registered(self._store)
+        rules, known = await self._rules(), await registered(self._store)
+        self._registered = Registered(known.all.union(self._own))
         if self._walked_by != (rules, self._offices()):
             # Jobs that a walk has passed may be stale by other rules, or be for this process now.
             self._walked_by = rules, self._offices()
@@ -132,6 +141,10 @@ class Retention:
     def _does(self, moment: RetentionMoment, topic: str) -> bool:
         """Whether it is for this process to mark or delete jobs of the topic."""
         return not self._registered.of(moment, topic)
+
+
+async def _rest(began: float) -> None:
+    await asyncio.sleep(max(PAUSE_S, min(REST * (time.monotonic() - began), LONGEST_REST_S)))
 
 
 def _is_marked(job: EndedJob, marks: Marks) -> bool:
