@@ -19,8 +19,8 @@ from tests.queue.hands import Hands
 from tests.waiting import until
 from treadle import Queue
 from treadle.accounts import Accounts, Passwords
-from treadle.events.feed import Ring
 from treadle.events.frames import frame
+from treadle.events.ring import Ring
 from treadle.http.origin import COOKIE
 from treadle.http.streams import sse
 from treadle.model.fields import JSON_NAMES

@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
+from treadle.events.feed import RESYNC, FeedStopped, Listener
 from treadle.events.frames import PING_S, SNAPSHOT, frame, ping, snapshot_of
+from treadle.events.ring import FeedEvent
 from treadle.http.access import of_job
 from treadle.http.errors import ApiError
 from treadle.http.openapi import spec

@@ -131,6 +131,12 @@ class _Line(NamedTuple):
     started_at: int | None = None
     """When that was started, where it was and is known."""
     gone: Mapping[str, Any] | None = None
+    worker: str | None = None
+    """Whose attempt it ends."""
+    keyed: bool = False
+
+    def change(self, job: Job) -> Change:
+        return Change(self.event, self.at, job, self.to, self.attempt, worker=self.worker, keyed=self.keyed)
 
 
 class EarlyCancel(NamedTuple):
@@ -278,7 +284,8 @@ def _lines(row: Any) -> list[_Line]:
     told = from_json(metadata)
     status = Status(to) if to else None
     if n != NOBODY:
-        return [_Line(event, at, n, status, _spent(event, told), told.get("attempt"), told.get("startedAt"))]
+        line = _Line(event, at, n, status, _spent(event, told), told.get("attempt"), told.get("startedAt"))
+        return [line._replace(worker=told.get("worker"), keyed="key" in told)]
     if event == events.DELETED:
         return [_Line(event, at, NOBODY, gone=one) for one in told]
     return [_Line(event, at, one, status) for one in told]
@@ -330,7 +337,7 @@ class _Starts:
         if line.event in ENDS_ATTEMPT:
             self.known.pop(n, None)
             self.early_cancels.pop(n, None)
-        self._told.append(Change(line.event, line.at, job, line.to, line.attempt))
+        self._told.append(line.change(job))
 
     def _may_start(self, n: int) -> bool:
         early = self.early_cancels.get(n)
@@ -340,7 +347,7 @@ class _Starts:
         """Its start has been told, or is not waited for any longer."""
         early = self.early_cancels.get(n)
         if early and early.line:
-            self._told.append(Change(early.line.event, early.line.at, job, early.line.to, early.line.attempt))
+            self._told.append(early.line.change(job))
             self.early_cancels[n] = EarlyCancel(None)
 
     def _tell_cancels_without_a_start(self, jobs: Mapping[int, Job], now: int) -> None:
