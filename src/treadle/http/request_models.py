@@ -73,6 +73,7 @@ class JobOptions(Body):
     scope: ShortText | None = None
     scopeId: ShortText | None = None
     webhookUrl: str | None = Field(None, max_length=2000)
+    track: bool | None = Field(None, description="answer a trackToken, with which anybody may follow this one job")
 
 
 class EnqueueBody(JobOptions):

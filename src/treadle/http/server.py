@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import Depends
 from pydantic_core import to_json
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from treadle.accounts import Accounts
@@ -105,8 +105,9 @@ class Servers:
             await server.feed.stop()
 
 
-async def the_server(request: Request) -> Server:
-    return await cast(Servers, request.app.state.servers).get()
+async def the_server(connection: HTTPConnection) -> Server:
+    """Of a request or a WebSocket."""
+    return await cast(Servers, connection.app.state.servers).get()
 
 
 ServerDep = Annotated[Server, Depends(the_server)]

@@ -109,6 +109,7 @@ class ViewRow(NamedTuple):
     steps: str | None
     """A JSON document."""
     waits_until: int | None
+    track_hash: str | None
     kept: Sequence[Any]
     """By `KEPT_FIELDS`."""
 
@@ -180,6 +181,7 @@ def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any])
         error_group=row.error_group,
         capability=row.capability or None,
         token=row.token,
+        track_hash=row.track_hash,
         **_kept(row.kept),
     )
 
