@@ -168,6 +168,8 @@ async def test_without_signing_in(live: LiveServer, queue: Queue, token: str) ->
     assert await refused(live.base_url) == (401, "unauthorized")
     assert await refused(live.base_url, token="bad") == (401, "invalid_token")
     async with calling(live.base_url, token) as client:
+        await client.patch("/api/settings", json={"jobs": {"manage_rule": "createdBy = @request.auth.id"}})
+        assert await refused(live.base_url) == (401, "unauthorized")
         await client.patch("/api/settings", json={"jobs": {"manage_rule": "true"}})
         async with socket(live.base_url, headers={"Origin": "http://elsewhere.example"}) as reader:
             await queue.enqueue("mail")

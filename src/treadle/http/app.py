@@ -38,7 +38,7 @@ from treadle.http.routes import (
 )
 from treadle.http.security_headers import SecurityHeaders
 from treadle.http.server import Server, Servers
-from treadle.http.streams import output, sse, websocket
+from treadle.http.streams import output, realtime, sse, websocket
 from treadle.model.errors import TreadleError
 from treadle.telemetry import HttpMetrics, Observed
 
@@ -50,6 +50,7 @@ ROUTES: list[BaseRoute] = [
     route
     for module in (
         websocket,
+        realtime,
         sse,
         output,
         jobs,

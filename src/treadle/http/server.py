@@ -29,6 +29,7 @@ from treadle.queue.operations import Operations
 from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
+    from treadle.http.streams.realtime import RealtimeClient
     from treadle.queue import Queue
 
 log = logging.getLogger("treadle.http")
@@ -48,6 +49,8 @@ class Server:
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
         self.streams = StreamPlaces(queue.settings.streams, queue.settings.streams_per_caller)
+        self.realtime: dict[str, RealtimeClient] = {}
+        """The open connections of PocketBase's realtime protocol, by their id."""
         self.jobs = Gathered(store.get)
         self._turns = Turns()
         self.audit = AuditLog(queue)

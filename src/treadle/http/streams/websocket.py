@@ -19,12 +19,14 @@ from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from treadle.events.frames import PING_S
-from treadle.http.server import ServerDep
+from treadle.http.access import refusal
+from treadle.http.server import Server, ServerDep
 from treadle.http.streams.following import JobStream, Message, resume_from
 from treadle.http.streams.sse import SEND_S, After, Fields, JobIds, OneTopic, WithSnapshot
 from treadle.http.streams.wanted import Wanted
 from treadle.http.tracking import TrackToken, reading
 from treadle.model.job import rfc3339
+from treadle.policy import rules
 from treadle.policy.rules import Condition
 from treadle.queue.background import end
 
@@ -49,7 +51,14 @@ class Handshake:
 async def _checked(websocket: WebSocket, here: ServerDep, track: TrackToken = None) -> Handshake:
     handshake = Handshake(websocket)
     handshake.allowed = await reading(handshake.request, here, *websocket.query_params.getlist("id"))
+    await require_sight(here, handshake.request, handshake.allowed)
     return handshake
+
+
+async def require_sight(here: Server, request: Request, allowed: Condition) -> None:
+    """Under a rule that needs an account, callers without one would wait for events that can't come."""
+    if allowed == rules.never and (caller := await here.access.caller(request)).kind == "anonymous":
+        raise refusal(caller)
 
 
 @router.websocket("/api/jobs/ws")
