@@ -19,14 +19,14 @@ from typing import Any
 
 import uvloop
 
-from bench import api, flows, limits, pages, scenarios
+from bench import api, flows, limits, pages, scenarios, webhooks
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
     "limits enqueue drain topics processes threads pickup delayed scheduled flows backlog ended snapshot single http "
-    "pages memory idle"
+    "pages webhooks memory idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
 ONCE = frozenset("ended snapshot pages memory idle".split())
@@ -187,6 +187,10 @@ class Bench:
         """The dashboard over a million jobs."""
         with self.store.fresh() as url:
             return run(pages.pages(url, 20_000 if self.quick else 1_000_000))
+
+    def webhooks(self) -> Figures:
+        with self.store.fresh() as url:
+            return run(webhooks.deliveries(url, 1_000 if self.quick else 20_000))
 
     def memory(self) -> Figures:
         """A worker's memory after a tenth of the jobs and after all of them."""

@@ -117,6 +117,7 @@ TARGETS = [
     *_both("POST enqueue at 300/s, by a user under a rule, p99 ms", "http enqueue, user, p99 ms", at_most=20),
     *_both("GET a job at 300/s, by a superuser, p99 ms", "http get, superuser, p99 ms", at_most=20),
     *_both("GET a job at 300/s, by a user under a rule, p99 ms", "http get, user, p99 ms", at_most=20),
+    *_both("webhooks to a quick local receiver, deliveries/s", "webhooks /s", at_least=1_000, digits=0),
     *_both("POST enqueue, requests/s, of a bare FastAPI route", "http enqueue /s", at_least=0.35, of="bare FastAPI /s"),
     *_both("GET a job, requests/s, of a bare FastAPI route", "http get /s", at_least=0.35, of="bare FastAPI /s"),
 ]

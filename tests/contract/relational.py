@@ -24,7 +24,7 @@ PROBLEMS = [
             f"WHERE p.n <> {NOBODY} AND NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = p.n)"
             for place in (
                 "ready later held parked running outcomes keys members deadlines notes events steps step_results "
-                "output channels answers"
+                "output channels answers deliveries outbox"
             ).split()
         ),
     ),
@@ -107,6 +107,18 @@ PROBLEMS = [
 
 PROBLEMS += [
     (
+        "a delivery that is pending and in no outbox, or in one and not pending",
+        "SELECT d.id, d.status FROM {deliveries} d WHERE (d.status = 'pending') <> "
+        "EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = d.id) "
+        "UNION ALL SELECT o.id, 'gone' FROM {outbox} o "
+        "WHERE NOT EXISTS (SELECT 1 FROM {deliveries} d WHERE d.id = o.id)",
+    ),
+    (
+        "a job that says nothing of its deliveries",
+        "SELECT j.n, j.webhook_sent FROM {jobs} j WHERE (j.webhook_sent IS NULL) = "
+        "EXISTS (SELECT 1 FROM {deliveries} d WHERE d.n = j.n)",
+    ),
+    (
         "a channel that is not what was written to it",
         "SELECT c.n, c.channel FROM {channels} c WHERE (c.last, c.size) <> "
         "(SELECT max(o.last), sum(o.size) FROM {output} o WHERE o.n = c.n AND o.channel = c.channel)",
@@ -157,6 +169,8 @@ TIMES = {
     "steps": ["started_at", "ended_at", "until"],
     "answers": ["created_at"],
     "channels": ["created_at"],
+    "deliveries": ["created_at", "finished_at"],
+    "outbox": ["due_at"],
     "starts": ["at"],
     "events": ["created_at"],
     "leaders": ["until", "since", "reported_at"],

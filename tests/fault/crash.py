@@ -29,6 +29,9 @@ POINTS = {
     "requeue": re.compile(r"DELETE FROM treadle[._]outcomes"),
     "heartbeat": re.compile(r"UPDATE treadle[._]leases (l )?SET until = (?!0)"),
     "fire": re.compile(r"UPDATE treadle[._]records (r )?SET key = "),
+    "offer": re.compile(r"INSERT INTO treadle[._]deliveries"),
+    "take": re.compile(r"UPDATE treadle[._]outbox SET holder = \("),
+    "sent": re.compile(r"UPDATE treadle[._]deliveries SET status = t"),
     "prune": re.compile(r"DELETE FROM treadle[._]jobs"),
     "migrate": re.compile(r"CREATE TABLE treadle[._]jobs"),
 }

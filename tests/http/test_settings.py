@@ -20,7 +20,7 @@ from treadle.worker import assembly
 DEFAULTS: dict[str, dict[str, Any]] = {
     "jobs": {"enqueue_rule": "", "manage_rule": "", "http_enabled": True, "allowed_topics": []},
     "retention": {"stale_after": "7d", "delete_after": "7d", "output_after": "1d"},
-    "webhooks": {},
+    "webhooks": {"job_urls": False},
 }
 
 
@@ -46,7 +46,7 @@ async def test_what_was_got_can_be_sent_back_and_changes_nothing(api: Api) -> No
     changed = {
         "jobs": {"enqueue_rule": "true", "manage_rule": "true", "http_enabled": False, "allowed_topics": ["mail"]},
         "retention": _retention("1d", "0ms"),
-        "webhooks": {},
+        "webhooks": {"job_urls": True},
     }
     assert await change(api, **changed) == changed
     assert await change(api, **await settings(api)) == await settings(api) == changed

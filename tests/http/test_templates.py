@@ -96,6 +96,9 @@ async def test_the_steps_of_a_template_have_every_field(api: Api) -> None:
         "resultSchema": {"type": "array", "items": {"type": "integer"}},
         "answerSchema": None,
         "answerRule": None,
+        "after": None,
+        "map": None,
+        "limit": None,
     }
     assert (approve["workerType"], approve["timeoutSeconds"], approve["resultSchema"]) == (None, 259_200, None)
     assert (approve["answerSchema"]["required"], approve["answerRule"]) == (["path"], "@request.auth.id != ''")

@@ -182,7 +182,7 @@ async def test_a_job_that_waits_for_an_answer(queue: Queue) -> None:
     [
         ("completed", "job:completed"),
         ("job:complete", "job:completed"),
-        ("job:fialed", "job:failed"),
+        ("job:fail", "job:failed"),
         ("phase:completed", "job:phase:completed"),
         ("", "job:"),
         ("snapshot", "job:"),

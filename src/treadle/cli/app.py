@@ -29,6 +29,7 @@ from treadle.cli import (
     top,
     topics,
     user,
+    webhooks,
     worker,
     workers,
 )
@@ -60,6 +61,7 @@ app.add_typer(job_output.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
 app.add_typer(topics.app, name="topics")
+app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(workers.app, name="workers")
 app.command("stats")(stats.stats)
 app.command("top")(top.top)

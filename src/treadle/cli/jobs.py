@@ -312,7 +312,7 @@ def requeue(
     db: options.Db = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put ended jobs back with all their attempts: those with these ids, or all that match."""
+    """Put ended jobs back with all their attempts. Name them by id, or take all that match."""
     if chosen := many.wanted(job_ids, topic, wanted_status, filter_, search):
         if mode or step:
             raise InvalidInput("--mode and --step are for jobs named by their ids")

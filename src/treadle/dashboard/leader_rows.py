@@ -15,6 +15,7 @@ from treadle.store.views import Leadership
 TITLES = {
     "reaper": "Take back lost jobs",
     "schedules": "Schedules",
+    "webhooks": "Webhooks",
     "retention": "Retention",
     "operations": "Bulk operations",
     "tidying": "Statistics and limits",

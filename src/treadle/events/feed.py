@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from treadle.events.job_after import job_after, without_step_results
+from treadle.events.job_after import job_after
 from treadle.events.pace import Pace
 from treadle.events.ring import FeedEvent, Ring
 from treadle.model.errors import StoreUnavailable, TreadleError
 from treadle.model.job import Job, from_ms, rfc3339
+from treadle.model.told_job import without_step_results
 from treadle.store.protocol import Store
 from treadle.store.views import Change, Listing
 

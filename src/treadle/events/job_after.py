@@ -50,8 +50,3 @@ def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None)
     if attempt == 0:
         was |= {"lastError": None, "errorType": None}
     return was
-
-
-def without_step_results(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Results of steps may be many and large, so events and snapshots leave them out."""
-    return {**job, "steps": [{**step, "result": None} for step in job["steps"]]} if job["steps"] else job

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
+from treadle.model.told_job import MOST_DOCUMENT_BYTES, is_large, without_documents
+
 RING_EVENTS = 10_000
 RING_BYTES = 64 * 2**20
-# Events carry no payload and no result above this many bytes in all.
-MOST_DOCUMENT_BYTES = 16 * 2**10
 
 
 class FeedEvent(NamedTuple):
@@ -52,8 +52,8 @@ class Ring:
         data = to_json(payload)
         # The facts stay whole, so they count in full.
         size = len(data)
-        if size > MOST_DOCUMENT_BYTES and "job" in payload and _is_large(payload["job"]):
-            payload = {**payload, "job": _truncated(payload["job"]), "truncated": True}
+        if size > MOST_DOCUMENT_BYTES and "job" in payload and is_large(payload["job"]):
+            payload = {**payload, "job": without_documents(payload["job"]), "truncated": True}
             data = to_json(payload)
         self._events.append(FeedEvent(self.id_of(self.next), event, payload, facts, data))
         self._sizes.append(size)
@@ -86,11 +86,3 @@ class Ring:
 
     def id_of(self, number: int) -> int:
         return number * self.MARKS + self._mark
-
-
-def _is_large(job: Mapping[str, Any]) -> bool:
-    return len(to_json(job["payload"])) + len(to_json(job["result"])) > MOST_DOCUMENT_BYTES
-
-
-def _truncated(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {**job, "payload": None, "result": None, "truncated": True}

@@ -10,9 +10,9 @@ from pydantic_core import from_json, to_json
 
 from treadle.events.feed import RESYNC, Feed, FeedStopped, Listener
 from treadle.events.frames import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
-from treadle.events.job_after import without_step_results
 from treadle.events.ring import FeedEvent
 from treadle.model.job import Job
+from treadle.model.told_job import without_step_results
 from treadle.store.views import Listing
 
 

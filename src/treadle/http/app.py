@@ -34,6 +34,7 @@ from treadle.http.routes import (
     steering,
     templates,
     topics,
+    webhooks,
     workers,
 )
 from treadle.http.security_headers import SecurityHeaders
@@ -59,6 +60,7 @@ ROUTES: list[BaseRoute] = [
         topics,
         schedules,
         templates,
+        webhooks,
         workers,
         accounts,
         settings,

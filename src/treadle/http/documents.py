@@ -398,10 +398,92 @@ class RetentionDocument(Document):
     output_after: str
 
 
+class EndpointEventDocument(Document):
+    at: str
+    type: Literal["warned", "disabled", "enabled"]
+    message: str
+
+
+class EndpointDocument(Document):
+    id: str
+    url: str | None = Field(description="null: it reads its events itself")
+    events: list[str]
+    topics: list[str] = Field(description="empty: all")
+    enabled: bool
+    description: str
+    disabledReason: str | None = Field(description="why it was disabled, if nobody did it on purpose")
+    failingSince: Time
+    lastDeliveredAt: Time
+    lastFailedAt: Time
+    previousSecretUntil: Time = Field(description="until then both secrets sign")
+    warnings: list[EndpointEventDocument] = Field(description="the newest, oldest first")
+    version: int
+    createdAt: Time
+    updatedAt: Time
+
+
+class NewEndpointDocument(EndpointDocument):
+    secret: str = Field(description="shown only here")
+    key: str | None = Field(None, description="reads the events of an endpoint without a URL; shown only here")
+    hints: list[str] | None = Field(None, description="what may be a mistake")
+
+
+class EndpointList(Document):
+    items: list[EndpointDocument]
+
+
+class AttemptDocument(Document):
+    at: str
+    status: int | None = Field(description="of the answer; null: there was none, and error says why")
+    error: str | None
+    durationMs: int
+    answer: str = Field(description="how its body begins")
+
+
+class DeliveryDocument(Document):
+    id: str
+    webhookId: str
+    endpointId: str | None = Field(description="null: the URL that the job names")
+    jobId: str | None = Field(description="null: a test")
+    topic: str | None
+    event: str
+    url: str | None
+    status: Literal["pending", "delivered", "failed"]
+    createdAt: str
+    finishedAt: Time
+    nextTryAt: Time
+    attempts: list[AttemptDocument]
+
+
+class DeliveryList(Document):
+    items: list[DeliveryDocument]
+    next: str | None = Field(description="`after` for the next page; null: there are no more")
+
+
+class RedeliveredDocument(Document):
+    redelivered: int
+
+
+class PolledEventDocument(Document):
+    id: str
+    type: str
+    timestamp: str
+    data: dict[str, Any]
+
+
+class PolledEventList(Document):
+    items: list[PolledEventDocument]
+    next: int = Field(description="`after` for the next call, which acknowledges these")
+
+
+class WebhooksSettingsDocument(Document):
+    job_urls: bool
+
+
 class SettingsDocument(Document):
     jobs: JobsSettingsDocument
     retention: RetentionDocument
-    webhooks: dict[str, Any]
+    webhooks: WebhooksSettingsDocument
     version: int
 
 

@@ -20,6 +20,7 @@ from treadle.http.bodies import MOST_ITEMS, Body
 from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
 from treadle.model.errors import InvalidInput
 from treadle.model.output import DEFAULT_CHANNEL
+from treadle.model.webhooks import WEBHOOK_EVENTS
 
 MOST_SUBSCRIPTIONS = 100
 TopicName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=100)]
@@ -295,8 +296,41 @@ class RetentionPatch(Body):
     output_after: Milliseconds | None = Field(None, description="after a job's end, its output is deleted")
 
 
+_EVENTS = WithJsonSchema({"type": "array", "items": {"type": "string", "enum": list(WEBHOOK_EVENTS)}, "minItems": 1})
+
+
+class EndpointPatch(Body):
+    url: str | None = Field(None, max_length=2000, description="null: the endpoint reads its events itself")
+    events: Annotated[list[str], _EVENTS] | None = Field(None, max_length=100, description="null: the default ones")
+    topics: list[TopicName] | None = Field(None, max_length=1000, description="empty or null: all topics")
+    enabled: bool | None = None
+    description: str | None = Field(None, max_length=255)
+    version: int | None = Field(None, description="the version you read; 409 if it has changed since")
+
+
+class EndpointBody(Body):
+    url: str | None = Field(max_length=2000, description="null: the endpoint reads its events itself")
+    id: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9_\-]{0,62}$", description="a new one by default")
+    events: Annotated[list[str], _EVENTS] | None = Field(None, max_length=100, description="null: the default ones")
+    topics: list[TopicName] | None = Field(None, max_length=1000, description="empty or null: all topics")
+    enabled: bool = True
+    description: str = Field("", max_length=255)
+    secret: str | None = Field(
+        None, max_length=255, description="whsec_ and 24 to 64 bytes in base64; a new one by default"
+    )
+
+
+class RotateBody(Body):
+    keep: DurationText | None = Field(None, description="how long the old secret signs, too; 24h by default")
+
+
+class RedeliverSinceBody(Body):
+    since: Instant
+    undelivered: bool = Field(False, description="only what was not delivered")
+
+
 class WebhooksPatch(Body):
-    """Empty for now; it lets clients send back what GET returned."""
+    job_urls: bool | None = Field(None, description="users may name a webhookUrl for their jobs, too")
 
 
 class SettingsPatch(Body):

@@ -71,9 +71,11 @@ class Insights:
         """How many jobs there are, from the roll-ups."""
         return sum((await self._store.stats(topic)).counts.values())
 
-    async def step(self, job_id: str, name: str, offset: int, limit: int, most_bytes: int) -> StepPage | None:
+    async def step(
+        self, job_id: str, name: str, offset: int, limit: int, most_bytes: int, *, failing_first: bool = False
+    ) -> StepPage | None:
         """Runs of a step, with results up to this size."""
-        return await self._store.steps(job_id, name, offset, limit, most_bytes)
+        return await self._store.steps(job_id, name, offset, limit, most_bytes, failing_first=failing_first)
 
     async def waits(self) -> Sequence[Wait]:
         """Steps that wait for an answer, by topic and step, the longest wait first."""

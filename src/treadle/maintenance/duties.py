@@ -12,6 +12,8 @@ from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
 from treadle.maintenance.scheduler import Scheduler
+from treadle.maintenance.sender import Dispatcher, Sender
+from treadle.model.settings import Settings
 from treadle.queue.audit import AuditLog
 from treadle.queue.backoff import jittered
 from treadle.queue.operations import Operations
@@ -84,6 +86,7 @@ class Maintenance:
         self._scheduler = Scheduler(queue)
         self._operations = Operations(queue)
         self._audit = AuditLog(queue)
+        self._sender = Sender(store, name, lambda: _dispatcher(settings))
         self._duties: list[Duty] = []
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
@@ -92,6 +95,7 @@ class Maintenance:
             ("the election", self._leader.tick),
             ("the reaper", self._while_leading("reaper", self._reaper.sweep, self._reap_every_s)),
             ("schedules", self._schedules()),
+            ("webhooks", self._webhooks()),
             ("retention", self._while_leading("retention", self._retention.prune, self._prune_every_s)),
             ("bulk operations", self._while_leading("operations", self._operations.take_over, TAKE_OVER_EVERY_S)),
             ("tidying", self._while_leading("tidying", self._tidy, TIDY_EVERY_S)),
@@ -100,7 +104,12 @@ class Maintenance:
 
     async def resign(self) -> None:
         await self._operations.close()
+        await self._sender.close()
         await self._leader.resign()
+
+    def abandon(self) -> None:
+        """Stop without waiting."""
+        self._sender.abandon()
 
     def _report(self) -> Sequence[DutyReport]:
         now = time.monotonic()
@@ -135,6 +144,25 @@ class Maintenance:
 
         return step
 
+    def _webhooks(self) -> Callable[[], Awaitable[None]]:
+        """This step waits by itself, too. What a former leader has under way it still writes down."""
+        duty = self._duty("webhooks")
+
+        def looked(outcome: str, wait_ms: int) -> None:
+            duty.end(outcome, next_in_s=wait_ms / 1000)
+
+        async def step() -> None:
+            if not self._sender.busy:
+                await self._leader.elected()
+            duty.begin()
+            try:
+                await self._sender.step(leads=self._leader.leads, looked=looked)
+            except Exception as error:
+                duty.end(_failure(error), failed=True)
+                raise
+
+        return step
+
     def _while_leading(
         self, name: str, do: Callable[[], Awaitable[str]], every_s: float
     ) -> Callable[[], Awaitable[None]]:
@@ -156,6 +184,14 @@ class Maintenance:
             due = time.monotonic() + pause
 
         return step
+
+
+def _dispatcher(settings: Settings) -> Dispatcher:
+    from treadle.maintenance.dispatcher import WebhookDispatcher  # 0.1 s that most workers never need
+
+    return WebhookDispatcher(
+        allow=settings.webhook_allow, http=settings.webhook_http, secret=settings.webhook_secret or None
+    )
 
 
 def _failure(error: Exception) -> str:

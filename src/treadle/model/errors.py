@@ -140,6 +140,18 @@ class CodeDefined(TreadleError):
     code = "code_defined"
 
 
+class EndpointNotFound(TreadleError, LookupError):
+    """No webhook endpoint has this id."""
+
+    code = "endpoint_not_found"
+
+
+class DeliveryNotFound(TreadleError, LookupError):
+    """No delivery of this endpoint has this id; deliveries go with their jobs."""
+
+    code = "delivery_not_found"
+
+
 class UnknownStep(TreadleError, LookupError):
     """The job has no step with this name, or none that takes an answer."""
 

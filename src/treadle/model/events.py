@@ -18,6 +18,8 @@ WAITING = "job:waiting"
 CANCELLING = "job:cancelling"
 REQUEUED = "job:requeued"
 DELETED = "job:deleted"
+WEBHOOK_DELIVERED = "job:webhook:delivered"
+WEBHOOK_FAILED = "job:webhook:failed"
 
 # In the metadata of a requeue: the payload that a new one replaced.
 OLD_PAYLOAD = "payload"

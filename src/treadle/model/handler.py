@@ -13,6 +13,7 @@ from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, is_typeddict
 
 from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload, TreadleError
+from treadle.model.lazy_list import LazyList
 from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
 from treadle.model.raised import not_ctrl_c, one_line
 from treadle.model.template import Template
@@ -140,6 +141,8 @@ class Handler:
         """The result as stored; None if there is none."""
         if result is None:
             return None
+        if isinstance(result, LazyList):
+            result = list(result)
         if self._result is not None and not is_plain(result):
             result = _written(self._result, result, "result")
         return dumps(result, "result")
@@ -179,6 +182,8 @@ class ResultType:
         """The result as stored; None if there is none."""
         if value is None:
             return None
+        if isinstance(value, LazyList):
+            value = list(value)
         if self._adapter is not None and not is_plain(value):
             value = _written(self._adapter, value, "result")
         return dumps(value, "result")

@@ -54,6 +54,12 @@ class StepSpec:
     answer_schema: Mapping[str, Any] | None = None
     answer_rule: str | None = None
     """Who may answer; None: everybody who may manage the job."""
+    after: tuple[str, ...] | None = None
+    """The steps that it comes after; None: the one declared before it."""
+    map: str | None = None
+    """It runs once for each item of the list that this step returned."""
+    limit: int | None = None
+    """How many of the items run at the same time at most."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -65,6 +71,9 @@ class StepSpec:
             "resultSchema": self.result_schema,
             "answerSchema": self.answer_schema,
             "answerRule": self.answer_rule,
+            "after": None if self.after is None else list(self.after),
+            "map": self.map,
+            "limit": self.limit,
         }
 
     @classmethod
@@ -79,6 +88,9 @@ class StepSpec:
             result_schema=data.get("resultSchema"),
             answer_schema=data.get("answerSchema"),
             answer_rule=data.get("answerRule"),
+            after=None if data.get("after") is None else tuple(data["after"]),
+            map=data.get("map"),
+            limit=data.get("limit"),
         )
 
 

@@ -16,7 +16,9 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
+from treadle.model.events import COMPLETED
 from treadle.model.status import ENDED, Status
+from treadle.model.webhooks import WEBHOOK_EVENTS
 from treadle.policy.admission import dedupe_key_becomes, started_in_time
 from treadle.policy.flow import Interrupted, interrupted, restarts_clock
 from treadle.policy.history import (
@@ -50,6 +52,8 @@ class Traits(NamedTuple):
     """It has a deadline that still counts."""
     steps: bool = False
     """Something is known of its steps."""
+    hooked: bool = False
+    """A webhook may want its events."""
 
 
 PLAIN_JOB = Traits()
@@ -164,6 +168,8 @@ class Consequences(NamedTuple):
     restarts_clock: bool = False
     """Its next attempt has all of its flow's time."""
     wakes: Wakes | None = None
+    offers: str | None = None
+    """The event that webhooks may want to be told of; `policy.delivery` says which of them are."""
     topic_paused_until: int | None = None
     asks_to_stop: str | None = None
     """The job stays with its worker, who is asked to stop it for this reason."""
@@ -269,6 +275,7 @@ def _ended(move: Move, traits: Traits, now: int) -> Consequences:
         keeps_key,
         steps=_steps(move, traits),
         wakes=_wakes(move, traits),
+        offers=_offers(transition.event or COMPLETED, traits),
     )
 
 
@@ -288,6 +295,7 @@ def _put_back(move: Move, traits: Traits, now: int) -> Consequences:
         _steps(move, traits),
         traits.steps and restarts_clock(transition),
         _wakes(move, traits),
+        _offers(transition.event, traits),
         now + delay_ms if transition.pauses_topic else None,
     )
 
@@ -354,6 +362,10 @@ def _told(move: Move) -> Sequence[Told]:
 
 def _steps(move: Move, traits: Traits) -> Sequence[Interrupted]:
     return tuple(interrupted(move.transition, move.attempt is not None)) if traits.steps else ()
+
+
+def _offers(event: str | None, traits: Traits) -> str | None:
+    return event if traits.hooked and event in WEBHOOK_EVENTS else None
 
 
 def _wakes(move: Move, traits: Traits) -> Wakes | None:

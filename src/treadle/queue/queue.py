@@ -19,10 +19,11 @@ from treadle.model.events import Event
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
+from treadle.policy.flow import PARALLEL
 from treadle.queue import results, signals, templates
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobRequest, TopicOwner, merged, topic_of
 from treadle.queue.following import JobFollowing
-from treadle.queue.handlers.flows import Flow, FlowHandler, FlowPayloadT
+from treadle.queue.handlers.flows import Flow, FlowHandler, FlowOptions, FlowPayloadT
 from treadle.queue.handlers.hooks import AnyHook, Hooks
 from treadle.queue.handlers.tasks import (
     OTHER_QUEUE_METHODS,
@@ -43,6 +44,7 @@ from treadle.queue.schedules.from_code import checked_code, code_schedules
 from treadle.queue.session import Session
 from treadle.queue.slices import in_slices
 from treadle.queue.templates import Templates
+from treadle.queue.webhooks import Webhooks
 from treadle.store.values import Graces, Inserted, NewJob
 from treadle.store.views import StepPage, Topic
 from treadle.telemetry import tracing
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 Jobs = list[Job]  # inside the class, `list` is the method
 NewJobs = list[NewJob]
 Answers = Sequence[Inserted]
+# So many jobs are made of rows between two turns of the loop.
+READ_TOGETHER = 500
 """To an insert of all jobs or none: a refusal is raised."""
 
 
@@ -72,6 +76,7 @@ class Queue(JobFollowing):
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
+        self.webhooks = Webhooks(self)
 
     if not TYPE_CHECKING:  # type checkers would believe that a queue has every attribute
 
@@ -110,7 +115,7 @@ class Queue(JobFollowing):
         self.handlers[topic] = made
         return make_task(self, made, handler)
 
-    def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow[FlowPayloadT]:
+    def flow(self, name: str, /, **options: Unpack[FlowOptions]) -> Flow[FlowPayloadT]:
         """A topic with steps: `@flow.step` declares them in their maker. `options` are those of a job.
 
         Each step's result is kept, and a retry runs only what has not completed.
@@ -119,9 +124,11 @@ class Queue(JobFollowing):
             raise InvalidInput(f"topic {name} has a handler already, {self.handlers[name].name}", field="topic")
         if "process" in options:
             raise InvalidInput("process: each step has its own; use @flow.step(process=True)", field="process")
+        parallel = options.pop("parallel", PARALLEL)
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(name, cast(dict[str, Any], options))
-        handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        template = make_template(name, cast(JobOptions, options))
+        handler = FlowHandler(template, options.get("timeout") is not None, parallel)
         self._code_schedules[name] = checked_code(handler, schedules)
         self.handlers[name] = handler
         return Flow(self, handler)
@@ -294,8 +301,11 @@ class Queue(JobFollowing):
 
     async def _existing(self, session: Session, ids: Sequence[str], connection: Any) -> Jobs:
         """The jobs that stand for duplicates."""
-        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job}
-        return [self._standing(id, found.get(id)) for id in ids]
+        found: dict[str, Job] = {}
+        for begin in range(0, len(ids), READ_TOGETHER):
+            some = ids[begin : begin + READ_TOGETHER]
+            found |= {job.id: job for job in await session.store.get(some, connection=connection) if job}
+        return [self._standing(id, found.get(id)) async for id in in_slices(ids, pauses=connection is None)]
 
     def _standing(self, job_id: str, job: Job | None) -> Job:
         if job is None:

@@ -29,6 +29,8 @@ class StoredSettings:
     manage_rule: str = ""
     http_enabled: bool = True
     allowed_topics: Sequence[str] = ()
+    job_urls: bool = False
+    """Whether users may name a webhook URL for their jobs, too."""
     version: int = 0
     """Incremented by each change; 0 as long as nothing was stored."""
 

@@ -63,7 +63,9 @@ async def requeue(
         check_mode(how.mode, how.step)
         if job.status not in ENDED:
             return Requeued(how.force)  # refused, whichever steps it names
-        steps = [Ran(step.name, step.place, step.state in DONE, step.key, step.declared) for step in job.steps]
+        steps = [
+            Ran(step.name, step.place, step.state in DONE, step.key, step.declared, step.after) for step in job.steps
+        ]
         chosen = rerun(steps, how.mode, how.step, job.status is Status.COMPLETED)
         if runs is not None:
             runs[job.id] = list(dict.fromkeys(step.name for step in steps)) if chosen.names is None else chosen.names

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
+from treadle.model.steps import StepState
+from treadle.model.webhooks import Delivery, DeliveryClaim, DeliveryCount, DeliveryQuery, PolledEvent, SettledDelivery
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
@@ -166,6 +168,12 @@ class Store(Protocol):
     async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
         """Results as JSON text, however large."""
 
+    async def step_items(self, n: int, step: str) -> list[tuple[str, StepState, int]]:
+        """The key, state and attempt of each item of a mapped step."""
+
+    async def item_results(self, n: int, step: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        """The results of completed items, as JSON text, from place `first` to before `last` of the list."""
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
 
@@ -217,10 +225,18 @@ class Store(Protocol):
         """The stored events, oldest first; None: no such job."""
 
     async def steps(
-        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+        self,
+        id: str,
+        step: str,
+        offset: int = 0,
+        limit: int = 100,
+        max_result_bytes: int = ANY_SIZE,
+        *,
+        failing_first: bool = False,
     ) -> StepPage | None:
-        """The runs of one step in the order in which they began; None: no such step. Results that are larger are left
-        out.
+        """The runs of one step in the order in which they began, or the items of a mapped one in the order of its list;
+        None: no such step. Results that are larger are left out. `failing_first`: then what waits or runs, and what is
+        done at the end.
         """
 
     async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
@@ -271,6 +287,35 @@ class Store(Protocol):
     async def drain(self, worker: str, draining: bool = True) -> bool:
         """Ask a worker to drain, or to go on; its next heartbeat tells it. False: no worker with slots has this name
         and a live lease."""
+
+    # -- webhooks ------------------------------------------------------------------------------
+    # A delivery is written in the transaction that stores its event, by every verb that moves jobs.
+    async def claim_deliveries(self, holder: str, lease_ms: int, limit: int = 64, per_host: int = 4) -> DeliveryClaim:
+        """Take deliveries that are due, for this long: at most `per_host` at once to one host, counting those that are
+        under way, and fewer while its circuit is open. Deliveries to endpoints that are gone or disabled are given
+        up."""
+
+    async def settle_deliveries(self, settled: Sequence[SettledDelivery]) -> Sequence[SettledDelivery]:
+        """Write what came of tries: the delivery, `webhookSent`, the endpoint's state, the host's circuit, and the
+        events job:webhook:delivered and job:webhook:failed. Returns the lost ones: claimed again since, or deleted with
+        their job. They changed nothing."""
+
+    async def deliveries(self, query: DeliveryQuery) -> Sequence[Delivery]:
+        """Newest first, without their bodies; the one with an id comes with its body."""
+
+    async def delivery_counts(self, endpoints: Sequence[str], age_ms: int) -> Sequence[DeliveryCount]:
+        """Of the deliveries that were made since then: of each endpoint at most the newest 1,000."""
+
+    async def redeliver(self, ids: Sequence[int]) -> Sequence[int]:
+        """Send these again, with the same webhook-id and all tries. Returns the ids of the ones that exist; one that is
+        under way is left to its sender."""
+
+    async def test_delivery(self, endpoint: str, body: str) -> int:
+        """A delivery that belongs to no job; returns its id."""
+
+    async def poll(self, endpoint: str, after: int, limit: int = 100) -> Sequence[PolledEvent]:
+        """The events of an endpoint that are read, not sent, in the order of their numbers; the ones up to `after`
+        count as delivered."""
 
     # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:

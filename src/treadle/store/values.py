@@ -31,6 +31,8 @@ class NewStep(NamedTuple):
 
     name: str
     title: str
+    after: tuple[str, ...] | None = None
+    """In a graph: the steps that it comes after."""
 
 
 class NewJob(NamedTuple):
@@ -147,6 +149,10 @@ class ClaimedStep(NamedTuple):
     error: str | None = None
     error_type: str | None = None
     declared: bool = False
+    after: tuple[str, ...] | None = None
+    """As its job was made; only read for a requeue."""
+    items: int | None = None
+    """Of a mapped step: how many there are."""
 
 
 class EarlyAnswer(NamedTuple):
@@ -264,11 +270,13 @@ class StepWrite(NamedTuple):
     input_hash: str | None = None
     schema: str | None = None
     """What an answer has to look like, as JSON text."""
+    item: int | None = None
+    """Of an item of a mapped step: its place in the list. Of the mapped step, which has no key: how many there are."""
 
     @property
     def told(self) -> bool:
-        """Whether its end is an event."""
-        return self.state is StepState.COMPLETED
+        """Whether its end is an event. Of thousands of items, only the end of all is one."""
+        return self.state is StepState.COMPLETED and (self.item is None or not self.key)
 
     @property
     def result_size(self) -> int | None:

@@ -116,7 +116,9 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
 
 
 def results_of(steps: StepJournal | None, handler: Handler) -> Mapping[str, Any]:
-    return Results(steps.results() if steps else {}, handler)
+    if steps is None:
+        return Results({}, handler)
+    return Results(steps.results(), handler, lists=steps.lists(), read=steps.read_items)
 
 
 class Call:
@@ -132,6 +134,8 @@ class Call:
     step = ""
     key = ""
     """The step that it runs; empty for a plain handler."""
+    item: str | None = None
+    """The item of a mapped step that it runs for, as JSON text."""
     interrupt: Interrupt | None = None
     interrupted_at = 0.0
     on_interrupt: Callable[[], object] | None = None
@@ -139,6 +143,10 @@ class Call:
     when_idle: Callable[[], Awaitable[None]] | None = None
     """If it runs in a child process: returns when its branches there have gone as far as they can for now."""
     stuck = False
+    over = False
+    """Its handler has ended: nothing can begin in it."""
+    side_by_side = False
+    """It runs a branch of a graph while others run, too."""
     error: BaseException | None = None
     """The handler's exception, if it was raised in this process."""
     suspended: Suspend | None = None

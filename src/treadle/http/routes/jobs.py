@@ -94,6 +94,8 @@ async def _enqueued(
 ) -> list[dict[str, Any]]:
     made_by = _made_by(permit.caller)
     options = [_options(body) async for body in in_slices(bodies)]
+    if any("webhook_url" in chosen for chosen in options):
+        await _admit_urls(here, permit.caller)
     if permit.restricted:
         await _admit(request, here, permit, bodies, options)
     with on_behalf_of(await replaceable(request, here, {body.topic for body in bodies})):
@@ -135,6 +137,13 @@ async def _admit(
     else:
         async for place in in_slices(range(len(bodies))):
             admit(place)
+
+
+async def _admit_urls(here: Server, caller: Caller) -> None:
+    """A URL makes this server send requests, so users name one only if the settings say so."""
+    if caller.kind not in ("superuser", "api_key") and not (await here.site.settings()).job_urls:
+        message = "webhookUrl: only superusers and API keys may name one (webhooks.job_urls in the settings)."
+        raise ApiError(403, "forbidden", message, {"webhookUrl": {"code": "forbidden", "message": message}})
 
 
 def _made_by(caller: Caller) -> dict[str, Any]:
@@ -190,8 +199,6 @@ def _options(body: req.JobOptions) -> dict[str, Any]:
     given = body.model_fields_set
     if given <= _NO_OPTIONS:
         return {}
-    if body.webhookUrl is not None:
-        raise bad_field("webhookUrl", "this server does not send webhooks")
     options = {option: getattr(body, name) for name, option in _OPTIONS.items() if name in given}
     for name in ("runAt", "expiresAt"):
         if name in given:
@@ -212,6 +219,7 @@ _OPTIONS = {
     "scope": "scope",
     "scopeId": "scope_id",
     "track": "track",
+    "webhookUrl": "webhook_url",
 }
 
 

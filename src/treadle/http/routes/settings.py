@@ -39,6 +39,7 @@ async def change_settings(
     if "access_rule" in changes:
         changes |= _both_rules(changes)
     changes |= {f"{name}_ms": value for name, value in (given.get("retention") or {}).items()}
+    changes |= given.get("webhooks") or {}
     changed = await here.site.change(changes, body.version)
     if not changes:
         return _shown(changed)
@@ -79,7 +80,7 @@ def _shown(site: StoredSettings) -> Response:
                 "delete_after": format_ms(site.delete_after_ms),
                 "output_after": format_ms(site.output_after_ms),
             },
-            "webhooks": {},
+            "webhooks": {"job_urls": site.job_urls},
             "version": site.version,
         }
     )

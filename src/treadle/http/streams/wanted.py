@@ -9,10 +9,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from treadle.events.frames import snapshot_listing
-from treadle.events.job_after import without_step_results
 from treadle.events.ring import FeedEvent
 from treadle.http.errors import bad_field
 from treadle.model.fields import JSON_NAMES
+from treadle.model.told_job import without_step_results
 from treadle.policy.rules import Condition
 from treadle.store.views import Listing
 

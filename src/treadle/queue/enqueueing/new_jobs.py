@@ -58,6 +58,8 @@ class EnqueueOptions(TypedDict, total=False):
     expires: Duration | None
     track: bool | None
     """Make a token that lets others follow this one job: `job.track_token`."""
+    webhook_url: str | None
+    """Is told of the job's end and retries, in place of the queue's URL."""
     connection: Any
 
 
@@ -129,6 +131,7 @@ class JobMaker:
         expires_at: datetime | None = None,
         expires: Duration | None = None,
         track: bool | None = None,
+        webhook_url: str | None = None,
     ) -> None:
         if not template.enabled:
             raise TemplateDisabled(f"the template of {template.topic} is disabled", topic=template.topic)
@@ -167,8 +170,9 @@ class JobMaker:
                 scope_id=short_text(scope_id, "scope_id"),
                 created_by=short_text(created_by, "created_by"),
                 idempotency_key=short_text(idempotency_key, "idempotency_key"),
+                webhook_url=webhook_url,
             ),
-            steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
+            steps=tuple(NewStep(step.name, step.title or step.name, step.after) for step in template.steps),
         )
         self._other_fields = self._shared[3:-1]
         """All but id, topic, payload and trace."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
@@ -21,7 +21,9 @@ from treadle.model.handler import HandlerContext
 from treadle.model.output import DEFAULT_CHANNEL, checked_channel, value_text
 from treadle.model.retry import Retry
 from treadle.model.steps import SLEEP
+from treadle.policy.mapping import LIMIT, ItemKey
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, topic_of
+from treadle.queue.handlers.mapped import Map, MapOptions, awaited_map
 from treadle.queue.handlers.steps import (
     Run,
     StepRecord,
@@ -77,7 +79,13 @@ class HandlerServices(Protocol):
         """In a coroutine, before it does something for a step or a wait; None: it may go on at once."""
         ...
 
-    def recall_step(self, call: Any, name: str, key: str, finish_ms: int | None) -> Any: ...
+    def recall_step(self, call: Any, name: str, key: str, finish_ms: int | None, item: int | None = None) -> Any: ...
+    def begin_map(self, call: Any, name: str, total: int, declared: bool) -> Any: ...
+    def record_map(self, call: Any, record: StepRecord | None, name: str, declared: bool) -> Any: ...
+    def read_items(self, call: Any, name: str, first: int, last: int) -> Sequence[tuple[int, str | None]]:
+        """Blocking, also in a coroutine: a list can't be awaited."""
+        ...
+
     def record_step(self, call: Any, record: StepRecord | None, name: str, key: str) -> Any: ...
     def wait_step(self, call: Any, wait: Wait) -> Any: ...
     def time_limit(self, seconds: float, error: Callable[[], BaseException]) -> AbstractContextManager[None]:
@@ -337,6 +345,31 @@ class Context(HandlerContext):
         if self._services.blocking:
             return Run(self, name, function, args, key, timeout, retry, cancelable).blocking()
         return awaited_step(self, name, function, args, key, timeout, retry, cancelable)
+
+    def map(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        items: Any,
+        /,
+        *,
+        key: ItemKey = None,
+        limit: int = LIMIT,
+        max_failed: int | str = 0,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        cancelable: bool = True,
+    ) -> Any:
+        """Call `function(item)` once for each item, at most `limit` at the same time, and return the results in order.
+
+        Each item is a step whose key is a field of the item, a function of it, or its place in the list. An item that
+        has completed never runs again. The results are read in pages, as they are asked for; with `max_failed` (a
+        number, or a share such as "2%") the result of an item that failed is None. `await` it in a coroutine.
+        """
+        options = MapOptions(key, limit, max_failed, timeout, retry, cancelable)
+        if self._services.blocking:
+            return Map(self, name, function, items, options).blocking()
+        return awaited_map(self, name, function, items, options)
 
     def wait_external(
         self, name: str, /, *, key: str | int = "", answer: Any = None, timeout: Duration | None = None

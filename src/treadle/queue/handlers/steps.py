@@ -42,6 +42,8 @@ _inside: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("treadle_step", de
 """The steps that run here, with their keys, from the outermost: steps that the last one makes are nested in it."""
 deadline: ContextVar[tuple[float, Callable[[], BaseException]] | None] = ContextVar("treadle_deadline", default=None)
 """Until when the step that runs here may take, and what its function hears after that."""
+item_key: ContextVar[str] = ContextVar("treadle_item", default="")
+"""The key of the item of a map that runs here: steps that it makes have it in their keys, too."""
 # How often a blocking step that waits for its next try looks whether it should stop.
 LOOK_EVERY_S = 0.2
 # How many turns of the loop a branch of a handler has to begin its next step: each group of tasks around it takes two.
@@ -111,13 +113,18 @@ class Run:
         timeout: Duration | None,
         retry: Retry | None,
         cancelable: bool,
+        *,
+        item: int | None = None,
     ) -> None:
+        """`item`: its place in the list of a map."""
         ctx._check()
         if not callable(function):
             raise InvalidInput(f"step {str(name)[:100]}: {function!r} is not a function", field="function")
         self._ctx = ctx
-        self.name = nested(ctx, name)
-        self.key = checked_key(key)
+        self.name, self.key = self._placed(ctx, name, key)
+        self._item = item
+        self.failed = False
+        """Its last try has failed, and that is stored."""
         self._cancelable = cancelable
         self._function = function
         self._args = args
@@ -131,6 +138,10 @@ class Run:
         self._late_cancel: asyncio.CancelledError | None = None
         """It came while the function ran in a thread."""
 
+    def _placed(self, ctx: Context, name: str, key: str | int) -> tuple[str, str]:
+        """Its whole name and key."""
+        return nested(ctx, name), keyed(key)
+
     # -- in a coroutine --------------------------------------------------------------------------
 
     async def awaited(self) -> Any:
@@ -142,7 +153,7 @@ class Run:
 
     async def _awaited(self) -> Any:
         services, call = self._ctx._services, self._ctx._call
-        known = await services.recall_step(call, self.name, self.key, self._finish_ms())
+        known = await services.recall_step(call, self.name, self.key, self._finish_ms(), self._item)
         if known.done:
             return self._type.value(known.result)
         self._tries = known.tries
@@ -200,7 +211,7 @@ class Run:
 
     def blocking(self) -> Any:
         services, call = self._ctx._services, self._ctx._call
-        known = services.recall_step(call, self.name, self.key, self._finish_ms())
+        known = services.recall_step(call, self.name, self.key, self._finish_ms(), self._item)
         if known.done:
             return self._type.value(known.result)
         self._tries = known.tries
@@ -297,6 +308,7 @@ class Run:
         return Wait(self.name, self.key, end.outcome.delay_ms, None, True, _inside.get(), retries=True)
 
     def _outcome(self, end: StepEnd) -> Any:
+        self.failed = end.state is StepState.FAILED
         if self._late_cancel is not None:
             raise self._late_cancel  # the step has ended and is stored; its handler goes no further
         if self._error is None:
@@ -341,6 +353,12 @@ def nested(ctx: Context, name: str) -> str:
     return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
 
 
+def keyed(key: str | int) -> str:
+    """A key, which says in an item of a map which item it is, too."""
+    own, item = checked_key(key), item_key.get()
+    return checked_key(f"{item}/{own}" if item and own else item or own)
+
+
 def input_hash(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:32]
 
@@ -368,7 +386,7 @@ class Waiting:
         self._type = None if answer is None else ResultType(answer, f"the answer to {str(name)[:100]}")
         schema = None if self._type is None or self._type.schema is None else to_json(self._type.schema).decode()
         limit = None if timeout is None else duration_ms(timeout, "timeout")
-        self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, sleeps, _inside.get())
+        self._wait = Wait(nested(ctx, name), keyed(key), limit, schema, sleeps, _inside.get())
 
     async def awaited(self) -> Any:
         services, call = self._ctx._services, self._ctx._call

@@ -7,6 +7,7 @@
 --   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
 --   {given: t.*}       what a job is given (`model/fields.py`), as many names as there are; {plain: …} for plain jobs,
 --                      {kept: …} what is read as it is kept
+--   {hooked}           a trait of all jobs as long as there are webhook endpoints
 --   {due: $6, $5}      when a new job is to run: at a named time, or after a delay
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
@@ -367,7 +368,7 @@ DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING m
 
 -- name: find_jobs
 -- The fields needed to move a job, by public id.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
     j.limit_policy, j.limit_most
 FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
@@ -377,7 +378,7 @@ SELECT CAST(j.id AS text), j.topic, CAST(j.payload AS text), j.created_at FROM {
 
 -- name: job_facts
 -- The same by number.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
     j.limit_policy, j.limit_most
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
@@ -389,13 +390,15 @@ DELETE FROM {jobs} WHERE n {among: n bigint}
 DELETE FROM {keys} WHERE n {among: n bigint}
 
 -- name: old_outcomes
--- Jobs that ended long ago.
+-- Jobs that ended long ago, without a delivery that is still to be made.
 SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint})
+    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = o.n)
 ORDER BY o.ended_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: take_old_outcomes
--- Outcomes that are still that old.
+-- Outcomes that are still that old, and still without one.
 DELETE FROM {outcomes} WHERE n {among: n bigint} AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
+    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = {outcomes}.n)
 RETURNING n, status, ended_at, started_at, topic
 
 -- name: drop_old_histograms
@@ -668,8 +671,10 @@ FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 ORDER BY j.n DESC
 
 -- name: current_step
--- The step that began last; a part of other queries.
-SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL ORDER BY s.started_at DESC, s.place DESC LIMIT 1
+-- The first declared step of those that run, else the step that began last; a part of other queries.
+SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL
+ORDER BY CASE WHEN s.state = 'processing' AND s.place = (SELECT min(f.place) FROM {steps} f
+    WHERE f.n = s.n AND f.state = 'processing' AND f.title IS NOT NULL) THEN 0 ELSE 1 END, s.started_at DESC, s.place DESC LIMIT 1
 
 -- name: step_progress
 -- How many of a flow's steps have finished, in percent; a part of other queries. Only declared steps have titles.
@@ -679,17 +684,21 @@ SELECT count({done}) * 100 / nullif(count(*), 0) FROM {steps} s WHERE s.n = {job
 -- The steps of a job as people see them: one entry for each name, the runs of one that has keys as its `items`. A part of
 -- other queries: the view of a job and the filters share it, so that they can't disagree.
 SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'name', coalesce(max(s.title), s.name),
-        'status', CASE WHEN {any: processing} THEN 'processing' WHEN {any: waiting} THEN 'waiting'
+        'status', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN max(CASE s.key WHEN '' THEN s.state END) WHEN {any: processing} THEN 'processing' WHEN {any: waiting} THEN 'waiting'
             WHEN {any: failed} THEN 'failed' WHEN {any: pending} THEN 'pending' WHEN {any: cancelled} THEN 'cancelled'
             WHEN {any: completed} THEN 'completed' ELSE 'skipped' END,
-        'progress', CASE WHEN max(s.key) = '' AND count({done}) = 0 THEN coalesce(max(s.progress), 0)
-            ELSE count({done}) * 100 / count(*) END,
+        'progress', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN CASE max(CASE s.key WHEN '' THEN {done} END) WHEN 1 THEN 100
+                ELSE count({done}) * 100 / coalesce(nullif(max(CASE s.key WHEN '' THEN s.item END), 0), 1) END
+            WHEN max(s.key) = '' AND count({done}) = 0 THEN coalesce(max(s.progress), 0) ELSE count({done}) * 100 / count(*) END,
         'message', max(s.message), 'attempt', max(s.attempt), 'startedAt', {date: min(s.started_at)},
-        'completedAt', CASE WHEN count({done}) = count(*) THEN {date: max(s.ended_at)} END,
-        'error', max(CASE s.state WHEN 'completed' THEN NULL ELSE s.error END),
+        'completedAt', CASE WHEN count({done}) = count(*) OR max(s.item) IS NOT NULL AND max(CASE s.key WHEN '' THEN {done} END) = 1 THEN {date: max(s.ended_at)} END,
+        'error', coalesce(max(CASE WHEN s.key = '' AND s.state <> 'completed' THEN s.error END),
+            max(CASE s.state WHEN 'completed' THEN NULL ELSE s.error END)),
         'result', {parsed: max(CASE s.key WHEN '' THEN {json_text: s.result} END)},
         'resultSize', max(CASE s.key WHEN '' THEN s.result_size END), 'key', NULL,
-        'items', CASE WHEN max(s.key) <> '' THEN {json_object}('total', count(*), 'done', count({done}),
+        'items', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN {json_object}('total', max(CASE s.key WHEN '' THEN s.item END),
+                'done', count(CASE WHEN s.key <> '' THEN {done} END), 'failed', count(CASE WHEN s.key <> '' AND s.state = 'failed' THEN 1 END))
+            WHEN max(s.key) <> '' THEN {json_object}('total', count(*), 'done', count({done}),
             'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
     FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
 
@@ -775,28 +784,31 @@ WHERE true ON CONFLICT DO NOTHING
 RETURNING kind, id, key, body, version, created_at, updated_at, due
 
 -- name: claimed_steps
--- What the steps of these jobs have done, small results included, and the answers that came early.
+-- What the steps of these jobs have done, small results included, and the answers that came early. The items of mapped
+-- steps stay where they are: there may be thousands.
 SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
     CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type,
-    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version
+    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version, s.item
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: steps s ON s.n = t.n}
-UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL
+WHERE s.item IS NULL OR s.key = ''
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL, NULL
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 
 -- name: add_steps
 -- The declared steps of new jobs.
-INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title)
-SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title FROM {rows: n bigint, name text, place integer, title text} WHERE true
+INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title, comes_after)
+SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title, t.comes_after
+FROM {rows: n bigint, name text, place integer, title text, comes_after text} WHERE true
 
 -- name: put_steps
 -- What steps have done, each once; what is not told stays as it was.
 INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
-    error_type, result, result_size, input_hash, title, schema)
+    error_type, result, result_size, input_hash, title, schema, item)
 SELECT t.n, t.name, t.key, t.place, t.state, t.attempt, t.progress, t.message, t.started_at, t.ended_at, t.ran_ms, t.until,
-    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}
+    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}, t.item
 FROM {rows: n bigint, name text, key text, place integer, state text, attempt integer, progress integer, message text,
     started_at bigint, ended_at bigint, ran_ms bigint, until bigint, error text, error_type text, result text,
-    result_size integer, input_hash text, title text, schema text}
+    result_size integer, input_hash text, title text, schema text, item integer}
 WHERE true ORDER BY 1, 2, 3
 {on_step_conflict}
 
@@ -808,7 +820,7 @@ ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = exclu
     until = CASE excluded.state WHEN 'waiting' THEN excluded.until ELSE x.until END, error = excluded.error, error_type = excluded.error_type,
     result = excluded.result, result_size = excluded.result_size,
     input_hash = coalesce(excluded.input_hash, x.input_hash), title = coalesce(excluded.title, x.title),
-    schema = coalesce(excluded.schema, x.schema)
+    schema = coalesce(excluded.schema, x.schema), item = coalesce(excluded.item, x.item)
 
 -- name: put_step_results
 -- Results that are kept apart.
@@ -842,7 +854,7 @@ UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps
 -- The steps of ended jobs, without their results.
-SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, s.comes_after
 FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
 ORDER BY s.n, s.place, s.name, s.key
 
@@ -915,19 +927,34 @@ DELETE FROM {answers} WHERE n {among: n bigint}
 -- The runs of one step, with results up to a size.
 SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
     CASE WHEN s.result_size <= t.most THEN coalesce({json_text: s.result}, {json_text: w.result}) END, {json_text: s.schema}, s.until
-FROM {rows: id uuid, name text, most bigint, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
-{seek: steps s ON s.n = j.n AND s.name = t.name}
+FROM {rows: id uuid, name text, most bigint, failing bigint, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
+{seek: steps s ON s.n = j.n AND s.name = t.name AND (s.item IS NULL OR s.key <> '')}
 {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
-ORDER BY s.started_at, s.key LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
+ORDER BY CASE WHEN t.failing = 0 THEN 0 ELSE CASE s.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3 WHEN 'pending' THEN 4
+    ELSE 5 END END, s.item, s.started_at, s.key LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
 
 -- name: count_step
-SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name}
+-- How many runs a step has, and whether it is there at all: a mapped step may have no item yet.
+SELECT count(CASE WHEN s.item IS NULL OR s.key <> '' THEN 1 END), count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name}
 
 -- name: step_results
 -- The results of runs of steps, however large.
 SELECT s.name, s.key, coalesce({json_text: s.result}, {json_text: w.result})
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+
+-- name: step_items
+-- What the items of a mapped step have done, without their results.
+SELECT s.key, s.state, s.attempt FROM {rows: n bigint, name text}
+{seek: steps s ON s.n = t.n AND s.name = t.name AND s.item IS NOT NULL AND s.key <> ''}
+
+-- name: item_results
+-- The results of some of the items of a mapped step, in the order of its list.
+SELECT s.item, coalesce({json_text: s.result}, {json_text: w.result})
+FROM {rows: n bigint, name text, first integer, last integer}
+{seek: steps s ON s.n = t.n AND s.name = t.name AND s.item IS NOT NULL AND s.item >= t.first AND s.item < t.last AND s.key <> '' AND s.state = 'completed'}
+{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+ORDER BY s.item
 
 -- name: last_numbers
 -- The last numbers of jobs and events.

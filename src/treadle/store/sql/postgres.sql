@@ -339,14 +339,14 @@ written AS MATERIALIZED (
     SELECT t.*, kept.now, greatest(kept.now - t.ago, kept.starts[width_bucket(t.n, kept.ns)]) AS began
     FROM kept, json_to_recordset($6::json) AS t(n bigint, name text, key text, place integer, state text, attempt integer,
         progress integer, message text, ago bigint, ended boolean, ran_ms bigint, wait_ms bigint, error text, error_type text,
-        result text, result_size integer, input_hash text, title text, schema text, told text, facts json)
+        result text, result_size integer, input_hash text, title text, schema text, item integer, told text, facts json)
     WHERE t.n = kept.ns[width_bucket(t.n, kept.ns)]
 ), put AS (
     INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until,
-        error, error_type, result, result_size, input_hash, title, schema)
+        error, error_type, result, result_size, input_hash, title, schema, item)
     SELECT n, name, key, place, state, attempt, progress, message, CASE WHEN ago IS NOT NULL THEN began END,
         CASE WHEN ended THEN now END, ran_ms, now + wait_ms, error, error_type, CAST(result AS json), result_size,
-        input_hash, title, CAST(schema AS json)
+        input_hash, title, CAST(schema AS json), item
     FROM written ORDER BY n, name, key
     {on_step_conflict}
 ), told_steps AS (
@@ -405,3 +405,10 @@ WITH live AS MATERIALIZED (
     WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
+
+-- name: delivery_counts
+-- What the newest deliveries of endpoints have come to since a time, and when the last of each kind did.
+SELECT t.endpoint, d.status, count(*), max(d.finished_at) FROM {rows: endpoint text, age bigint}
+CROSS JOIN LATERAL (SELECT c.status, c.finished_at FROM {deliveries} c WHERE c.endpoint = t.endpoint
+    AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000) d
+GROUP BY 1, 2

@@ -22,8 +22,8 @@ from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
     "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers output channels tally tally_hist workers leaders token "
-    "records migrations"
+    "starts notes events steps step_results answers output channels deliveries outbox tally tally_hist workers leaders "
+    "token records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
@@ -166,6 +166,7 @@ _POSTGRES_DATE = (
 _GIVEN = re.compile(r"\{(given|plain|kept)(?:: ([^}]*))?\}")
 _SHAPES = {"given": Given._fields, "plain": Given._fields[:PLAIN], "kept": [field.name for field in KEPT_FIELDS]}
 _TYPES = {name: "text" if str in get_args(hint) else "bigint" for name, hint in get_type_hints(Given).items()}
+_HOOKED = "CASE WHEN EXISTS (SELECT 1 FROM {records} w WHERE w.kind = 'webhook') THEN 128 ELSE 0 END"
 _DUE = re.compile(r"\{due: (\S+), (\S+)\}")
 
 
@@ -180,7 +181,7 @@ def _fill_given(found: re.Match[str]) -> str:
 def _fill(sql: str, dialect: str) -> str:
     postgres = dialect == "postgres"
     sql = _DUE.sub(r"coalesce(\1, {now} + \2)", _GIVEN.sub(_fill_given, sql))
-    sql = _fill_steps(sql.replace("{told_events}", _TOLD), postgres)
+    sql = _fill_steps(sql.replace("{told_events}", _TOLD).replace("{hooked}", _HOOKED), postgres)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)
     sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(bool(m[1]), m[2], m[3], m[4]), sql)
@@ -224,6 +225,9 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 @cache
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
-    queries = _read("common.sql", dialect) | _read("output.sql", dialect) | _read(f"{dialect}.sql", dialect)
-    by_id = f"WITH page AS ({queries['page_by_id'].sql}) {queries['view'].sql}"
-    return queries | {"jobs_by_id": Query("jobs_by_id", by_id)}
+    queries: dict[str, Query] = {}
+    for file in ("common.sql", "output.sql", "webhooks.sql", f"{dialect}.sql"):
+        queries |= _read(file, dialect)
+    for name, page in (("jobs_by_id", "page_by_id"), ("jobs_by_number", "page_by_number")):
+        queries[name] = Query(name, f"WITH page AS ({queries[page].sql}) {queries['view'].sql}")
+    return queries

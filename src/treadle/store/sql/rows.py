@@ -42,6 +42,14 @@ STEPS = HAS_STEPS
 """Has rows in `steps` or `answers`, which come along when it is claimed."""
 
 
+WEBHOOK = 64
+"""Names a URL that is told of its events."""
+
+
+HOOKED = 128
+"""Some endpoint may want its events. Not stored: the statements that read a job's facts add it."""
+
+
 NOBODY = 0
 """The number of no job: a line of `events` that is about many has it."""
 
@@ -54,6 +62,7 @@ def traits_of(job: NewJob) -> int:
         | (EXPIRES if job.expires_at is not None or job.expires_in_ms is not None else 0)
         | (0 if job.repeatable else ONCE)
         | (STEPS if job.steps else 0)
+        | (WEBHOOK if job.given.webhook_url is not None else 0)
     )
 
 
@@ -209,12 +218,12 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
     steps: dict[int, list[ClaimedStep]] = {}
     answers: dict[int, list[EarlyAnswer]] = {}
     versions: dict[int, int | None] = {}
-    for n, name, key, place, state, *rest, declared, version in rows:
+    for n, name, key, place, state, *rest, declared, version, items in rows:
         if state == ANSWERED:
             answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
         versions[n] = version
-        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared)))
+        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared), None, items))
         steps.setdefault(n, []).append(one)
     return {
         n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))
@@ -256,6 +265,7 @@ def traits_in(flags: int) -> Traits:
         limited=bool(flags & LIMITED),
         expires=bool(flags & EXPIRES),
         steps=bool(flags & STEPS),
+        hooked=bool(flags & (WEBHOOK | HOOKED)),
     )
 
 

@@ -188,9 +188,9 @@ WHERE {running}.n = t.n AND {running}.token = t.token AND {running}.lease = ?
 -- As put_steps, with a parameter for each value: SQLite takes three times as long to find them in a JSON text. A step
 -- never begins before its job.
 INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
-    error_type, result, result_size, input_hash, title, schema)
+    error_type, result, result_size, input_hash, title, schema, item)
 VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, max(?, (SELECT r.started_at FROM {running} r WHERE r.n = ?)),
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*end*/
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*end*/
 {on_step_conflict}
 
 -- name: tell_steps
@@ -237,3 +237,10 @@ FROM {rows: n bigint, idempotency_key text, dedupe_key text, traits integer, lim
 -- name: set_payloads
 -- New payloads of jobs that are requeued.
 UPDATE {jobs} SET payload = t.payload FROM {rows: n bigint, payload text} WHERE {jobs}.n = t.n
+
+-- name: delivery_counts
+-- What the newest deliveries of endpoints have come to since a time, and when the last of each kind did.
+SELECT t.endpoint, d.status, count(*), max(d.finished_at) FROM {rows: endpoint text, age bigint}
+CROSS JOIN {deliveries} d ON d.id IN (SELECT c.id FROM {deliveries} c WHERE c.endpoint = t.endpoint
+    AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000)
+GROUP BY 1, 2

@@ -13,13 +13,15 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
+from treadle.model.steps import StepState
+from treadle.policy.saved_endpoint import KIND as WEBHOOK_KIND
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
 from treadle.store.sql.join import query_with
 from treadle.store.sql.rows import claimed_steps, job_from_row, step_from_row, storable, view_row
-from treadle.store.sql.runner import SqlRunner
 from treadle.store.sql.scripts import LOCKED_MS, Script
+from treadle.store.sql.webhooks import WebhookVerbs
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
@@ -72,7 +74,7 @@ TOUCHED_TOGETHER = 200
 MOST_RECORDS = 100_000
 
 
-class SqlStore(SqlRunner):
+class SqlStore(WebhookVerbs):
     """The verbs of `Store`."""
 
     hub: wakeups.Wakeups
@@ -146,16 +148,17 @@ class SqlStore(SqlRunner):
         lost: list[Settlement] = []
         if len({one.job.n for one in settlements}) < len(settlements):
             settlements, lost = batches.only_newest(settlements)
-        plain = [one for one in settlements if settling.is_plain(one)]
+        hooked = await self.hooked_topics()
+        plain = [one for one in settlements if settling.is_plain(one, hooked)]
         for lease, mine in batches.by_lease(plain):
             lost += await self.settle_completed(lease, mine)
         if len(plain) < len(settlements):
-            others = [one for one in settlements if not settling.is_plain(one)]
-            flows = [one for one in others if settling.is_done_flow(one)]
+            others = [one for one in settlements if not settling.is_plain(one, hooked)]
+            flows = [one for one in others if settling.is_done_flow(one, hooked)]
             for lease, mine in batches.by_lease(flows):
                 lost += await self.settle_flows(lease, mine)
             if len(flows) < len(others):
-                others = [one for one in others if not settling.is_done_flow(one)]
+                others = [one for one in others if not settling.is_done_flow(one, hooked)]
                 lost += await settling.settle(self, others, [] if refused is None else refused)
         return lost
 
@@ -200,6 +203,14 @@ class SqlStore(SqlRunner):
     async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
         rows = await self._ask("step_results", [{"n": n, "name": one.name, "key": one.key} for one in steps])
         return {StepKey(name, key): text for name, key, text in rows if text is not None}
+
+    async def step_items(self, n: int, step: str) -> list[tuple[str, StepState, int]]:
+        rows = await self._ask("step_items", [{"n": n, "name": step}])
+        return [(key, StepState(state), attempt) for key, state, attempt in rows]
+
+    async def item_results(self, n: int, step: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        rows = await self._ask("item_results", [{"n": n, "name": step, "first": first, "last": last}])
+        return [(item, text) for item, text in rows]
 
     async def answer(self, answers: Sequence[Answer]) -> list[Refusal | None]:
         known = [one for one in answers if is_job_id(one.id)]
@@ -340,14 +351,21 @@ class SqlStore(SqlRunner):
         return await self._secrets.hide_in_events(events, job, lambda names: self._records_by(None, names))
 
     async def steps(
-        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+        self,
+        id: str,
+        step: str,
+        offset: int = 0,
+        limit: int = 100,
+        max_result_bytes: int = ANY_SIZE,
+        *,
+        failing_first: bool = False,
     ) -> StepPage | None:
         if not is_job_id(id) or not storable(step):
             return None
-        [(total,)] = await self._ask("count_step", [{"id": id, "name": step}])
+        [(total, known)] = await self._ask("count_step", [{"id": id, "name": step}])
         page = {"id": id, "name": step, "most": max_result_bytes, "top": limit, "skip": offset}
-        rows = await self._ask("step_page", [page]) if total else []
-        return StepPage([step_from_row(row) for row in rows], int(total)) if total else None
+        rows = await self._ask("step_page", [page | {"failing": int(failing_first)}]) if total else []
+        return StepPage([step_from_row(row) for row in rows], int(total)) if known else None
 
     async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
         return await output.page(self._ask, id, channel, after, max_bytes)
@@ -483,6 +501,8 @@ class SqlStore(SqlRunner):
         if rates and writes and not atomic:
             raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
+        if any(one.kind == WEBHOOK_KIND for one in writes):
+            self.forget_hooked_topics()
         return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:

@@ -83,6 +83,7 @@ from treadle.testing.contract.step_answers import AnswerContract, FollowUpContra
 from treadle.testing.contract.steps import CheckpointContract, WaitContract
 from treadle.testing.contract.steps_again import KeptContract, RequeueStepsContract
 from treadle.testing.contract.suite import ContractPart
+from treadle.testing.contract.webhooks import DeliveryContract, OutboxContract, PollContract
 
 
 class StoreContract:
@@ -135,6 +136,12 @@ class StoreContract:
     class TestKept(KeptContract): ...
 
     class TestOutput(OutputContract): ...
+
+    class TestOutbox(OutboxContract): ...
+
+    class TestDelivery(DeliveryContract): ...
+
+    class TestPoll(PollContract): ...
 
     class TestAnswer(AnswerContract): ...
 
@@ -233,6 +240,7 @@ __all__ = [
     "DeadlineContract",
     "DedupeContract",
     "DeleteContract",
+    "DeliveryContract",
     "DryRunContract",
     "EffectsContract",
     "EventsContract",
@@ -256,9 +264,11 @@ __all__ = [
     "ManyClaimersContract",
     "ObstaclesContract",
     "OpenContract",
+    "OutboxContract",
     "OutputContract",
     "OverviewContract",
     "PauseContract",
+    "PollContract",
     "PromoteContract",
     "PruneContract",
     "QueuePolicyContract",

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from pydantic_core import from_json
+
 from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
 from treadle.model.template import Template
@@ -31,7 +33,8 @@ from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
 from treadle.queue.handlers.context import Context
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
-from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited
+from treadle.queue.handlers.mapped import MapStart, set_item, without_item
+from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, item_key
 from treadle.queue.listeners import silence
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
@@ -121,7 +124,9 @@ class WorkerLine:
             return False
         match message:
             case {"is": "run", "job": job}:
-                about = {name: message[name] for name in ("step", "results", "types") if name in message}
+                about = {
+                    name: message[name] for name in ("step", "results", "types", "key", "lists") if name in message
+                }
                 self.call = ChildCall(Claimed(*job), self, **about)
                 self.work.put((self.call, message))
             case {"is": "interrupt", "cause": cause, "reason": reason}:
@@ -174,9 +179,13 @@ class ChildCall:
         step: str = "",
         results: Mapping[str, str | None] | None = None,
         types: Mapping[str, wire.Message] | None = None,
+        key: str = "",
+        lists: Mapping[str, int] | None = None,
     ) -> None:
         self.job = job
         self.step = step
+        self.key = key
+        self._lists = lists or {}
         self._results = results or {}
         self._types = types or {}
         self.payload = job.payload
@@ -188,7 +197,10 @@ class ChildCall:
 
     @property
     def results(self) -> Mapping[str, Any]:
-        return Results(self._results, self.function.handler, self._find_type)
+        return Results(self._results, self.function.handler, self._find_type, self._lists, self._read_items)
+
+    def _read_items(self, name: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        return [(place, text) for place, text in self.line.ask(wire.items_request(name, first, last)).result()]
 
     def _find_type(self, step: str) -> ResultType | None:
         match self._types.get(step):
@@ -276,8 +288,17 @@ class ChildServices:
     def turn(self, call: ChildCall) -> None:
         """Its worker takes them in turns."""
 
-    def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
-        return Known(*self._ask(wire.recall_request(name, key, finish_ms)).result())
+    def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None, item: int | None = None) -> Any:
+        return Known(*self._ask(wire.recall_request(name, key, finish_ms, item)).result())
+
+    def begin_map(self, call: ChildCall, name: str, total: int, declared: bool) -> Any:
+        return MapStart(*self._ask(wire.begin_map_request(name, total, declared)).result())
+
+    def record_map(self, call: ChildCall, record: StepRecord | None, name: str, declared: bool) -> Any:
+        return self._ask(wire.record_map_request(record, name, declared)).result()
+
+    def read_items(self, call: ChildCall, name: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        return call._read_items(name, first, last)
 
     def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
         return self._ask(wire.record_request(record, name, key)).result()
@@ -312,8 +333,16 @@ class ChildLoopServices(ChildServices):
 
     blocking = False
 
-    async def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
-        return Known(*await asyncio.wrap_future(self._ask(wire.recall_request(name, key, finish_ms))))
+    async def recall_step(
+        self, call: ChildCall, name: str, key: str, finish_ms: int | None, item: int | None = None
+    ) -> Any:
+        return Known(*await asyncio.wrap_future(self._ask(wire.recall_request(name, key, finish_ms, item))))
+
+    async def begin_map(self, call: ChildCall, name: str, total: int, declared: bool) -> Any:
+        return MapStart(*await asyncio.wrap_future(self._ask(wire.begin_map_request(name, total, declared))))
+
+    async def record_map(self, call: ChildCall, record: StepRecord | None, name: str, declared: bool) -> Any:
+        return await asyncio.wrap_future(self._ask(wire.record_map_request(record, name, declared)))
 
     async def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
         return await asyncio.wrap_future(self._ask(wire.record_request(record, name, key)))
@@ -339,7 +368,9 @@ class ChildLoopServices(ChildServices):
 
 def _work(call: ChildCall, message: wire.Message) -> CallResult:
     try:
-        call.function = find_function(message["functions"], call.job.topic)
+        item_text = message.get("item")
+        item_key.set(call.key if item_text is not None else "")
+        call.function = find_function(message["functions"], call.job.topic, item_text)
     except Exception as error:  # a user's module may raise anything
         return describe(error)
     call.line.send({"is": "begun"})
@@ -365,10 +396,13 @@ async def _await(call: ChildCall) -> CallResult:
         await services.resources.close()
 
 
-def find_function(places: list[wire.Message], topic: str) -> Function:
-    """The handler behind a function's name, wrapped in its middleware."""
-    handler, *middleware = [_find(**place) for place in places]
-    return Function(_handler(handler, topic), middleware)
+def find_function(places: list[wire.Message], topic: str, item_text: str | None = None) -> Function:
+    """The handler behind a function's name, wrapped in its middleware. `item_text`: what a mapped step gets."""
+    found, *middleware = [_find(**place) for place in places]
+    if item_text is not None:
+        found, type_ = without_item(getattr(found, "__wrapped__", None) or found)
+        set_item(from_json(item_text), type_)
+    return Function(_handler(found, topic), middleware)
 
 
 def _find(module: str, qualname: str) -> Any:

@@ -99,8 +99,20 @@ def _unpacked(value: Any) -> Any:
 # -- steps -------------------------------------------------------------------------------------------
 
 
-def recall_request(name: str, key: str, finish_ms: int | None) -> Message:
-    return {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms}
+def recall_request(name: str, key: str, finish_ms: int | None, item: int | None) -> Message:
+    return {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms, "item": item}
+
+
+def begin_map_request(name: str, total: int, declared: bool) -> Message:
+    return {"for": "begin map", "name": name, "total": total, "declared": declared}
+
+
+def record_map_request(record: StepRecord | None, name: str, declared: bool) -> Message:
+    return {"for": "record map", "record": record and list(record), "name": name, "declared": declared}
+
+
+def items_request(name: str, first: int, last: int) -> Message:
+    return {"for": "items", "name": name, "first": first, "last": last}
 
 
 def record_request(record: StepRecord | None, name: str, key: str) -> Message:

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import FollowUpRefused, JobCancelled, LeaseLost, Refused, StepEnded
-from treadle.model.steps import DONE, StepState, shown_step
+from treadle.model.steps import DONE, STEP_ENDED, StepState, shown_step
 from treadle.policy import flow
 from treadle.policy.flow import Pause, Reply, StepChange
 from treadle.policy.judgement import Cause
@@ -44,21 +44,23 @@ class StepServices:
         self._starts = 0
         self._queued: deque[asyncio.Future[None]] = deque()
 
-    async def recall(self, call: Call, name: str, key: str, finish_ms: int | None) -> Known:
+    async def recall(self, call: Call, name: str, key: str, finish_ms: int | None, item: int | None = None) -> Known:
         """What the step has done before. If it has to run, it is under way from now on."""
         attempt = call.attempt
         steps, step = attempt.steps or steps_of(attempt), StepKey(name, key)
         if call.when_idle and (turn := self.turn(call)):
             await turn
-        self._check(call)
+        self.check(call)
         task = _task_of(call)
         found = steps.begin(step, task)
         if found is not None and found.state in DONE:
             with steps.branches.moving():
                 return Known(True, await self._result(call.attempt, steps, step, found), 0)
         tries = flow.tries_before(found.state, found.attempt) if found else 0
+        if item is not None:
+            steps.begin_item(step, item)
         steps.started(step, tries + 1)
-        steps.branches.enter(step)
+        steps.branches.enter(step, call)
         if finish_ms is None:
             steps.active[step] = Active(call, task, None)
         else:
@@ -75,7 +77,7 @@ class StepServices:
         steps.active[step] = Active(call, task, inner)
         try:
             await self._writer.write(call.attempt, steps.under_way())
-            self._check(call)
+            self.check(call)
         except BaseException:
             steps.abandon(step)
             self._leave(call.attempt, steps, step)
@@ -111,6 +113,8 @@ class StepServices:
                 steps.abandon(step)
             else:
                 await self._end(attempt, steps, step, record)
+                if key and record.change.state in STEP_ENDED and steps.is_item(step):
+                    self._item_ended(call, steps, step)
         finally:
             self._leave(attempt, steps, step)
 
@@ -127,6 +131,13 @@ class StepServices:
             await self._writer.write(attempt, steps.ended(step, write))
             raise FollowUpRefused(end.error or "") from refusal
 
+    def _item_ended(self, call: Call, steps: StepJournal, item: StepKey) -> None:
+        percent = steps.item_ended(item)
+        if call.step == item.name:
+            call.report(percent, "")  # a declared step, whose progress is a part of its flow's
+        else:
+            steps.report(StepKey(item.name), percent, "")
+
     # -- waits -------------------------------------------------------------------------------------
 
     async def wait(self, call: Call, wait: Wait) -> Waited:
@@ -134,17 +145,18 @@ class StepServices:
         steps = steps_of(call.attempt)
         if call.when_idle and (turn := self.turn(call)):
             await turn
-        self._check(call)
+        self.check(call)
         task = _task_of(call)
         if task is None:
             return await self._wait(call, wait, None)
-        steps.waits[task] = steps.waits.get(task, 0) + 1
+        place = call, task
+        steps.waits[place] = steps.waits.get(place, 0) + 1
         try:
             return await self._wait(call, wait, task)
         finally:
-            steps.waits[task] -= 1
-            if not steps.waits[task]:
-                del steps.waits[task]
+            steps.waits[place] -= 1
+            if not steps.waits[place]:
+                del steps.waits[place]
 
     async def _wait(self, call: Call, wait: Wait, branch: object) -> Waited:
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
@@ -211,7 +223,9 @@ class StepServices:
         """Other branches of the handler go on; the job is set aside when none is left that could."""
         branches, step = steps_of(call.attempt).branches, StepKey(wait.name, wait.key)
         outer = frozenset(StepKey(*one) for one in wait.inside)
-        blocked = Blocked(pause, outer, begins, time.monotonic())
+        if call.side_by_side:
+            outer |= {StepKey(call.step)}
+        blocked = Blocked(pause, outer, begins, time.monotonic(), call)
         if not await branches.block(step, blocked, call.when_idle):
             return Waited("waits", delay_ms=pause.delay_ms)
         try:
@@ -243,14 +257,14 @@ class StepServices:
         if self._starts:
             self._loop.call_soon(self._next_turn)
 
-    def _check(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
         """No step begins once a cancel was asked, or its handler has ended."""
         call.check()
         attempt = call.attempt
         interrupt = attempt.interrupt
         if interrupt is not None and interrupt.cause is Cause.CANCEL:
             raise JobCancelled(interrupt.reason)
-        if attempt.ended or (attempt.steps is not None and attempt.steps.over is call):
+        if attempt.ended or call.over:
             raise JobCancelled(f"the handler of job {call.job.id} has ended")
 
 

@@ -11,6 +11,13 @@ insert, claim, completion) have separate statements in the stores.
 
 from treadle.store.sql.scripts.claim import claim
 from treadle.store.sql.scripts.common import Script, not_found
+from treadle.store.sql.scripts.deliveries import (
+    claim_deliveries,
+    poll,
+    redeliver,
+    settle_deliveries,
+    test_delivery,
+)
 from treadle.store.sql.scripts.due import LOCKED_MS, advance, stop_replaced
 from treadle.store.sql.scripts.follow_ups import checkpoint_and_follow_up
 from treadle.store.sql.scripts.insert import insert
@@ -39,18 +46,23 @@ __all__ = [
     "checkpoint",
     "checkpoint_and_follow_up",
     "claim",
+    "claim_deliveries",
     "insert",
     "insert_with_records",
     "not_found",
+    "poll",
     "prune",
     "prune_output",
     "reap",
+    "redeliver",
     "register_lanes",
     "release_unknown",
     "settle",
+    "settle_deliveries",
     "split_lease",
     "steer",
     "stop_replaced",
+    "test_delivery",
     "then_wake",
     "tidy",
     "times_of",

@@ -20,6 +20,7 @@ from treadle.store.sql.rows import NOBODY, traits_in
 from treadle.store.sql.scripts.common import MovingJob, Script, event_row, numbers, tally_row
 from treadle.store.sql.scripts.ended import erase
 from treadle.store.sql.scripts.limits import leave_ready, leave_running
+from treadle.store.sql.scripts.outbox import offer
 from treadle.store.sql.scripts.steps import interrupt, park
 
 Moves = Sequence[tuple[MovingJob, Consequences]]
@@ -40,6 +41,7 @@ def apply(moves: Moves, now: int) -> Script[None]:
     yield from _tell(moves, now)
     yield from _park(moves, now)
     yield from _note(moves)
+    yield from _offer(moves, now)
     yield from _wake(moves)
     yield from _pause(moves)
 
@@ -144,6 +146,12 @@ def _park(moves: Moves, now: int) -> Script[None]:
 def _note(moves: Moves) -> Script[None]:
     if notes := [what.note._asdict() | {"n": job.facts.n, "worker": job.worker} for job, what in moves if what.note]:
         yield "add_notes", notes
+
+
+def _offer(moves: Moves, now: int) -> Script[None]:
+    """To webhooks."""
+    if offers := [(job.facts, what.offers) for job, what in moves if what.offers]:
+        yield from offer(offers, now)
 
 
 def _wake(moves: Moves) -> Script[None]:

@@ -43,6 +43,8 @@ _HANGING_ON_A_JOB = (
     "drop_all_answers",
     "drop_output",
     "drop_channels",
+    "drop_deliveries",
+    "drop_outbox",
     "drop_jobs",
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json, to_json
+
 from treadle.model import events
 from treadle.model.status import Status
 from treadle.model.steps import LARGE_RESULT_BYTES, STEP_ENDED, StepState, shown_step
@@ -27,12 +29,16 @@ from treadle.store.values import Answer, Checkpoint, ClaimedStep, NewJob, Refusa
 NO_STARTS: Mapping[int, int | None] = {}
 
 
+def _names(steps: tuple[str, ...] | None) -> str | None:
+    return None if steps is None else to_json(steps).decode()
+
+
 # -- by their owner --------------------------------------------------------------------------------
 
 
 def add_declared(jobs: Sequence[NewJob], ns: Sequence[int]) -> Script[None]:
     rows = [
-        {"n": n, "name": step.name, "place": place, "title": step.title}
+        {"n": n, "name": step.name, "place": place, "title": step.title, "comes_after": _names(step.after)}
         for job, n in zip(jobs, ns, strict=True)
         for place, step in enumerate(job.steps)
     ]
@@ -132,6 +138,7 @@ def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = Non
         "input_hash": step.input_hash,
         "title": step.title,
         "schema": step.schema,
+        "item": step.item,
     }
 
 
@@ -276,9 +283,10 @@ def _end_wait(n: int, step: StepKey, place: int, change: StepChange, answered_by
 
 def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
     found: dict[int, list[ClaimedStep]] = {}
-    for n, name, key, place, state, attempt, declared in (yield "find_steps", numbers(ns)) if ns else []:
+    for n, name, key, place, state, attempt, declared, after in (yield "find_steps", numbers(ns)) if ns else []:
         step = ClaimedStep(name, key, place, StepState(state), attempt)
-        found.setdefault(n, []).append(step._replace(declared=bool(declared)))
+        before = None if after is None else tuple(from_json(after))
+        found.setdefault(n, []).append(step._replace(declared=bool(declared), after=before))
     return {n: tuple(steps) for n, steps in found.items()}
 
 

@@ -84,3 +84,4 @@ def tidy() -> Script[None]:
     yield from recount()
     yield "drop_old_starts", []
     yield "drop_old_news", []
+    yield "drop_old_tests", []
