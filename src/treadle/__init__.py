@@ -1,6 +1,7 @@
 """Treadle: a durable job queue for Python that lives in the database you already have."""
 
 from treadle.insights.stats import QueueStats
+from treadle.model.caller import Caller
 from treadle.model.errors import (
     AnswerError,
     CodeDefined,
@@ -52,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AnswerError",
     "ArgumentsTask",
+    "Caller",
     "CancelPolicy",
     "CodeDefined",
     "Concurrency",

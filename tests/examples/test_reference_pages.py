@@ -10,7 +10,7 @@ import pytest
 from tests.examples.blocks import blocks
 
 
-@pytest.mark.parametrize("page", ["docs/schedules.md", "docs/templates.md", "docs/http.md"])
+@pytest.mark.parametrize("page", ["docs/schedules.md", "docs/templates.md", "docs/http.md", "docs/web.md"])
 async def test_the_code_of_a_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}

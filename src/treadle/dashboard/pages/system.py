@@ -19,6 +19,7 @@ from treadle.dashboard.page import Page, read_only_error
 from treadle.dashboard.rule_trial import Trial, Verdict, verdict
 from treadle.dashboard.settings_forms import SeenSettings, seen_by, seen_now
 from treadle.http.access import PUBLIC, parsed
+from treadle.http.errors import ApiError
 from treadle.insights.lists import COUNT_CAP
 from treadle.model.durations import duration_ms, format_ms
 from treadle.model.errors import InvalidInput, VersionConflict
@@ -373,7 +374,8 @@ async def ask_invite(page: Page) -> Response:
 
 async def invite(page: Page) -> Response:
     assert page.caller is not None
-    assert page.caller.account is not None
+    if page.caller.account is None:
+        raise ApiError(403, "forbidden", "Only a superuser with an account here can invite others.")
     token = await page.state.server.accounts.invite(page.caller.account)
     await page.state.audit.add(page.actor, "invite")
     # Not a redirect, because the link would have to be stored until the next request.
