@@ -86,8 +86,8 @@ def create_app(
 ) -> FastAPI:
     """The HTTP API of a queue, to serve directly or to mount in another application.
 
-    `auth` says which of the application's own users calls. `worker_metrics` are the counters of workers in this process,
-    for `/metrics`. `pages` adds further routes.
+    `auth` says which of the application's own users calls. `worker_metrics` are the counters of workers in this
+    process, for `/metrics`. `pages` adds further routes.
     """
     metrics = HttpMetrics()
     servers = Servers(queue, metrics, auth)

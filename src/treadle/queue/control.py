@@ -32,9 +32,10 @@ class RequeuePlan(NamedTuple):
 class JobControl(OpenedQueue):
     """The part of `Queue` that changes jobs."""
 
-    async def get(self, job_id: str) -> Job:
-        """The job with this id; JobNotFound if there is none."""
-        job = (await (await self._session()).store.get([job_id]))[0]
+    async def get(self, job_id: str, *, connection: Any = None) -> Job:
+        """The job with this id; JobNotFound if there is none. `connection` sees jobs that it has not committed yet."""
+        session = await self._session(joined=connection is not None)
+        job = (await session.store.get([job_id], connection=connection))[0]
         if job is None:
             raise JobNotFound(f"no job has the id {str(job_id)[:60]!r}", id=str(job_id)[:60])
         return self._bind(job)
