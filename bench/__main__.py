@@ -20,16 +20,17 @@ from typing import Any
 import uvloop
 
 from bench import api, flows, limits, pages, scenarios
+from bench.imports import RUNS, imports
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
     "limits enqueue drain topics processes threads pickup delayed scheduled flows backlog ended snapshot single http "
-    "pages memory idle"
+    "pages memory idle imports"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended snapshot pages memory idle".split())
+ONCE = frozenset("ended snapshot pages memory idle imports".split())
 ROUNDS = 3
 
 
@@ -194,6 +195,11 @@ class Bench:
         with self.store.fresh() as url:
             uvloop.run(scenarios.load(url, few))
             return run(scenarios.memory_growth(url, self.folder, few, many))
+
+    def imports(self) -> Figures:
+        """What a program pays that only enqueues."""
+        with self.store.fresh() as url:
+            return imports(url, self.folder, 1 if self.quick else RUNS)
 
     def idle(self) -> Figures:
         with self.store.fresh() as url:
