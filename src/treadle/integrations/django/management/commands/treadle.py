@@ -8,6 +8,7 @@ from argparse import REMAINDER
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 APP = "treadle.integrations.django.app:queue"
@@ -19,7 +20,7 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
         """The arguments are Treadle's own, so Django's parser does not read them."""
-        sys.exit(run(list(argv[2:])))
+        sys.exit(run(list(argv[2:]), reloads=settings.DEBUG))
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("words", nargs=REMAINDER)
@@ -30,13 +31,16 @@ class Command(BaseCommand):
             raise CommandError(f"treadle {' '.join(words)} ended with {code}", returncode=code)
 
 
-def run(words: list[str]) -> int:
+def run(words: list[str], *, reloads: bool = False) -> int:
     from treadle.cli import main
     from treadle.integrations.django import app
 
     os.environ["TREADLE_DB"] = app.queue.url
     if words and words[0] in WITH_HANDLERS:
         words[1:1] = _chosen_here(words, app.chosen().queues)
+        if reloads and words[0] == "worker" and not {"--burst", "--reload", "--noreload"} & set(words):
+            words.append("--reload")
+        words = [word for word in words if word != "--noreload"]
     sys.argv = ["treadle", *words]  # processes of a worker are started with the same words
     return main(words)
 
