@@ -161,6 +161,7 @@ TIMES = {
     "events": ["created_at"],
     "leaders": ["until", "since", "reported_at"],
     "topics": ["paused_until"],
+    "pauses": ["paused_until"],
     "records": ["created_at", "updated_at"],
 }
 

@@ -22,6 +22,8 @@ from treadle.model.errors import InvalidInput
 from treadle.model.job import FOREIGN_TOPIC_PATTERN, TOPIC_PATTERN
 from treadle.model.output import DEFAULT_CHANNEL
 
+TopicGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:*]+$", max_length=255)]
+"""A topic, or a group of topics such as `mail.*`."""
 TopicName = Annotated[str, Field(pattern=f"^({TOPIC_PATTERN}|{FOREIGN_TOPIC_PATTERN})$", max_length=255)]
 ShortText = Annotated[str, Field(min_length=1, max_length=255)]
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=64)]

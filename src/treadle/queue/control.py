@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from treadle.model.durations import Priority
 from treadle.model.errors import InvalidInput, JobNotFound
-from treadle.model.job import Job, checked_topic, to_ms
+from treadle.model.job import Job, to_ms
 from treadle.model.template import Template
+from treadle.model.topic_patterns import checked_pattern
 from treadle.queue import steering
 from treadle.queue.enqueueing.new_jobs import JobMaker
 from treadle.queue.opening import OpenedQueue
@@ -151,12 +152,16 @@ class JobControl(OpenedQueue):
             raise answer.error
 
     async def pause(self, topic: str, until: datetime | None = None) -> None:
-        """Stop starting jobs of this topic; they can still be enqueued."""
+        """Stop starting jobs of this topic; they can still be enqueued.
+
+        A group such as "mail.*" is paused with the topics that come later.
+        """
         when = FOREVER if until is None else to_ms(until, "until")
-        await (await self._session()).store.pause(checked_topic(topic), when)
+        await (await self._session()).store.pause(checked_pattern(topic), when)
 
     async def resume(self, topic: str) -> None:
-        await (await self._session()).store.pause(checked_topic(topic), 0)
+        """Start its jobs again. A group must be named as it was paused; one of its topics may be resumed by itself."""
+        await (await self._session()).store.pause(checked_pattern(topic), 0)
 
     async def drain(self, worker: str) -> bool:
         """Ask a worker to claim nothing more, finish its jobs and stop; it learns this from its next heartbeat.

@@ -21,8 +21,8 @@ from typing import get_args, get_type_hints
 from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
-    "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers output channels tally tally_hist workers leaders token "
+    "topics pauses lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members "
+    "deadlines starts notes events steps step_results answers output channels tally tally_hist workers leaders token "
     "records migrations"
 ).split()
 

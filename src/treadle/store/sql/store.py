@@ -13,6 +13,7 @@ from treadle.model.errors import InvalidInput, Refused, SchemaMismatch, StoreBus
 from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
+from treadle.model.topic_patterns import is_pattern
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
 from treadle.store.sql.changes import Cursor, Reader, Reading
@@ -418,6 +419,10 @@ class SqlStore(SqlRunner):
     # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
+        if is_pattern(topic):
+            await self.transact(lambda: scripts.keep_pause(topic, until))
+            await self.transact(lambda: scripts.pause_group(topic, until), [] if until else [wakeups.READY])
+            return
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:

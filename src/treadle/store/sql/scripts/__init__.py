@@ -17,6 +17,7 @@ from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
 from treadle.store.sql.scripts.output import prune_output, write_output
+from treadle.store.sql.scripts.pauses import keep_pause, pause_group
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
@@ -41,7 +42,9 @@ __all__ = [
     "claim",
     "insert",
     "insert_with_records",
+    "keep_pause",
     "not_found",
+    "pause_group",
     "prune",
     "prune_output",
     "reap",
