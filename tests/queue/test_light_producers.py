@@ -76,8 +76,8 @@ def test_every_name_is_there_and_where_type_checkers_see_it() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Quee'"):
-        _ = treadle.Quee  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'Cue'"):
+        _ = treadle.Cue  # type: ignore[attr-defined]
     with pytest.raises(ImportError):
         from treadle import nothing  # type: ignore[attr-defined]  # noqa: F401
 

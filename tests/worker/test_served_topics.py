@@ -41,7 +41,7 @@ def test_patterns_are_resolved_against_the_handlers(
         (["mail.[a-z]*"], [], "is not a pattern"),
         (["shop *"], [], "is not a pattern"),
         ("shop.*", [], "a list, please"),
-        (None, ["mial.*"], "except_topics: no handler"),
+        (None, ["post.*"], "except_topics: no handler"),
         (None, ["*"], "no topic is left"),
         (["mail.*"], ["mail.*"], "no topic is left"),
     ],
