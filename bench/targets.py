@@ -56,6 +56,13 @@ TARGETS = [
         0.25,
         of="bare drain 100 /s",
     ),
+    *_both(
+        "drain beside a pass of retention over 1,000,000 old jobs, of one without",
+        "drain beside retention /s",
+        at_least=0.9,
+        of="drain without retention /s",
+    ),
+    *_both("jobs deleted by retention beside a drain, per second", "deleted by retention /s", at_least=4_000, digits=0),
     Target("2 worker processes, of one", "sqlite", "drain 2 /s", 1.0, of="drain /s"),
     Target("2 worker processes, of one", "postgres", "drain 2 /s", None, None, of="drain /s"),
     Target("10 worker processes, jobs/s", "postgres", "drain 10 /s", 20_000, digits=0),
@@ -79,12 +86,18 @@ TARGETS = [
         at_least=0.25,
         of="drain without flows /s",
     ),
+    *_both("map over 10,000 items, items/s, of flow steps/s", "map items /s", at_least=0.5, of="flow steps /s"),
+    *_both("map over 10,000 items, growth of the worker's memory, MB", "map memory MB", at_most=30),
     *_both(
         "drain with 10,000 waiting jobs, of the empty database",
         "drain, 10,000 waiting /s",
         at_least=0.95,
         of="drain without flows /s",
     ),
+    *_both(
+        "a map of 10,000 children in windows of 8: second half, of the first", "map, second half / first", at_most=1.3
+    ),
+    *_both("a map of 10,000 children: memory growth, MB", "map, memory growth MB", at_most=40, digits=0),
     *_both(
         "drain with 1M jobs of another topic, of the empty database", "drain, 1M other /s", at_least=0.9, of="drain /s"
     ),
@@ -123,6 +136,7 @@ TARGETS = [
     *_both("POST enqueue at 300/s, by a user under a rule, p99 ms", "http enqueue, user, p99 ms", at_most=20),
     *_both("GET a job at 300/s, by a superuser, p99 ms", "http get, superuser, p99 ms", at_most=20),
     *_both("GET a job at 300/s, by a user under a rule, p99 ms", "http get, user, p99 ms", at_most=20),
+    *_both("webhooks to a quick local receiver, deliveries/s", "webhooks /s", at_least=1_000, digits=0),
     *_both("POST enqueue, requests/s, of a bare FastAPI route", "http enqueue /s", at_least=0.35, of="bare FastAPI /s"),
     *_both("GET a job, requests/s, of a bare FastAPI route", "http get /s", at_least=0.35, of="bare FastAPI /s"),
 ]

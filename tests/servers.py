@@ -261,6 +261,10 @@ class PostgresServer(ServerProcess):
             connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
         return self.url(name)
 
+    def has_database(self, name: str) -> bool:
+        with psycopg.connect(self.url()) as connection:
+            return connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is not None
+
     def drop_database(self, name: str) -> None:
         """Drop it, even if connections are open."""
         with psycopg.connect(self.url(), autocommit=True) as connection:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from treadle.model.caller import Caller
     from treadle.model.errors import (
         AnswerError,
+        ChildFailed,
         CodeDefined,
         ConcurrencyRejected,
         DoubledStep,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
     from treadle.policy.schedule import Schedule
     from treadle.queue import ArgumentsTask, EnqueueOptions, JobRequest, PayloadTask, Queue, SyncJob, Task
+    from treadle.queue.handlers.context import current_context
     from treadle.queue.handlers.flows import Flow
     from treadle.worker import Context, Worker
 
@@ -60,6 +62,7 @@ __all__ = [
     "ArgumentsTask",
     "Caller",
     "CancelPolicy",
+    "ChildFailed",
     "CodeDefined",
     "Concurrency",
     "ConcurrencyRejected",
@@ -111,6 +114,7 @@ __all__ = [
     "WaitTimeout",
     "Worker",
     "WrongState",
+    "current_context",
 ]
 
 # A program that only enqueues loads neither the worker nor anything of the server: each name is imported at its first
@@ -119,11 +123,11 @@ _HOMES = {
     "treadle.insights.stats": "QueueStats",
     "treadle.model.caller": "Caller",
     "treadle.model.errors": (
-        "AnswerError CodeDefined ConcurrencyRejected DoubledStep Fail InvalidAnswer InvalidCron InvalidInput "
-        "InvalidPayload JobCancelled JobFailed JobNotFound KeyReused LeaseLost NotCancelable NotRepeatable "
-        "NotSchedulable PayloadTooLarge RemoteError ResultTimeout RetryAfter ScheduleNotFound SchemaMismatch "
-        "Snooze StepEnded StoreUnavailable TemplateDisabled TemplateNotFound TreadleError UnknownStep "
-        "UnknownTimezone VersionConflict WaitTimeout WrongState"
+        "AnswerError ChildFailed CodeDefined ConcurrencyRejected DoubledStep Fail InvalidAnswer InvalidCron "
+        "InvalidInput InvalidPayload JobCancelled JobFailed JobNotFound KeyReused LeaseLost NotCancelable "
+        "NotRepeatable NotSchedulable PayloadTooLarge RemoteError ResultTimeout RetryAfter ScheduleNotFound "
+        "SchemaMismatch Snooze StepEnded StoreUnavailable TemplateDisabled TemplateNotFound TreadleError "
+        "UnknownStep UnknownTimezone VersionConflict WaitTimeout WrongState"
     ),
     "treadle.model.events": "Event",
     "treadle.model.job": "Job",
@@ -132,6 +136,7 @@ _HOMES = {
     "treadle.model.template": "CancelPolicy Concurrency Rate Template",
     "treadle.policy.schedule": "Schedule",
     "treadle.queue": "ArgumentsTask EnqueueOptions JobRequest PayloadTask Queue SyncJob Task",
+    "treadle.queue.handlers.context": "current_context",
     "treadle.queue.handlers.flows": "Flow",
     "treadle.worker": "Context Worker",
 }

@@ -87,8 +87,6 @@ LATER: dict[str, list[str]] = {
     "MongoDB with Redis": [f"002-{n}" for n in (9, 140, 149, 150, 151, 153)],
     "external workers on steps": [f"002-{n}" for n in (13, 116, 135)],
     "graphs": ["002-43"],
-    "webhooks": [f"004-{n}" for n in (3, 17, 20, 31, 56, 57, 66, 67, 68, 69, 70)],
-    "events of retention": ["004-54", "004-74"],
     "listeners": ["004-59"],
 }
 FEATURES = {id: feature for feature, ids in LATER.items() for id in ids}

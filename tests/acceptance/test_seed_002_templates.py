@@ -34,6 +34,9 @@ def step(id: str, seconds: int, cancelable: bool = True) -> dict[str, Any]:
         "cancelable": cancelable,
         "answerSchema": None,
         "answerRule": None,
+        "after": None,
+        "map": None,
+        "limit": None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -64,8 +65,8 @@ class Command:
         return self.bare(*words, *at, stdin=stdin, **environment)
 
     def bare(self, *words: str, stdin: str = "", **environment: str) -> Ran:
-        """In this process, or in one of its own if the command runs jobs."""
-        if ON_ITS_OWN & set(words[:1]):
+        """In this process, or in one of its own if the command runs jobs, or a browser's driver runs a loop here."""
+        if ON_ITS_OWN & set(words[:1]) or asyncio._get_running_loop() is not None:
             return Ran(*forks().run(words, self.folder, self.environment(environment), stdin, SECONDS))
         return Ran(*inside.call(words, self.folder, self.environment(environment), stdin))
 

@@ -17,6 +17,7 @@ GROUPS = {
     "jobs": ["list", "show", "why", "requeue", "signal", "cancel", "delete"],
     "schedules": ["list", "show", "next", "create", "edit", "enable", "disable", "run", "delete"],
     "templates": ["list", "show", "versions", "use", "enable", "disable"],
+    "webhooks": "list show create edit enable disable delete rotate test deliveries redeliver".split(),
     "superuser": ["upsert", "list", "delete"],
     "user": ["create", "update", "list", "delete"],
     "api-key": ["create", "list", "revoke"],

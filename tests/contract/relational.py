@@ -24,7 +24,7 @@ PROBLEMS = [
             f"WHERE p.n <> {NOBODY} AND NOT EXISTS (SELECT 1 FROM {{jobs}} j WHERE j.n = p.n)"
             for place in (
                 "ready later held parked running outcomes keys members deadlines notes events steps step_results "
-                "output channels answers"
+                "output channels answers deliveries outbox"
             ).split()
         ),
     ),
@@ -107,6 +107,18 @@ PROBLEMS = [
 
 PROBLEMS += [
     (
+        "a delivery that is pending and in no outbox, or in one and not pending",
+        "SELECT d.id, d.status FROM {deliveries} d WHERE (d.status = 'pending') <> "
+        "EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = d.id) "
+        "UNION ALL SELECT o.id, 'gone' FROM {outbox} o "
+        "WHERE NOT EXISTS (SELECT 1 FROM {deliveries} d WHERE d.id = o.id)",
+    ),
+    (
+        "a job that says nothing of its deliveries",
+        "SELECT j.n, j.webhook_sent FROM {jobs} j WHERE (j.webhook_sent IS NULL) = "
+        "EXISTS (SELECT 1 FROM {deliveries} d WHERE d.n = j.n)",
+    ),
+    (
         "a channel that is not what was written to it",
         "SELECT c.n, c.channel FROM {channels} c WHERE (c.last, c.size) <> "
         "(SELECT max(o.last), sum(o.size) FROM {output} o WHERE o.n = c.n AND o.channel = c.channel)",
@@ -130,7 +142,30 @@ PROBLEMS += [
     (
         "an answer that its waiting step has not got",
         "SELECT a.n, a.name FROM {answers} a JOIN {steps} s ON s.n = a.n AND s.name = a.name AND s.key = a.key "
-        "JOIN {parked} k ON k.n = a.n WHERE s.state = 'waiting'",
+        "JOIN {parked} k ON k.n = a.n WHERE s.state = 'waiting' AND s.child IS NULL AND s.children_made IS NULL",
+    ),
+    (
+        "a step that waits for a child that has ended or is gone",
+        "SELECT s.n, s.name FROM {steps} s WHERE s.state = 'waiting' AND s.child IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM {jobs} j WHERE j.id = s.child AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n)) "
+        "UNION ALL SELECT c.n, c.name FROM {children} c JOIN {steps} s ON s.n = c.n AND s.name = c.name AND s.key = '' "
+        "WHERE s.state = 'waiting' AND c.state = 'waiting' AND NOT EXISTS "
+        "(SELECT 1 FROM {jobs} j WHERE j.id = c.child AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n))",
+    ),
+    (
+        "a step with wrong counts of its children",
+        "SELECT s.n, s.name FROM {steps} s WHERE s.state = 'waiting' AND s.children_made IS NOT NULL AND "
+        "(s.children_left, s.children_failed) <> (SELECT count(CASE c.state WHEN 'waiting' THEN 1 END), "
+        "count(CASE c.state WHEN 'failed' THEN 1 END) FROM {children} c WHERE c.n = s.n AND c.name = s.name)",
+    ),
+    (
+        "a parked job whose children have all ended",
+        "SELECT k.n FROM {parked} k WHERE k.until IS NULL AND NOT EXISTS (SELECT 1 FROM {steps} s WHERE s.n = k.n "
+        "AND s.state = 'waiting' AND coalesce(s.children_left, 1) > 0)",
+    ),
+    (
+        "children of no job",
+        "SELECT c.n FROM {children} c WHERE NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.n = c.n)",
     ),
     (
         "a job that waits for nothing",
@@ -155,13 +190,17 @@ TIMES = {
     "deadlines": ["expires_at"],
     "parked": ["until"],
     "steps": ["started_at", "ended_at", "until"],
+    "children": ["started_at", "ended_at"],
     "answers": ["created_at"],
     "channels": ["created_at"],
+    "deliveries": ["created_at", "finished_at"],
+    "outbox": ["due_at"],
     "starts": ["at"],
     "events": ["created_at"],
     "leaders": ["until", "since", "reported_at"],
     "topics": ["paused_until"],
     "pauses": ["paused_until"],
+    "stale_marks": ["ended_at"],
     "records": ["created_at", "updated_at"],
 }
 

@@ -12,19 +12,23 @@ from tests.contract.relational import RelationalDatabase
 from tests.waiting import stays
 from treadle.model.errors import StoreBusy, StoreUnavailable
 from treadle.model.status import Status
+from treadle.model.webhooks import Delivered, DeliveryQuery, DeliveryStatus, Endpoint, SettledDelivery, Try
 from treadle.policy.admission import QUEUE, REJECT, REPLACE, Limit
 from treadle.policy.lifecycle import Completed
+from treadle.policy.saved_endpoint import KIND as WEBHOOK
+from treadle.policy.saved_endpoint import body_of
 from treadle.queue import steering
 from treadle.queue.enqueueing.intake import Intake
 from treadle.store import waiting_room
 from treadle.store.postgres.store import PostgresStore
 from treadle.store.protocol import Store
 from treadle.store.sql.scripts.steer import cancel_idle
-from treadle.store.values import Answer, Effects, FollowUpsBusy, Inserted, Wants
+from treadle.store.values import Answer, Effects, FollowUpsBusy, Inserted, RecordWrite, Wants
 from treadle.testing.contract import ContractPart
 from treadle.testing.contract.steps import waiting
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, eventually, new_job, settlement
 
+URL = "https://example.com/hook"
 KEY = Limit("g", REPLACE, 1)
 REQUESTS: dict[str, Callable[[Store, str], Coroutine[Any, Any, Any]]] = {
     "cancel": lambda store, id: steering.cancel(store, [id]),
@@ -385,3 +389,18 @@ class TestLongKeys(ContractPart):
         (other,) = await bench.store.insert([new_job(**{**options, "idempotency_key": wide})])
         assert isinstance(other, Inserted)
         assert other.existing_id is None
+
+    async def test_a_sender_does_not_wait_for_it(self, bench: Workbench, user: Any) -> None:
+        """It has cancelled a job of which an earlier delivery is under way."""
+        await bench.store.write_records([RecordWrite(WEBHOOK, "ops", "ops", body_of(Endpoint("ops", URL)))])
+        await bench.pass_time(6_000)
+        id = await bench.make("retrying", limit=KEY)
+        (one,) = (await bench.store.claim_deliveries("s", MINUTE)).deliveries
+        await bench.store.insert([new_job(limit=KEY)], connection=user)
+        async with asyncio.timeout(10):
+            assert not await bench.store.settle_deliveries([SettledDelivery(one, Try(200), Delivered())])
+        await user.execute("COMMIT")
+        assert await bench.status(id) is Status.CANCELLED
+        cancelled, retrying = await bench.store.deliveries(DeliveryQuery(job_id=id))
+        assert (cancelled.status, retrying.status) == (DeliveryStatus.PENDING, DeliveryStatus.DELIVERED)
+        assert (await bench.job(id)).webhook_sent is False

@@ -23,6 +23,7 @@ from treadle.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed
 from treadle.queue import steering
+from treadle.store import wakeups
 from treadle.store.protocol import Store
 from treadle.store.sqlite import fork_gate, lock, writer
 from treadle.store.sqlite.lock import WriteLock
@@ -500,6 +501,23 @@ class TestErrors(SqlitePart):
         assert not heard.is_set()
         self.commit_elsewhere(bench)
         await asyncio.wait_for(heard.wait(), 60)
+
+    async def test_commits_in_quick_succession_are_all_told(
+        self, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another process claims a job and ends it within milliseconds: its end is told, too."""
+        engine = self.store(bench).engine
+        watched = Shaky(engine._connection, failures=0)
+        monkeypatch.setattr(engine, "_connection", watched)
+        heard: list[str] = []
+        bench.store.subscribe(heard.append)
+        await eventually(lambda: watched.looks)
+        with closing(sqlite3.connect(self.path(bench), isolation_level=None)) as other:
+            other.execute("CREATE TABLE theirs (a)")
+            for _ in range(10):
+                await eventually(lambda: wakeups.ENDED in heard)
+                heard.clear()
+                other.execute("INSERT INTO theirs VALUES (1)")
 
     async def test_the_watch_leaves_our_own_commits_out(
         self, bench: Workbench, monkeypatch: pytest.MonkeyPatch

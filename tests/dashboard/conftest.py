@@ -31,7 +31,9 @@ def people_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def people_template(postgres_server: PostgresServer) -> str:
-    join(postgres_server.create_database(TEMPLATE))
+    """Once per server: the browser's tests have this fixture too."""
+    if not postgres_server.has_database(TEMPLATE):
+        join(postgres_server.create_database(TEMPLATE))
     return TEMPLATE
 
 

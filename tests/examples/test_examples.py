@@ -48,6 +48,11 @@ EXPECTED = {
         sent: News about looms
         {'write': 'completed', 'approve': 'completed', 'send': 'skipped'}
     """,
+    "rag_index": """
+        {'total': 20, 'done': 19, 'failed': 1}
+        doc-0 failed after 2 tries
+        weaving: 19 vectors; 20 documents about looms
+    """,
     "nightly_report": """
         Every day at 02:30 (Europe/Berlin)
         7 orders

@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -27,6 +28,14 @@ def compiled(block: Block) -> CodeType:
     return compile(code, "docs/guide.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+class Model:
+    """In the place of the one that a user has."""
+
+    async def stream(self, question: str) -> AsyncIterator[str]:
+        for word in question.split():
+            yield word
+
+
 async def run(block: Block, names: dict[str, Any]) -> None:
     outcome = eval(compiled(block), names)
     if inspect.isawaitable(outcome):
@@ -35,9 +44,9 @@ async def run(block: Block, names: dict[str, Any]) -> None:
 
 async def test_the_guide_works_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "guide"}
+    names: dict[str, Any] = {"__name__": "guide", "llm": Model()}
     for block in PROGRAM:
-        if ".result(" in block.code:
+        if re.search(r"\.(result|output)\(", block.code):
             await with_worker(block, names)
         else:
             await run(block, names)

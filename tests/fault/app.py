@@ -16,11 +16,15 @@ from typing import Any
 
 import uvloop
 
-from tests.fault import crash, customers, handlers
+from tests.fault import crash, customers, graphs, handlers
 from tests.fault.journal import Pen
 from tests.waiting import certainly, until_blocking
 from treadle import Queue, Worker
+from treadle.maintenance import sender as sending
+from treadle.maintenance.dispatcher import WebhookDispatcher
+from treadle.model.durations import duration_ms
 from treadle.model.errors import StoreUnavailable
+from treadle.queue.background import forever
 from treadle.store.postgres.notifier import Notifier
 from treadle.store.sqlite import writer
 
@@ -70,6 +74,16 @@ async def work(arguments: argparse.Namespace) -> None:
     queue.register("in_own_process", handlers.in_own_process, process=True, retry=handlers.AGAIN_SOON)
     await queue.open()
     handlers.here.append(handlers.Here(queue.store, asyncio.get_running_loop()))
+    await _run(queue, arguments)
+
+
+async def work_on_graphs(arguments: argparse.Namespace) -> None:
+    await _run(
+        graphs.make_graphs(arguments.url, Pen(arguments.journal, arguments.name), range(arguments.limit)), arguments
+    )
+
+
+async def _run(queue: Queue, arguments: argparse.Namespace) -> None:
     worker = Worker(
         queue,
         name=arguments.name,
@@ -102,6 +116,13 @@ async def signal(arguments: argparse.Namespace) -> None:
         pen.note("signalled", arguments.job)
 
 
+async def cancel(arguments: argparse.Namespace) -> None:
+    pen = Pen(arguments.journal, arguments.name)
+    async with handlers.make_queue(arguments.url, pen) as queue:
+        await queue.cancel(arguments.job)
+        pen.note("cancelled", arguments.job)
+
+
 async def requeue(arguments: argparse.Namespace) -> None:
     pen = Pen(arguments.journal, arguments.name)
     async with handlers.make_queue(arguments.url, pen) as queue:
@@ -129,6 +150,17 @@ async def prune(arguments: argparse.Namespace) -> None:
     async with Queue(arguments.url) as queue:
         deleted = await queue.store.prune(0, arguments.limit)
         pen.note("pruned", str(deleted))
+
+
+async def send(arguments: argparse.Namespace) -> None:
+    """What the leader does with webhooks, and nothing else."""
+    sending.LEASE_MS = duration_ms(arguments.lease)
+    sending.LOOK_EVERY_S = 0.1
+    async with Queue(arguments.url) as queue:
+        sender = sending.Sender(
+            queue.store, arguments.name, lambda: WebhookDispatcher(allow="127.0.0.1", timeout=arguments.lease)
+        )
+        await forever("sending", lambda: sender.step(leads=True), queue.store.outage)
 
 
 async def migrate(arguments: argparse.Namespace) -> None:
@@ -221,11 +253,15 @@ COMMANDS = {
     one.__name__: one
     for one in (
         work,
+        work_on_graphs,
         enqueue,
         signal,
+        cancel,
         requeue,
         many_keys,
         prune,
+        send,
+        cancel,
         migrate,
         starve,
         scripts,

@@ -38,6 +38,7 @@ def filled(path: str, job_id: str) -> str:
         "name": "w",
         "step": "prepare",
         "channel": "tokens",
+        "delivery": "1",
     }.items():
         path = path.replace(f"{{{name}}}", value)
     assert "{" not in path
@@ -60,7 +61,7 @@ async def test_every_route_but_the_open_ones_needs_a_token(sqlite_api: Api) -> N
 
 async def test_a_user_whom_no_rule_lets_in(sqlite_api: Api) -> None:
     job = await sqlite_api.enqueue()
-    key = await sqlite_api.key("webhooks")
+    key = await sqlite_api.key("metrics")
     for method, path in routes():
         if (method, path) not in OPEN and not path.endswith("/auth-refresh"):
             for who in ("ann", key):

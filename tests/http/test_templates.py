@@ -13,7 +13,10 @@ FIELDS = set(
     "topic version name description enabled repeatable concurrencyPolicy dedupeKeys timeoutSeconds cancelPolicy "
     "retryPolicy steps payloadSchema resultSchema schedulable createdAt updatedAt".split()
 )
-OURS = set("concurrencyKeys concurrencyLimit rate idempotencyKey capability priority expiresSeconds secret".split())
+OURS = set(
+    "concurrencyKeys concurrencyLimit rate idempotencyKey capability priority expiresSeconds secret retention "
+    "stepResultLimit".split()
+)
 
 
 class Target(BaseModel):
@@ -96,6 +99,9 @@ async def test_the_steps_of_a_template_have_every_field(api: Api) -> None:
         "resultSchema": {"type": "array", "items": {"type": "integer"}},
         "answerSchema": None,
         "answerRule": None,
+        "after": None,
+        "map": None,
+        "limit": None,
     }
     assert (approve["workerType"], approve["timeoutSeconds"], approve["resultSchema"]) == (None, 259_200, None)
     assert (approve["answerSchema"]["required"], approve["answerRule"]) == (["path"], "@request.auth.id != ''")

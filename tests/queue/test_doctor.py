@@ -3,8 +3,9 @@
 import pytest
 
 from tests.waiting import until
-from treadle import Queue
+from treadle import Job, Queue
 from treadle.queue import doctor
+from treadle.queue.handlers.retention_hooks import register
 from treadle.store.views import Finding
 
 
@@ -31,6 +32,35 @@ async def test_retention_that_is_behind_is_told(queue: Queue, monkeypatch: pytes
     assert "2+ jobs" in (await found(queue, "retention")).message
     assert await queue.store.prune(0) == 3
     assert (await found(queue, "retention")).message == "no ended job is kept longer than 2ms"
+
+
+async def test_a_retention_hook_without_a_process_is_told(queue: Queue) -> None:
+    assert (await found(queue, "retention hooks")).message == "none"
+
+    @queue.on_delete("mail")
+    def hook(job: Job) -> None: ...
+
+    (registration,) = queue.retention_hooks.registrations
+    await register(queue.store, [registration])
+    finding = await found(queue, "retention hooks")
+    assert finding.level == "warn"
+    assert "no running process has the retention hook on_delete of mail" in finding.message
+    assert "treadle retention forget-hook on_delete mail" in finding.advice
+    await queue.store.elect(registration.office, "w", 60_000)
+    assert (await found(queue, "retention hooks")).level == "ok"
+
+
+async def test_retention_that_is_behind_is_told_by_topic_and_status(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "LATE_MS", -2 * queue.settings.retention_interval_ms)
+    for topic in ("mail", "log"):
+        await queue.cancel((await queue.enqueue(topic)).id)
+    now = {"stale_after_ms": 0, "delete_after_ms": 0}
+    await queue.site.change({"by_topic": {"mail": now}})
+    assert "1 jobs" in (await found(queue, "retention")).message
+    await queue.site.change({"by_status": {"cancelled": now}})
+    assert "2 jobs" in (await found(queue, "retention")).message
 
 
 @pytest.mark.parametrize(

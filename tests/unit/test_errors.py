@@ -26,6 +26,8 @@ CODES = {
     "NotRepeatable": "not_repeatable",
     "TemplateDisabled": "template_disabled",
     "NotSchedulable": "not_schedulable",
+    "HasChildren": "has_children",
+    "TooDeep": "too_deep",
     "ScheduleNotFound": "not_found",
     "TemplateNotFound": "not_found",
     "VersionConflict": "version_conflict",

@@ -32,7 +32,6 @@ from treadle.policy.lifecycle import (
     WaitOver,
     decide,
     first_line,
-    is_stale,
     retries,
     wrong_state,
 )
@@ -415,10 +414,6 @@ def test_an_owner_recognises_its_own_ending_even_if_a_cancel_changed_it() -> Non
     done = decide(State(PROCESSING), Completed())
     assert [status for status in Status if done.may_end_as(status)] == [Status.COMPLETED]
     assert not done.may_end_as(None)
-
-
-def test_a_job_is_stale_when_its_time_is_over() -> None:
-    assert [is_stale(1_000, 500, now) for now in (1_499, 1_500, 1_501)] == [False, True, True]
 
 
 def test_a_waiting_job_is_asked_to_stop_and_stops_because_no_worker_has_to_be_asked() -> None:

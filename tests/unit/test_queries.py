@@ -11,7 +11,8 @@ import treadle
 from treadle.store.sql.queries import TABLES, load
 
 DIALECTS = ("postgres", "sqlite")
-FILES = ("common.sql", "output.sql", "postgres.sql", "sqlite.sql")
+SHARED = ("common.sql", "output.sql", "children.sql", "webhooks.sql")
+FILES = (*SHARED, "postgres.sql", "sqlite.sql")
 STORE = Path(treadle.__file__).parent / "store"
 PYTHON = {path: path.read_text() for path in STORE.rglob("*.py") if path.name != "__init__.py"}
 
@@ -45,9 +46,9 @@ def test_every_query_has_its_twin_unless_only_one_dialect_runs_it() -> None:
 
 def test_no_name_is_given_twice() -> None:
     for dialect in DIALECTS:
-        both = names("common.sql") + names("output.sql") + names(f"{dialect}.sql")
+        both = [name for file in (*SHARED, f"{dialect}.sql") for name in names(file)]
         assert len(both) == len(set(both))
-        assert set(load(dialect)) == {*both, "jobs_by_id"}, "one is put together from two others"
+        assert set(load(dialect)) == {*both, "jobs_by_id", "jobs_by_number"}, "put together from two others each"
 
 
 def test_every_query_is_used() -> None:
@@ -83,7 +84,7 @@ def test_the_tables_are_those_of_the_migrations() -> None:
 
 
 def test_a_shared_statement_has_one_parameter() -> None:
-    for name in names("common.sql"):
+    for name in [name for file in SHARED for name in names(file)]:
         assert not re.search(r"\$[2-9]", load("postgres")[name].sql)
         assert not re.search(r"\?[2-9]", load("sqlite")[name].sql)
 

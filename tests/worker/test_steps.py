@@ -523,7 +523,8 @@ async def test_a_step_waits_and_sleeps(queue: Queue, start: Start, path: str, ki
     """It runs again from its start, with what is stored of the steps in it; its tries and the attempt come back."""
     function, options = NESTED_WAITS[kind]
     queue.register("waits", function, max_attempts=1, **options)
-    job = await queue.enqueue("waits", {"path": path})
+    # Longer than a busy machine takes to park it: a sleep that is over by then parks nothing.
+    job = await queue.enqueue("waits", {"path": path, "nap": "500ms"})
     await start(queue)
     await in_status(queue, job, Status.WAITING)
     seen = await job.refresh()

@@ -20,6 +20,7 @@ from treadle.cli import (
     job_output,
     migrate,
     reclaim,
+    retention,
     schedules,
     serve,
     stats,
@@ -29,6 +30,7 @@ from treadle.cli import (
     top,
     topics,
     user,
+    webhooks,
     worker,
     workers,
 )
@@ -60,7 +62,9 @@ app.add_typer(job_output.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(templates.app, name="templates")
 app.add_typer(topics.app, name="topics")
+app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(workers.app, name="workers")
+app.add_typer(retention.app, name="retention")
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
 app.command("reclaim")(reclaim.reclaim)

@@ -257,7 +257,15 @@ async def fetch(ctx: Context, wanted: Corpus) -> list[str]:
     return [f"document-{n:02}" for n in range(wanted.documents)]
 
 
-@corpus.step
+@corpus.step(map=fetch, key=str, limit=4, max_failed="10%", retry=Retry(2, backoff="fixed", delay="1s"))
+async def embed(ctx: Context, wanted: Corpus, document: str) -> list[float]:
+    await asyncio.sleep(random.uniform(0.2, 0.8))
+    if document == "document-07":
+        raise ValueError(f"{document} has no text")
+    return [random.random() for _ in range(4)]
+
+
+@corpus.step(after=[fetch])
 async def summarise(ctx: Context, wanted: Corpus) -> str:
     for part in range(10):
         await asyncio.sleep(0.3)
@@ -265,7 +273,7 @@ async def summarise(ctx: Context, wanted: Corpus) -> str:
     return f"The corpus {wanted.corpus} holds {wanted.documents} documents. Two expire this year."
 
 
-corpus.external("approve", answer=Approval, timeout="3d")
+corpus.external("approve", after=[embed, summarise], answer=Approval, timeout="3d")
 
 
 @corpus.step(when=lambda ctx, wanted: ctx.results["approve"].ok, cancelable=False)

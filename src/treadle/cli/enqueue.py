@@ -46,6 +46,9 @@ CapabilityOption = Annotated[
     str | None,
     typer.Option("--capability", metavar="NAME", help="Only a worker with this capability may run it."),
 ]
+WebhookOption = Annotated[
+    str | None, typer.Option("--webhook-url", metavar="URL", help="Told when the job ends or is tried again.")
+]
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Wait until the job ends; exit with 1 if it does not complete.")
 ]
@@ -66,6 +69,7 @@ def enqueue(
     scope: ScopeOption = None,
     scope_id: ScopeIdOption = None,
     capability: CapabilityOption = None,
+    webhook_url: WebhookOption = None,
     wait: WaitOption = False,
     timeout: TimeoutOption = "10m",
     create: CreateOption = False,
@@ -85,6 +89,7 @@ def enqueue(
         "scope": scope,
         "scope_id": scope_id,
         "capability": capability,
+        "webhook_url": webhook_url,
     }
     waiting_ms = duration_ms(timeout, "--timeout") if wait else None
     job = asyncio.run(_enqueue(db, topic, _parsed(payload), chosen, waiting_ms, create=create, quiet=as_json))

@@ -103,7 +103,7 @@ def asks(job: Job, specs: Sequence[StepSpec], runs: Mapping[str, Sequence[Mappin
     found = []
     for place, step in enumerate(job.steps):
         spec = known.get(step["id"])
-        waits = [run for run in runs.get(step["id"], ()) if run["status"] == StepState.WAITING]
+        waits = [run for run in runs.get(step["id"], ()) if run["status"] == StepState.WAITING and not run["childId"]]
         found += [_ask(job, place, spec, run) for run in waits]
     return found
 

@@ -37,6 +37,7 @@ from treadle.dashboard.pages import (
     template,
     templates,
     topics,
+    webhooks,
     whole,
     workers,
 )
@@ -71,6 +72,7 @@ class Dashboard:
                 *self._sign_in(),
                 *self._jobs(),
                 *self._planning(),
+                *self._webhooks(),
                 *self._running(),
             ],
             exception_handlers={
@@ -152,6 +154,30 @@ class Dashboard:
             Route("/templates/{topic}/disable", self._changing(templates.disable), methods=["POST"]),
             Route("/templates/{topic}/use/{version:int}", self._shown(templates.ask_use)),
             Route("/templates/{topic}/use/{version:int}", self._changing(templates.use), methods=["POST"]),
+        ]
+
+    def _webhooks(self) -> list[BaseRoute]:
+        return [
+            Route("/webhooks", self._shown(webhooks.webhooks)),
+            Route("/new-webhook", self._shown(webhooks.new)),
+            Route("/new-webhook", self._changing(webhooks.save), methods=["POST"]),
+            Route("/webhooks/{id}/edit", self._shown(webhooks.edit)),
+            Route("/webhooks/{id}/edit", self._changing(webhooks.save), methods=["POST"]),
+            Route("/webhooks/{id}/enable", self._changing(webhooks.enable), methods=["POST"]),
+            Route("/webhooks/{id}/disable", self._changing(webhooks.disable), methods=["POST"]),
+            Route("/webhooks/{id}/test", self._changing(webhooks.test), methods=["POST"]),
+            Route("/webhooks/{id}/rotate", self._shown(webhooks.ask_rotate)),
+            Route("/webhooks/{id}/rotate", self._changing(webhooks.rotate), methods=["POST"]),
+            Route("/webhooks/{id}/since", self._shown(webhooks.ask_since)),
+            Route("/webhooks/{id}/since", self._changing(webhooks.since), methods=["POST"]),
+            Route("/webhooks/{id}/delete", self._shown(webhooks.ask_delete)),
+            Route("/webhooks/{id}/delete", self._changing(webhooks.delete), methods=["POST"]),
+            Route("/webhooks/{id}/deliveries/{delivery:int}/body", self._shown(webhooks.body)),
+            Route(
+                "/webhooks/{id}/deliveries/{delivery:int}/redeliver",
+                self._changing(webhooks.redeliver),
+                methods=["POST"],
+            ),
         ]
 
     def _running(self) -> list[BaseRoute]:

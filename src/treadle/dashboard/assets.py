@@ -15,7 +15,7 @@ from starlette.responses import Response
 # The order matters: later rules win.
 STYLES = (
     "tokens base shell controls status panels tables charts job "
-    "steps forms system schedules templates overlays small-pages interaction narrow motion"
+    "steps graph forms system schedules templates webhooks overlays small-pages interaction narrow motion"
 ).split()
 TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}

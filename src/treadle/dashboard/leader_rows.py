@@ -15,6 +15,8 @@ from treadle.store.views import Leadership
 TITLES = {
     "reaper": "Take back lost jobs",
     "schedules": "Schedules",
+    "webhooks": "Webhooks",
+    "stale": "Stale jobs",
     "retention": "Retention",
     "operations": "Bulk operations",
     "tidying": "Statistics and limits",

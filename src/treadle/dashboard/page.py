@@ -203,7 +203,13 @@ class Page:
                     NavItem("Schedules", "/schedules", "schedules", "c", count=schedules),
                 ],
             ),
-            ("Run", [NavItem("Workers", "/workers", "workers", "w", count=str(len(now.workers) or ""))]),
+            (
+                "Run",
+                [
+                    NavItem("Workers", "/workers", "workers", "w", count=str(len(now.workers) or "")),
+                    NavItem("Webhooks", "/webhooks", "webhooks", "h"),
+                ],
+            ),
             (
                 "Build",
                 [

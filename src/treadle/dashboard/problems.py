@@ -18,6 +18,8 @@ from treadle.insights.times import distribution
 from treadle.model.durations import format_ms
 from treadle.model.job import rfc3339
 from treadle.model.steps import shown_step
+from treadle.policy.delivery_tries import DISABLE_AFTER_MS
+from treadle.queue.webhooks import WebhookEndpoint
 from treadle.store.views import Finding, Times, Topic, Wait
 
 # A due job that waits longer than this is a problem, if a worker could run it.
@@ -62,6 +64,7 @@ class Trouble:
     """How long jobs ran in the last day."""
     schedules: Sequence[FailingSchedule]
     findings: Sequence[Finding]
+    webhooks: Sequence[WebhookEndpoint] = ()
 
 
 def problems(page: Page, found: Trouble) -> list[Problem]:
@@ -75,6 +78,7 @@ def problems(page: Page, found: Trouble) -> list[Problem]:
         *_behind(page, found),
         *_people(page, found),
         *_failing_schedules(page, found),
+        *_webhooks(page, found),
         *wrong,
     ]
 
@@ -260,3 +264,27 @@ def _failing_schedules(page: Page, found: Trouble) -> list[Problem]:
         url = page.url("/schedules", open=one.id)
         lines.append(Problem("warn", f"Schedule {{}} {times_}.", more, actions, one.id, url))
     return lines
+
+
+# -- webhooks --------------------------------------------------------------------------------------
+
+
+def _webhooks(page: Page, found: Trouble) -> list[Problem]:
+    """What was switched off by itself, and what has failed for so long that it will be."""
+    lines = []
+    for one in found.webhooks:
+        state, url = one.state, page.url("/webhooks", open=one.id)
+        actions = [ProblemAction("Look at it", url)]
+        if not one.endpoint.enabled and one.endpoint.disabled_reason is not None:
+            more = f"{one.endpoint.disabled_reason[:200]}. Everything since can be sent again."
+            lines.append(Problem("fail", "Webhook {} was switched off.", _sentence(more), actions, one.id, url))
+        elif one.endpoint.enabled and state.warned and state.failing_since_ms is not None:
+            line = f"Webhook {{}} has failed for {words.duration(found.now.at - state.failing_since_ms)}."
+            off = words.duration(state.failing_since_ms + DISABLE_AFTER_MS - found.now.at)
+            more = f"If it goes on failing it is switched off in {off}."
+            lines.append(Problem("warn", line, more, actions, one.id, url))
+    return lines
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

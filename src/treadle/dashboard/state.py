@@ -21,6 +21,7 @@ from treadle.insights.search import JobSearch
 from treadle.insights.stats import QueueStats
 from treadle.model.job import to_ms
 from treadle.queue.doctor import examine
+from treadle.queue.webhooks import WebhookEndpoint
 from treadle.store.views import History, Wait
 
 T = TypeVar("T")
@@ -51,6 +52,9 @@ class State:
         self.schedules: CachedAnswer[Sequence[FailingSchedule]] | OneAnswer[Sequence[FailingSchedule]] = CachedAnswer(
             5.0, lambda: failing_schedules(queue)
         )
+        self.webhooks: CachedAnswer[Sequence[WebhookEndpoint]] | OneAnswer[Sequence[WebhookEndpoint]] = CachedAnswer(
+            5.0, queue.webhooks.list
+        )
         self.schedule_count: CachedAnswer[str] | OneAnswer[str] = CachedAnswer(5.0, self._count_schedules)
         self.scans = Scans(queue.store)
         self.checkup = Checkup(lambda: examine(queue.store, queue.settings))
@@ -68,7 +72,7 @@ class State:
         """Drop cached answers after a change, so that the next page shows it."""
         for kept in (
             *(self.now, self.counts, self.day, self.hour, self.waits),
-            *(self.stats, self.failures, self.schedules, self.schedule_count),
+            *(self.stats, self.failures, self.schedules, self.schedule_count, self.webhooks),
         ):
             kept.forget()
 

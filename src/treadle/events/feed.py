@@ -21,9 +21,10 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import to_json
 
 from treadle.model.errors import StoreUnavailable, TreadleError
-from treadle.model.events import PROGRESS
+from treadle.model.events import PROGRESS, STALE
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import ENDED, Status
+from treadle.model.told_job import MOST_DOCUMENT_BYTES, is_large, without_documents
 from treadle.policy.lifecycle import retries
 from treadle.store.protocol import Store
 from treadle.store.views import Change, Listing
@@ -47,8 +48,6 @@ BEHIND_S = 60.0
 LINGER_S = 30.0
 # A listener yields to others after this many events.
 TURN = 200
-# Events carry no payload and no result above this many bytes in all.
-MOST_DOCUMENT_BYTES = 16 * 2**10
 # Between two `job:progress` of one job.
 PROGRESS_PAUSE_S = 0.25
 
@@ -104,8 +103,8 @@ class Ring:
         data = to_json(payload)
         # The facts stay whole, so they count in full.
         size = len(data)
-        if size > MOST_DOCUMENT_BYTES and "job" in payload and _is_large(payload["job"]):
-            payload = {**payload, "job": _truncated(payload["job"]), "truncated": True}
+        if size > MOST_DOCUMENT_BYTES and "job" in payload and is_large(payload["job"]):
+            payload = {**payload, "job": without_documents(payload["job"]), "truncated": True}
             data = to_json(payload)
         self._events.append(FeedEvent(self.id_of(self.next), event, payload, facts, data))
         self._sizes.append(size)
@@ -417,14 +416,6 @@ class Listener:
 # -- the job of an event ---------------------------------------------------------------------------
 
 
-def _is_large(job: Mapping[str, Any]) -> bool:
-    return len(to_json(job["payload"])) + len(to_json(job["result"])) > MOST_DOCUMENT_BYTES
-
-
-def _truncated(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {**job, "payload": None, "result": None, "truncated": True}
-
-
 _ENDINGS = {Status.COMPLETED: "completedAt", Status.FAILED: "failedAt", Status.CANCELLED: "cancelledAt"}
 _OF_AN_END = ("staleAt", "endedAt", "completedAt", "failedAt", "cancelledAt", "result", "errorGroup")
 _OF_A_RUN = ("claimedAt", "startedAt", "lastHeartbeatAt", "lockedBy", "lockedUntil", "progressMessage")
@@ -437,6 +428,8 @@ def job_after(change: Change) -> dict[str, Any]:
     job = change.job.as_json()
     to = change.to or change.job.status
     attempt = job["attempt"] if change.attempt is None else change.attempt
+    if change.event == STALE:
+        job["staleAt"] = rfc3339(from_ms(change.at))
     if change.event == PROGRESS:
         job["progress"], job["progressMessage"] = change.progress or 0, change.message
     elif to != job["status"] or attempt != job["attempt"]:

@@ -112,7 +112,7 @@ class Access:
         return known
 
     async def _check(self, request: Request) -> Caller:
-        token = _bearer(request)
+        token = bearer(request)
         if self._auth is not None and (known := await application_caller(self._auth, request)):
             if token is None:  # browsers send the application's session with requests from any page
                 self._check_session(request)
@@ -136,7 +136,7 @@ class Access:
 
     def token(self, request: Request) -> str | None:
         """The token that the request came with, in its header or its cookie."""
-        return _bearer(request) or self.origin.token(request)
+        return bearer(request) or self.origin.token(request)
 
     async def who(self, request: Request) -> str:
         """A name for the caller: the id of an account or API key, or the address of an anonymous client."""
@@ -310,7 +310,7 @@ def refusal(caller: Caller) -> ApiError:
     return ApiError(403, "forbidden", "The authorized record is not allowed to perform this action.")
 
 
-def _bearer(request: Request) -> str | None:
+def bearer(request: Request) -> str | None:
     """`Authorization: TOKEN` or `Bearer TOKEN`; None without the header."""
     header = header_of(request, b"authorization")
     if not header:

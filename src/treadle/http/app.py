@@ -34,6 +34,7 @@ from treadle.http.routes import (
     steering,
     templates,
     topics,
+    webhooks,
     workers,
 )
 from treadle.http.security_headers import SecurityHeaders
@@ -57,6 +58,7 @@ ROUTES: list[BaseRoute] = [
         topics,
         schedules,
         templates,
+        webhooks,
         workers,
         accounts,
         settings,

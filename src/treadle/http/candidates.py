@@ -49,11 +49,12 @@ def new(
         "createdBy": by,
         "idempotencyKey": body.idempotencyKey,
         "capability": body.capability or template.capability,
+        "webhookUrl": body.webhookUrl,
     }
 
 
 _KEPT = "topic priority payload runAt expiresAt createdAt maxAttempts maxRetries scope scopeId createdBy".split()
-_KEPT += ["id", "idempotencyKey", "capability"]
+_KEPT += ["id", "idempotencyKey", "capability", "webhookUrl"]
 _SENT = ("topic", "payload", "scope", "scopeId", "idempotencyKey")
 
 

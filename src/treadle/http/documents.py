@@ -56,6 +56,7 @@ class StepDocument(Document):
 class StepRunDocument(StepDocument):
     answerSchema: dict[str, Any] | None = Field(description="of a waiting step: the JSON schema of its answer")
     waitsUntil: Time | None
+    childId: str | None = Field(description="the job that this run waits for, or has its result from")
 
 
 class StepPageDocument(Document):
@@ -313,6 +314,11 @@ class TemplateRateDocument(Document):
     perSeconds: float
 
 
+class TemplateRetentionDocument(Document):
+    staleAfterSeconds: float | None
+    deleteAfterSeconds: float | None
+
+
 class TemplateDocument(Document):
     topic: str
     version: int
@@ -337,6 +343,10 @@ class TemplateDocument(Document):
     resultSchema: dict[str, Any] | None
     schedulable: bool
     secret: list[str] = Field(description="payload fields that only handlers see")
+    stepResultLimit: int | None = Field(description="bytes that a step's result may have; null: as many as a payload")
+    retention: TemplateRetentionDocument | None = Field(
+        description="how long ended jobs are kept; null: by the settings"
+    )
     createdAt: Time
     updatedAt: Time
 
@@ -381,16 +391,105 @@ class JobsSettingsDocument(Document):
     allowed_topics: list[str]
 
 
+class AgesDocument(Document):
+    stale_after: str | None
+    delete_after: str | None
+
+
 class RetentionDocument(Document):
     stale_after: str
     delete_after: str
     output_after: str
+    by_status: dict[str, AgesDocument]
+    by_topic: dict[str, AgesDocument]
+
+
+class EndpointEventDocument(Document):
+    at: str
+    type: Literal["warned", "disabled", "enabled"]
+    message: str
+
+
+class EndpointDocument(Document):
+    id: str
+    url: str | None = Field(description="null: it reads its events itself")
+    events: list[str]
+    topics: list[str] = Field(description="empty: all")
+    enabled: bool
+    description: str
+    disabledReason: str | None = Field(description="why it was disabled, if nobody did it on purpose")
+    failingSince: Time
+    lastDeliveredAt: Time
+    lastFailedAt: Time
+    previousSecretUntil: Time = Field(description="until then both secrets sign")
+    warnings: list[EndpointEventDocument] = Field(description="the newest, oldest first")
+    version: int
+    createdAt: Time
+    updatedAt: Time
+
+
+class NewEndpointDocument(EndpointDocument):
+    secret: str = Field(description="shown only here")
+    key: str | None = Field(None, description="reads the events of an endpoint without a URL; shown only here")
+    hints: list[str] | None = Field(None, description="what may be a mistake")
+
+
+class EndpointList(Document):
+    items: list[EndpointDocument]
+
+
+class AttemptDocument(Document):
+    at: str
+    status: int | None = Field(description="of the answer; null: there was none, and error says why")
+    error: str | None
+    durationMs: int
+    answer: str = Field(description="how its body begins")
+
+
+class DeliveryDocument(Document):
+    id: str
+    webhookId: str
+    endpointId: str | None = Field(description="null: the URL that the job names")
+    jobId: str | None = Field(description="null: a test")
+    topic: str | None
+    event: str
+    url: str | None
+    status: Literal["pending", "delivered", "failed"]
+    createdAt: str
+    finishedAt: Time
+    nextTryAt: Time
+    attempts: list[AttemptDocument]
+
+
+class DeliveryList(Document):
+    items: list[DeliveryDocument]
+    next: str | None = Field(description="`after` for the next page; null: there are no more")
+
+
+class RedeliveredDocument(Document):
+    redelivered: int
+
+
+class PolledEventDocument(Document):
+    id: str
+    type: str
+    timestamp: str
+    data: dict[str, Any]
+
+
+class PolledEventList(Document):
+    items: list[PolledEventDocument]
+    next: int = Field(description="`after` for the next call, which acknowledges these")
+
+
+class WebhooksSettingsDocument(Document):
+    job_urls: bool
 
 
 class SettingsDocument(Document):
     jobs: JobsSettingsDocument
     retention: RetentionDocument
-    webhooks: dict[str, Any]
+    webhooks: WebhooksSettingsDocument
     version: int
 
 

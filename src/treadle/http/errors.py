@@ -89,6 +89,8 @@ _STATUS: list[tuple[type[errors.TreadleError], int]] = [
     (errors.JobNotFound, 404),
     (errors.ScheduleNotFound, 404),
     (errors.TemplateNotFound, 404),
+    (errors.EndpointNotFound, 404),
+    (errors.DeliveryNotFound, 404),
     (errors.UnknownStep, 404),
     (errors.StepEnded, 409),
     (errors.InvalidInput, 400),

@@ -21,6 +21,7 @@ from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration
 from treadle.model.errors import InvalidInput
 from treadle.model.job import FOREIGN_TOPIC_PATTERN, TOPIC_PATTERN
 from treadle.model.output import DEFAULT_CHANNEL
+from treadle.model.webhooks import WEBHOOK_EVENTS
 
 TopicGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:*]+$", max_length=255)]
 """A topic, or a group of topics such as `mail.*`."""
@@ -278,14 +279,63 @@ def _milliseconds(value: Any) -> int:
 Milliseconds = Annotated[int, PlainValidator(_milliseconds), _DURATION]
 
 
-class RetentionPatch(Body):
+class AgesPatch(Body):
+    """Omitted ages keep their value; null removes one."""
+
     stale_after: Milliseconds | None = None
     delete_after: Milliseconds | None = None
+
+
+EndedStatus = Literal["completed", "failed", "cancelled", "expired"]
+
+
+class RetentionPatch(Body):
+    stale_after: Milliseconds | None = Field(None, description="an ended job is stale after this time")
+    delete_after: Milliseconds | None = Field(None, description="a stale job is deleted after this time")
+    by_status: dict[EndedStatus, AgesPatch | None] | None = Field(
+        None, description="exceptions for jobs that ended this way; null removes one"
+    )
+    by_topic: dict[TopicName, AgesPatch | None] | None = Field(
+        None, description="exceptions for the jobs of topics, before those for statuses; null removes one"
+    )
     output_after: Milliseconds | None = Field(None, description="after a job's end, its output is deleted")
 
 
+_EVENTS = WithJsonSchema({"type": "array", "items": {"type": "string", "enum": list(WEBHOOK_EVENTS)}, "minItems": 1})
+
+
+class EndpointPatch(Body):
+    url: str | None = Field(None, max_length=2000, description="null: the endpoint reads its events itself")
+    events: Annotated[list[str], _EVENTS] | None = Field(None, max_length=100, description="null: the default ones")
+    topics: list[TopicName] | None = Field(None, max_length=1000, description="empty or null: all topics")
+    enabled: bool | None = None
+    description: str | None = Field(None, max_length=255)
+    version: int | None = Field(None, description="the version you read; 409 if it has changed since")
+
+
+class EndpointBody(Body):
+    url: str | None = Field(max_length=2000, description="null: the endpoint reads its events itself")
+    id: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9_\-]{0,62}$", description="a new one by default")
+    events: Annotated[list[str], _EVENTS] | None = Field(None, max_length=100, description="null: the default ones")
+    topics: list[TopicName] | None = Field(None, max_length=1000, description="empty or null: all topics")
+    enabled: bool = True
+    description: str = Field("", max_length=255)
+    secret: str | None = Field(
+        None, max_length=255, description="whsec_ and 24 to 64 bytes in base64; a new one by default"
+    )
+
+
+class RotateBody(Body):
+    keep: DurationText | None = Field(None, description="how long the old secret signs, too; 24h by default")
+
+
+class RedeliverSinceBody(Body):
+    since: Instant
+    undelivered: bool = Field(False, description="only what was not delivered")
+
+
 class WebhooksPatch(Body):
-    """Empty for now; it lets clients send back what GET returned."""
+    job_urls: bool | None = Field(None, description="users may name a webhookUrl for their jobs, too")
 
 
 class SettingsPatch(Body):

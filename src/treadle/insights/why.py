@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.model.steps import StepState, is_sleep, shown_step
-from treadle.policy.flow import UNSERVED
+from treadle.policy.flow import LISTED, UNSERVED
 from treadle.policy.saved_template import KIND
 from treadle.store.protocol import Store
 from treadle.store.views import FOREVER, LimitReached, Obstacle
@@ -32,7 +32,7 @@ async def why(store: Store, id: str, sees: Callable[[Job], bool] | None = None) 
     if job.status is Status.PROCESSING or job.status is Status.CANCELLING:
         return []
     if job.status is Status.WAITING:
-        return await _waits(store, job)
+        return await _waits(store, job, sees)
     if job.status is not Status.PENDING:
         return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
     return [
@@ -43,11 +43,22 @@ async def why(store: Store, id: str, sees: Callable[[Job], bool] | None = None) 
     ]
 
 
-async def _waits(store: Store, job: Job) -> list[str]:
+async def _waits(store: Store, job: Job, sees: Callable[[Job], bool] | None) -> list[str]:
     waiting = [step["id"] for step in job.steps if step["status"] == StepState.WAITING]
     pages = [await store.steps(job.id, name, 0, MOST_RUNS, 0) for name in waiting]
     runs = [run for page in pages if page for run in page.items if run["status"] == StepState.WAITING]
-    return [_waits_for(run) for run in runs] or ["it waits for an answer"]
+    answers = [_waits_for(run) for run in runs if run["childId"] is None]
+    children = await _children(store, [run["childId"] for run in runs if run["childId"]], sees)
+    return [*answers, *children] or ["it waits for an answer"]
+
+
+async def _children(store: Store, ids: Sequence[str], sees: Callable[[Job], bool] | None) -> list[str]:
+    """The first of the jobs that it waits for, with what they do."""
+    found = [job for job in await store.get(ids[:LISTED]) if job is not None]
+    seen = [job for job in found if sees is None or sees(job)]
+    sentences = [f"it waits for its child {job.id} of {job.topic} ({job.status})" for job in seen]
+    hidden = len(ids) - len(seen)
+    return [*sentences, f"it waits for {hidden} more children"] if hidden else sentences
 
 
 def _waits_for(run: Mapping[str, Any]) -> str:

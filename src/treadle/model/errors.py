@@ -140,6 +140,18 @@ class CodeDefined(TreadleError):
     code = "code_defined"
 
 
+class EndpointNotFound(TreadleError, LookupError):
+    """No webhook endpoint has this id."""
+
+    code = "endpoint_not_found"
+
+
+class DeliveryNotFound(TreadleError, LookupError):
+    """No delivery of this endpoint has this id; deliveries go with their jobs."""
+
+    code = "delivery_not_found"
+
+
 class UnknownStep(TreadleError, LookupError):
     """The job has no step with this name, or none that takes an answer."""
 
@@ -168,6 +180,18 @@ class TooManySteps(InvalidInput):
     """More step names or runs of steps than a job may have."""
 
     code = "too_many_steps"
+
+
+class TooDeep(InvalidInput):
+    """A job with more jobs waiting for it, one for the other, than are allowed."""
+
+    code = "too_deep"
+
+
+class HasChildren(WrongState):
+    """The job waits for children that have not ended."""
+
+    code = "has_children"
 
 
 class StoreUnavailable(TreadleError):
@@ -232,6 +256,17 @@ class FollowUpRefused(Fail):
 
 class WaitTimeout(Exception):
     """No answer came in time. Unless the handler catches this, the attempt fails, and the next one waits again."""
+
+
+class ChildFailed(Exception):
+    """A child that a handler waited for did not complete: `job_id` names it, None if it was never made.
+
+    Unless the handler catches this, the attempt fails, and the next one makes another child.
+    """
+
+    def __init__(self, message: str, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class AnswerError(Exception):

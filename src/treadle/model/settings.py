@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_network
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,6 +46,14 @@ class Settings:
     streams: int = 2_000
     """Open streams of events, of all callers of a server together."""
     streams_per_caller: int = 100
+    webhook_url: str = ""
+    """A webhook for all jobs of the queue, but for those that name a URL themselves."""
+    webhook_secret: str = field(default="", repr=False)
+    """Signs the webhooks of endpoints without a secret, and of jobs that name a URL."""
+    webhook_allow: str = ""
+    """Hosts and networks to which webhooks may be sent although they are not public, such as 127.0.0.0/8."""
+    webhook_http: bool = False
+    """Allows webhooks over plain http."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 10_000:
@@ -103,10 +111,10 @@ def _parse(name: str, value: Any) -> Any:
         return duration_ms(value, name.removesuffix("_ms"))
     if name in ("slots", "port", "streams", "streams_per_caller"):
         return _parse_count(name, value)
-    if name in ("metrics_public", "read_only"):
+    if name in ("metrics_public", "read_only", "webhook_http"):
         return _parse_switch(name, value)
-    if name == "cors_origins" and isinstance(value, list):
-        return " ".join(str(one) for one in value) or "none"
+    if name in ("cors_origins", "webhook_allow") and isinstance(value, list):
+        return " ".join(str(one) for one in value) or ("none" if name == "cors_origins" else "")
     return str(value)
 
 

@@ -16,8 +16,11 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
+from treadle.model.events import COMPLETED
 from treadle.model.status import ENDED, Status
+from treadle.model.webhooks import WEBHOOK_EVENTS
 from treadle.policy.admission import dedupe_key_becomes, started_in_time
+from treadle.policy.children import ChildEnd, cancels_children, child_ended
 from treadle.policy.flow import Interrupted, interrupted, restarts_clock
 from treadle.policy.history import (
     EndedAttempt,
@@ -50,6 +53,10 @@ class Traits(NamedTuple):
     """It has a deadline that still counts."""
     steps: bool = False
     """Something is known of its steps."""
+    hooked: bool = False
+    """A webhook may want its events."""
+    parent: bool = False
+    """A step of its parent waits for it."""
 
 
 PLAIN_JOB = Traits()
@@ -68,6 +75,8 @@ class Move(NamedTuple):
     """It could have been claimed."""
     ended: EndedJob | None = None
     """The ending that is taken back."""
+    stale_at: int | None = None
+    """Since when it was stale."""
     old_payload: Any = None
     """The payload that a new one replaces."""
 
@@ -164,10 +173,16 @@ class Consequences(NamedTuple):
     restarts_clock: bool = False
     """Its next attempt has all of its flow's time."""
     wakes: Wakes | None = None
+    offers: str | None = None
+    """The event that webhooks may want to be told of; `policy.delivery` says which of them are."""
     topic_paused_until: int | None = None
     asks_to_stop: str | None = None
     """The job stays with its worker, who is asked to stop it for this reason."""
     reopens: Reopens | None = None
+    parents: ChildEnd | None = None
+    """What the step of its parent hears that waits for it."""
+    cancels_children: str | None = None
+    """The children that it waited for are cancelled, for this reason."""
     erases: bool = False
     """The job goes with all that is known of it."""
 
@@ -269,6 +284,9 @@ def _ended(move: Move, traits: Traits, now: int) -> Consequences:
         keeps_key,
         steps=_steps(move, traits),
         wakes=_wakes(move, traits),
+        offers=_offers(transition.event or COMPLETED, traits),
+        parents=child_ended(transition) if traits.parent else None,
+        cancels_children=cancels_children(transition) if traits.steps else None,
     )
 
 
@@ -288,6 +306,7 @@ def _put_back(move: Move, traits: Traits, now: int) -> Consequences:
         _steps(move, traits),
         traits.steps and restarts_clock(transition),
         _wakes(move, traits),
+        _offers(transition.event, traits),
         now + delay_ms if transition.pauses_topic else None,
     )
 
@@ -321,6 +340,7 @@ def _erased(move: Move, traits: Traits) -> Consequences:
         tally=uncounted(ended.ended_at, ended.status, ended.started_at) if ended else None,
         frees=Frees(limit=traits.limited),
         wakes=_wakes(move, traits),
+        parents=child_ended(move.transition) if traits.parent else None,
         erases=True,
     )
 
@@ -348,12 +368,16 @@ def _told(move: Move) -> Sequence[Told]:
         return ()
     facts = metadata(transition, move.attempt, move.worker)
     if move.ended is not None:
-        facts = requeue_metadata(move.ended, move.old_payload) | facts
+        facts = requeue_metadata(move.ended, move.stale_at, move.old_payload) | facts
     return (Told(transition.event, move.source, transition.to, transition.message, facts),)
 
 
 def _steps(move: Move, traits: Traits) -> Sequence[Interrupted]:
     return tuple(interrupted(move.transition, move.attempt is not None)) if traits.steps else ()
+
+
+def _offers(event: str | None, traits: Traits) -> str | None:
+    return event if traits.hooked and event in WEBHOOK_EVENTS else None
 
 
 def _wakes(move: Move, traits: Traits) -> Wakes | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from treadle.model.durations import format_ms
 from treadle.model.errors import (
     AnswerError,
+    ChildFailed,
     WaitTimeout,
 )
 from treadle.model.retry import Retry, families_of
@@ -78,6 +79,16 @@ class PlannedStep(NamedTuple):
     """The steps it comes after. None: the one declared before it, and everything that one comes after."""
 
 
+class Pause(NamedTuple):
+    """A branch of a handler that can't go on."""
+
+    kind: Literal["answer", "child", "sleep", "retry"]
+    step: str
+    """With its key, for people."""
+    delay_ms: int | None = None
+    """How long at most."""
+
+
 class Reply(NamedTuple):
     result: str | None
     error: str | None
@@ -98,6 +109,10 @@ class FlowFacts(NamedTuple):
     """Why the job should stop."""
     running: Collection[str] = ()
     """Steps with a call in progress."""
+    held: int = 0
+    """How many of them wait for something: each leaves its place to another step."""
+    blocked: Mapping[str, Pause] = _NONE
+    """Steps that were called in this attempt and can't go on in it."""
 
 
 class Plan(NamedTuple):
@@ -128,7 +143,7 @@ def plan(steps: Sequence[PlannedStep], facts: FlowFacts, parallel: int = PARALLE
         return Plan(end=Completed()) if done == len(steps) else Plan()
     if len(ready) == 1 and not facts.running:
         step = ready[0]
-        if not step.external and not step.conditional and step.served:
+        if not step.external and not step.conditional and step.served and step.name not in facts.blocked:
             return Plan(start=(step.name,))  # most steps
     return _sorted_out(ready, facts, parallel)
 
@@ -160,10 +175,13 @@ def _sorted_out(ready: Sequence[PlannedStep], facts: FlowFacts, parallel: int) -
     chosen: dict[str, Any] = {
         what: tuple(name for kind, name in nexts if kind == what) for what in {what for what, _ in nexts} & _PLANNED
     }
-    free = max(parallel - len(facts.running), 0)
-    plan = Plan(**chosen | {"start": chosen.get("start", ())[:free]})
-    if facts.running or any(what not in ("wait", "waiting", "unserved") for what, _ in nexts):
+    free = max(parallel - len(facts.running) + facts.held, 0)
+    asked = chosen.get("evaluate_when", ())[:free]
+    plan = Plan(**chosen | {"evaluate_when": asked, "start": chosen.get("start", ())[: free - len(asked)]})
+    if facts.running or any(what not in ("wait", "waiting", "unserved", "blocked") for what, _ in nexts):
         return plan._replace(wait=())
+    if facts.blocked:
+        return plan._replace(end=set_aside(_pauses(nexts, facts)))
     unserved_here = [name for what, name in nexts if what == "unserved"]
     if unserved_here:
         return plan._replace(wait=(), end=unserved_step(unserved_here[0]))
@@ -173,8 +191,22 @@ def _sorted_out(ready: Sequence[PlannedStep], facts: FlowFacts, parallel: int) -
 _PLANNED = frozenset(Plan._fields)
 
 
+def pauses(steps: Sequence[PlannedStep], facts: FlowFacts) -> list[Pause]:
+    """What the steps that are ready wait for, beside the ones with a call in progress."""
+    ready, _ = _ready(steps, facts)
+    return _pauses([(_next_of(step, facts), step.name) for step in ready], facts)
+
+
+def _pauses(nexts: Sequence[tuple[str, str]], facts: FlowFacts) -> list[Pause]:
+    found = [Pause("answer", name) for what, name in nexts if what in ("wait", "waiting")]
+    found += [facts.blocked[name] for what, name in nexts if what == "blocked"]
+    return found + [Pause("retry", name, UNSERVED_MS) for what, name in nexts if what == "unserved"]
+
+
 def _next_of(step: PlannedStep, facts: FlowFacts) -> str:
-    """The field of the plan that it belongs to; `waiting` and `unserved` are in none."""
+    """The field of the plan that it belongs to; `waiting`, `blocked` and `unserved` are in none."""
+    if step.name in facts.blocked:
+        return "blocked"
     if step.conditional and step.name not in facts.whens:
         return "evaluate_when"
     if step.conditional and not facts.whens[step.name]:
@@ -378,16 +410,6 @@ def tries_before(state: StepState, attempt: int) -> int:
 # -- waits -----------------------------------------------------------------------------------------
 
 
-class Pause(NamedTuple):
-    """A branch of a handler that can't go on."""
-
-    kind: Literal["answer", "sleep", "retry"]
-    step: str
-    """With its key, for people."""
-    delay_ms: int | None = None
-    """How long at most."""
-
-
 def left_of(delay_ms: int | None, passed_ms: int) -> int | None:
     """What is left of a wait that has lasted this long. One that should be over ends in the store."""
     return None if delay_ms is None else max(delay_ms - passed_ms, 1)
@@ -395,7 +417,7 @@ def left_of(delay_ms: int | None, passed_ms: int) -> int | None:
 
 def set_aside(pauses: Sequence[Pause]) -> Parked | Snoozed:
     """What becomes of a job when none of its branches can go on."""
-    answers = [one.step for one in pauses if one.kind == "answer"]
+    answers = [one.step for one in pauses if one.kind in ("answer", "child")]
     if answers:
         retries = [max(one.delay_ms or 0, 1) for one in pauses if one.kind == "retry"]
         return Parked(listed(answers), min(retries, default=0))
@@ -410,15 +432,17 @@ def tried_again(step: str, delay_ms: int) -> str:
     return f"step {step} is tried again in {format_ms(delay_ms)}"
 
 
-WAIT_ERRORS = (WaitTimeout.__name__, AnswerError.__name__)
+WAIT_ERRORS = (WaitTimeout.__name__, AnswerError.__name__, ChildFailed.__name__)
 
 
 def not_answered(name: str) -> str:
     return f"nobody answered step {name} in time"
 
 
-def wait_error(error: str, error_type: str | None) -> WaitTimeout | AnswerError:
-    """What a handler hears of a wait that failed."""
+def wait_error(error: str, error_type: str | None, child: str | None = None) -> WaitTimeout | AnswerError | ChildFailed:
+    """What a handler hears of a wait that failed; `child` is the id of the job that it was for."""
+    if error_type == ChildFailed.__name__:
+        return ChildFailed(error, child)
     return WaitTimeout(error) if error_type == WaitTimeout.__name__ else AnswerError(error)
 
 

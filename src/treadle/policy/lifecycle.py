@@ -438,10 +438,6 @@ def first_line(error: str) -> str:
     return lines[-1][:500] if lines else ""
 
 
-def is_stale(ended_at: int, stale_after_ms: int, now: int) -> bool:
-    return ended_at + stale_after_ms <= now
-
-
 def retries(status: Status, attempt: int) -> int:
     """Attempts that ended without success."""
     under_way = status in (Status.PROCESSING, Status.CANCELLING)

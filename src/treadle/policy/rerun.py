@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from treadle.model.errors import InvalidInput, UnknownStep
 from treadle.model.steps import DONE, StepState
+from treadle.policy.graph import depending
 from treadle.policy.lifecycle import Requeued
 
 MODES = ("unfinished", "all", "from")
@@ -30,6 +31,8 @@ class Ran(NamedTuple):
     done: bool
     key: str = ""
     declared: bool = False
+    after: tuple[str, ...] | None = None
+    """Of a declared step in a graph."""
 
 
 def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) -> Rerun:
@@ -40,8 +43,8 @@ def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) ->
         if not found:
             raise UnknownStep(f"the job has no step {step[:100]!r}", step=step[:100])
         if any(one.declared for one in steps):
-            first = min(one.place for one in found)
-            return Rerun(mode, _names(one for one in steps if one.place >= first))
+            again = depending([one for one in _ordered(steps) if one.declared], _outermost(found[0]))
+            return Rerun(mode, _names(one for one in steps if _outermost(one) in again))
         return _rerun_after(steps, step)
     if mode == "all" or completed:
         return Rerun("all", None)
@@ -91,6 +94,14 @@ def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
     return Rerun("from", _names(after), frozenset((one.name, one.key) for one in after))
 
 
+def _outermost(step: Ran) -> str:
+    """The declared step that it is, or that it was made in."""
+    return step.name if step.declared else step.name.partition("/")[0]
+
+
+def _ordered(steps: Iterable[Ran]) -> list[Ran]:
+    return sorted(steps, key=lambda one: one.place)
+
+
 def _names(steps: Iterable[Ran]) -> tuple[str, ...]:
-    ordered = sorted(steps, key=lambda one: one.place)
-    return tuple(dict.fromkeys(one.name for one in ordered))
+    return tuple(dict.fromkeys(one.name for one in _ordered(steps)))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from treadle.model.durations import format_ms
 from treadle.model.settings import Settings
+from treadle.policy.retention import classes
+from treadle.queue.handlers.retention_hooks import registered
 from treadle.queue.runtime_settings import RuntimeSettings, StoredSettings
 from treadle.store.protocol import Store
 from treadle.store.views import Finding, LiveWorker
@@ -25,15 +27,18 @@ async def examine(store: Store, own: Settings) -> list[Finding]:
     return [
         *found,
         await _retention(store, settings, own.retention_interval_ms),
+        await _retention_hooks(store),
         _access(settings.enqueue_rule),
         _versions(await store.workers()),
     ]
 
 
 async def _retention(store: Store, settings: StoredSettings, interval_ms: int) -> Finding:
-    kept_ms = settings.stale_after_ms + settings.delete_after_ms
-    late_ms = 2 * interval_ms + LATE_MS
-    left = await store.prune(kept_ms + late_ms, COUNTED + 1, dry_run=True)
+    late_ms, left = 2 * interval_ms + LATE_MS, 0
+    kept = classes(settings.retention)
+    for one in kept:
+        left += await store.count_old(one, one.kept_ms + late_ms, COUNTED + 1)
+    kept_ms = max(one.kept_ms for one in kept)
     if not left:
         return Finding("retention", "ok", f"no ended job is kept longer than {format_ms(kept_ms)}")
     count = f"{COUNTED:,}+" if left > COUNTED else f"{left:,}"
@@ -42,6 +47,22 @@ async def _retention(store: Store, settings: StoredSettings, interval_ms: int) -
         "warn",
         f"retention is behind: {count} jobs should have been deleted more than {format_ms(late_ms)} ago",
         "a worker or a server has to run to delete them; the log of the leader says what keeps it from doing so",
+    )
+
+
+async def _retention_hooks(store: Store) -> Finding:
+    """Jobs of topics with a hook stay until a process that has it runs."""
+    known = sorted((await registered(store)).all)
+    present = {one.name for one in await store.leaders()}
+    missing = [one for one in known if one.office not in present]
+    if not missing:
+        return Finding("retention hooks", "ok", f"{len(known)} hooks, all in a running process" if known else "none")
+    names = ", ".join(str(one) for one in missing[:3]) + (" and others" if len(missing) > 3 else "")
+    return Finding(
+        "retention hooks",
+        "warn",
+        f"no running process has the retention hook {names}: its jobs are not marked or deleted",
+        f"start a worker of the program that has it, or run treadle retention forget-hook {missing[0].id}",
     )
 
 

@@ -14,6 +14,7 @@ from treadle.queue.enqueueing.known_templates import KnownTemplates
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session, Sessions
+from treadle.queue.webhook_urls import UrlRules, save_queue_url
 from treadle.store.connect import make_store, shown
 from treadle.store.protocol import Store
 
@@ -28,7 +29,8 @@ class OpenedQueue:
         self._migrate = migrate
         self._sessions = Sessions(self._open_session)
         self._code_schedules: dict[str, list[CodeSchedule]] = {}
-        self._known = KnownTemplates(self.handlers, self._code_schedules)
+        self._urls = UrlRules(self.settings)
+        self._known = KnownTemplates(self.handlers, self._code_schedules, self._urls)
         make_store(self.url, stale_after_ms=self.settings.stale_after_ms)  # raises if the URL is invalid
 
     async def open(self) -> Self:
@@ -98,9 +100,13 @@ class OpenedQueue:
             await self._known.read(session)
         elif not session.saved:
             if session.saving is None or session.saving.done():
-                session.saving = asyncio.create_task(self._known.save(session))
+                session.saving = asyncio.create_task(self._save(session))
             await asyncio.shield(session.saving)
         return session
+
+    async def _save(self, session: Session) -> None:
+        await save_queue_url(session.store, self.settings.webhook_url)
+        await self._known.save(session)
 
     async def _open_session(self) -> Session:
         store = self.new_store()

@@ -19,11 +19,13 @@ from treadle.model.events import Event
 from treadle.model.job import Job, checked_topic, is_job_id, to_ms
 from treadle.model.status import Status
 from treadle.model.template import CancelPolicy, Template
+from treadle.policy.flow import PARALLEL
 from treadle.queue import results, signals, templates
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobRequest, TopicOwner, merged, topic_of
 from treadle.queue.following import JobFollowing
-from treadle.queue.handlers.flows import Flow, FlowHandler, FlowPayloadT
+from treadle.queue.handlers.flows import Flow, FlowHandler, FlowOptions, FlowPayloadT
 from treadle.queue.handlers.hooks import AnyHook, Hooks
+from treadle.queue.handlers.retention_hooks import RetentionHooks
 from treadle.queue.handlers.tasks import (
     OTHER_QUEUE_METHODS,
     ArgumentsTask,
@@ -42,6 +44,7 @@ from treadle.queue.schedules.from_code import checked_code, code_schedules
 from treadle.queue.session import Session
 from treadle.queue.slices import in_slices
 from treadle.queue.templates import Templates
+from treadle.queue.webhooks import Webhooks
 from treadle.store.values import Graces, Inserted, NewJob
 from treadle.store.views import StepPage, Topic
 from treadle.telemetry import tracing
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
 
 Jobs = list[Job]  # inside the class, `list` is the method
 Answers = Sequence[Inserted]
+# So many jobs are made of rows between two turns of the loop.
+READ_TOGETHER = 500
 """To an insert of all jobs or none: a refusal is raised."""
 
 
@@ -74,9 +79,11 @@ class Queue(JobFollowing):
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
         super().__init__(url, migrate=migrate, **options)
         self.hooks = Hooks()
+        self.retention_hooks = RetentionHooks()
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
+        self.webhooks = Webhooks(self)
 
     if not TYPE_CHECKING:  # type checkers would believe that a queue has every attribute
 
@@ -115,7 +122,7 @@ class Queue(JobFollowing):
         self.handlers[topic] = made
         return make_task(self, made, handler)
 
-    def flow(self, name: str, /, **options: Unpack[JobOptions]) -> Flow[FlowPayloadT]:
+    def flow(self, name: str, /, **options: Unpack[FlowOptions]) -> Flow[FlowPayloadT]:
         """A topic with steps: `@flow.step` declares them in their maker. `options` are those of a job.
 
         Each step's result is kept, and a retry runs only what has not completed.
@@ -124,9 +131,11 @@ class Queue(JobFollowing):
             raise InvalidInput(f"topic {name} has a handler already, {self.handlers[name].name}", field="topic")
         if "process" in options:
             raise InvalidInput("process: each step has its own; use @flow.step(process=True)", field="process")
+        parallel = options.pop("parallel", PARALLEL)
         schedules = code_schedules(options.pop("schedule", None), options.pop("timezone", None))
         self.hooks.take_options(name, cast(dict[str, Any], options))
-        handler = FlowHandler(make_template(name, options), limited=options.get("timeout") is not None)
+        template = make_template(name, cast(JobOptions, options))
+        handler = FlowHandler(template, options.get("timeout") is not None, parallel)
         self._code_schedules[name] = checked_code(handler, schedules)
         self.handlers[name] = handler
         return Flow(self, handler)
@@ -168,6 +177,23 @@ class Queue(JobFollowing):
         process.
         """
         return self.hooks.add_middleware(middleware)
+
+    # -- hooks of retention, in a process that has them --------------------------------------------
+
+    def on_stale(self, topic: str | None = None) -> Callable[[AnyHook], AnyHook]:
+        """Call the decorated `hook(job)` once a job of this topic, or of any, is stale.
+
+        A worker of this program has to run: no other process marks these jobs. A job may be told twice, after a crash.
+        """
+        return self.retention_hooks.decorator("on_stale", topic)
+
+    def on_delete(self, topic: str | None = None) -> Callable[[AnyHook], AnyHook]:
+        """Call the decorated `hook(job)` before retention deletes a job of this topic, or of any.
+
+        If the hook raises, the job is kept and the hook is called again later. A worker of this program has to run: no
+        other process deletes these jobs. A job may be told twice, after a crash.
+        """
+        return self.retention_hooks.decorator("on_delete", topic)
 
     async def save_templates(self) -> None:
         """Save the templates of the handlers that are registered now, so that every process knows them."""
@@ -268,6 +294,13 @@ class Queue(JobFollowing):
         maker = await self._known.maker(await self._session(), topic, options)
         return maker.jobs([payload])[0]
 
+    async def _new_jobs(
+        self, topic: str, payloads: Sequence[Any], **options: Unpack[EnqueueOptions]
+    ) -> Sequence[NewJob]:
+        """The same for many payloads."""
+        maker = await self._known.maker(await self._session(), topic, options)
+        return maker.jobs(payloads)
+
     async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
         """A validated job for a later transaction of the worker, and the job as it will be."""
         if options.pop("connection", None) is not None:
@@ -290,8 +323,11 @@ class Queue(JobFollowing):
 
     async def _existing(self, session: Session, ids: Sequence[str], connection: Any) -> Jobs:
         """The jobs that stand for duplicates."""
-        found = {job.id: job for job in await session.store.get(ids, connection=connection) if job}
-        return [self._standing(id, found.get(id)) for id in ids]
+        found: dict[str, Job] = {}
+        for begin in range(0, len(ids), READ_TOGETHER):
+            some = ids[begin : begin + READ_TOGETHER]
+            found |= {job.id: job for job in await session.store.get(some, connection=connection) if job}
+        return [self._standing(id, found.get(id)) async for id in in_slices(ids, pauses=connection is None)]
 
     def _standing(self, job_id: str, job: Job | None) -> Job:
         if job is None:

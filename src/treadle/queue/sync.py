@@ -24,7 +24,7 @@ from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner
 from treadle.queue.handlers.flows import Flow, FlowPayloadT
 from treadle.queue.handlers.tasks import ArgumentsTask, PayloadT, PayloadTask, ResultT
 from treadle.queue.queue import Queue
-from treadle.queue.sync_parts import SyncSchedules, SyncTemplates
+from treadle.queue.sync_parts import SyncSchedules, SyncTemplates, SyncWebhooks
 from treadle.store.values import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class SyncQueue:
         self._calls: set[asyncio.Task[Any]] = set()
         self.schedules = SyncSchedules(self, queue.schedules)
         self.templates = SyncTemplates(self, queue.templates)
+        self.webhooks = SyncWebhooks(self, queue.webhooks)
         self._loop_only = False
         self._direct: _Direct | Literal[False] | None = None
         """The fast path for enqueues in the caller's thread; False if the store has none."""

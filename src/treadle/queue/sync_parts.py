@@ -1,4 +1,4 @@
-"""`queue.sync.schedules` and `queue.sync.templates`: the same methods, blocking."""
+"""`queue.sync.schedules`, `queue.sync.templates` and `queue.sync.webhooks`: the same methods, blocking."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from treadle.queue.schedules.api import Schedules
 from treadle.queue.templates import Templates
+from treadle.queue.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from treadle.queue.sync import SyncJob, SyncQueue
@@ -63,3 +64,21 @@ class SyncTemplates(SyncPart[Templates]):
     enable = _blocking(Templates.enable)
     disable = _blocking(Templates.disable)
     update = _blocking(Templates.update)
+
+
+class SyncWebhooks(SyncPart[Webhooks]):
+    create = _blocking(Webhooks.create)
+    list = _blocking(Webhooks.list)
+    get = _blocking(Webhooks.get)
+    update = _blocking(Webhooks.update)
+    delete = _blocking(Webhooks.delete)
+    rotate = _blocking(Webhooks.rotate)
+    hints = _blocking(Webhooks.hints)
+    deliveries = _blocking(Webhooks.deliveries)
+    delivery = _blocking(Webhooks.delivery)
+    counts = _blocking(Webhooks.counts)
+    redeliver = _blocking(Webhooks.redeliver)
+    redeliver_since = _blocking(Webhooks.redeliver_since)
+    test = _blocking(Webhooks.test)
+    poll = _blocking(Webhooks.poll)
+    has_key = _blocking(Webhooks.has_key)

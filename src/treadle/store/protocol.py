@@ -17,19 +17,27 @@ from typing import Any, Protocol
 from treadle.model.errors import Refused
 from treadle.model.events import Event
 from treadle.model.job import Job
+from treadle.model.steps import StepState
+from treadle.model.webhooks import Delivery, DeliveryClaim, DeliveryCount, DeliveryQuery, PolledEvent, SettledDelivery
+from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
     Answer,
     Checkpoint,
+    ChildResult,
     Claim,
     Claimed,
     ClaimedSteps,
     DutyReport,
+    EndedAt,
+    EndedJob,
     Graces,
     Holding,
     Inserted,
     Judge,
+    MadeChildren,
+    NewChildren,
     NewJob,
     OutputWrite,
     Reaped,
@@ -38,8 +46,9 @@ from treadle.store.values import (
     Refusal,
     Renewed,
     Settlement,
+    StaleJob,
     StepKey,
-    TopicRate,
+    TopicOptions,
     Touch,
     UserDatabase,
     Wants,
@@ -69,7 +78,8 @@ from treadle.telemetry.outages import OutageLog
 class Store(Protocol):
     """Implemented by every database. One call per batch, never per job."""
 
-    stale_after_ms: int
+    retention: Rules
+    """By which it says since when a job is stale."""
     outage: OutageLog
     """Where callers that retry report that they could not reach the database."""
 
@@ -166,6 +176,23 @@ class Store(Protocol):
     async def step_results(self, n: int, steps: Sequence[StepKey]) -> dict[StepKey, str]:
         """Results as JSON text, however large."""
 
+    async def step_items(self, n: int, step: str) -> list[tuple[str, StepState, int]]:
+        """The key, state and attempt of each item of a mapped step."""
+
+    async def item_results(self, n: int, step: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        """The results of completed items, as JSON text, from place `first` to before `last` of the list."""
+
+    async def make_children(self, lease: int, wanted: NewChildren) -> MadeChildren | None:
+        """Make the children that a step of a running job waits for, or find the ones that it has; None: its owner has
+        lost the job, and nothing was made. A child that is refused fails for the step and makes no job.
+
+        TooDeep if too many jobs would wait for each other. StoreBusy if a child needs a key that another transaction
+        has locked; nothing was made. Told again, children that are there are not made again.
+        """
+
+    async def child_results(self, n: int, step: str, after: int = -1, limit: int = 1000) -> Sequence[ChildResult]:
+        """The children of a step that waits for many, in the order of its list, from behind this place."""
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
 
@@ -217,10 +244,18 @@ class Store(Protocol):
         """The stored events, oldest first; None: no such job."""
 
     async def steps(
-        self, id: str, step: str, offset: int = 0, limit: int = 100, max_result_bytes: int = ANY_SIZE
+        self,
+        id: str,
+        step: str,
+        offset: int = 0,
+        limit: int = 100,
+        max_result_bytes: int = ANY_SIZE,
+        *,
+        failing_first: bool = False,
     ) -> StepPage | None:
-        """The runs of one step in the order in which they began; None: no such step. Results that are larger are left
-        out.
+        """The runs of one step in the order in which they began, or the items of a mapped one in the order of its list;
+        None: no such step. Results that are larger are left out. `failing_first`: then what waits or runs, and what is
+        done at the end.
         """
 
     async def output(self, id: str, channel: str, after: int = 0, max_bytes: int = 262_144) -> OutputPage | None:
@@ -272,6 +307,35 @@ class Store(Protocol):
         """Ask a worker to drain, or to go on; its next heartbeat tells it. False: no worker with slots has this name
         and a live lease."""
 
+    # -- webhooks ------------------------------------------------------------------------------
+    # A delivery is written in the transaction that stores its event, by every verb that moves jobs.
+    async def claim_deliveries(self, holder: str, lease_ms: int, limit: int = 64, per_host: int = 4) -> DeliveryClaim:
+        """Take deliveries that are due, for this long: at most `per_host` at once to one host, counting those that are
+        under way, and fewer while its circuit is open. Deliveries to endpoints that are gone or disabled are given
+        up."""
+
+    async def settle_deliveries(self, settled: Sequence[SettledDelivery]) -> Sequence[SettledDelivery]:
+        """Write what came of tries: the delivery, `webhookSent`, the endpoint's state, the host's circuit, and the
+        events job:webhook:delivered and job:webhook:failed. Returns the lost ones: claimed again since, or deleted with
+        their job. They changed nothing."""
+
+    async def deliveries(self, query: DeliveryQuery) -> Sequence[Delivery]:
+        """Newest first, without their bodies; the one with an id comes with its body."""
+
+    async def delivery_counts(self, endpoints: Sequence[str], age_ms: int) -> Sequence[DeliveryCount]:
+        """Of the deliveries that were made since then: of each endpoint at most the newest 1,000."""
+
+    async def redeliver(self, ids: Sequence[int]) -> Sequence[int]:
+        """Send these again, with the same webhook-id and all tries. Returns the ids of the ones that exist; one that is
+        under way is left to its sender."""
+
+    async def test_delivery(self, endpoint: str, body: str) -> int:
+        """A delivery that belongs to no job; returns its id."""
+
+    async def poll(self, endpoint: str, after: int, limit: int = 100) -> Sequence[PolledEvent]:
+        """The events of an endpoint that are read, not sent, in the order of their numbers; the ones up to `after`
+        count as delivered."""
+
     # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
         """Start no jobs of this topic until then; 0 resumes it. A pattern is kept, for topics that come later."""
@@ -286,9 +350,34 @@ class Store(Protocol):
     async def leaders(self) -> Sequence[Leadership]:
         """The current leaders, with their last reports."""
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
-        """Delete jobs that ended longer ago than this, with all their rows. A `dry_run` only counts them, up to the
-        limit."""
+    async def topic_ages(self) -> Mapping[str, Ages]:
+        """How long the jobs of topics are kept, where their templates say so."""
+
+    async def first_ended(self, until: int) -> int | None:
+        """When the first job ended, if not later than `until`."""
+
+    async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
+        """Jobs that ended after this place and not later than `until`, in the order in which they ended."""
+
+    async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
+        """How many jobs of this class ended longer ago than that, at most `limit`."""
+
+    async def stale_marks(self) -> Mapping[tuple[str, str], EndedAt]:
+        """For each topic and status, the last job of which was told that it is stale."""
+
+    async def mark_stale(self, jobs: Sequence[StaleJob]) -> int:
+        """Tell listeners that these jobs are stale and move the marks there, in one transaction. Leaves out jobs that
+        were told before and jobs that were requeued; returns how many were told."""
+
+    async def prune(
+        self, ended_before_ms: int, limit: int = 1000, ns: Sequence[int] | None = None, *, dry_run: bool = False
+    ) -> int:
+        """Delete jobs that ended longer ago than this, with all their rows: those with the numbers `ns`, or the
+        oldest. Returns how many there were, except for those in `ns` that were not deleted. A `dry_run` only counts
+        them, up to the limit."""
+
+    async def forget(self, age_ms: int) -> None:
+        """Drop statistics that are older than any job, and names of workers that no job mentions."""
 
     async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
         """Delete the output of jobs that ended longer ago than this; returns how many channels it had."""
@@ -313,11 +402,11 @@ class Store(Protocol):
         are due before that time, earliest first."""
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         """Create or change records. None: this one was not written, because its id or key is taken, its version is a
-        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with the rate
-        limits of topics; VersionConflict instead of None, and nothing is written. Records and `rates` need `atomic`."""
+        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with
+        `topics`; VersionConflict instead of None, and nothing is written. Records and `topics` need `atomic`."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

@@ -22,6 +22,7 @@ class Listing:
     stale: bool = False
     scope: str | None = None
     scope_id: str | None = None
+    parent_id: str | None = None
     limit: int = 30
     offset: int = 0
     condition: Condition | None = None
@@ -243,6 +244,10 @@ class Wait(NamedTuple):
     until: int | None
     """When the first of them gives up; None: never."""
     oldest_id: str
+
+
+MAINTENANCE = "maintenance"
+"""The office of the worker that does the maintenance."""
 
 
 class Leadership(NamedTuple):

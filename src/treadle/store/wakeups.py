@@ -22,7 +22,9 @@ ENDED = "ended"
 URGENT = "urgent"
 """A job of more than normal priority: it belongs in front of what claims have seen so far."""
 OUTPUT = "output"
-ALL = (READY, LATER, CANCEL, ENDED, URGENT, OUTPUT)
+WEBHOOK = "webhook"
+"""A delivery is to be sent. Ends of jobs give no such hint: `ENDED` says that there may be one."""
+ALL = (READY, LATER, CANCEL, ENDED, URGENT, OUTPUT, WEBHOOK)
 
 Wake = Callable[[str], None]
 

@@ -24,8 +24,8 @@ _numbers = itertools.count(1)
 def inline(queue: Queue) -> Iterator[None]:
     """Inside `with inline(queue):` an enqueue runs its handler before it returns, ignoring any delay.
 
-    The returned job has completed. A handler that fails raises its error. Topics without a handler in this process, and
-    jobs that join a transaction by `connection=`, are only enqueued.
+    The returned job has completed, and so have the children that it waited for. A handler that fails raises its error.
+    Topics without a handler in this process, and jobs that join a transaction by `connection=`, are only enqueued.
     """
     inlined = _Inline(queue)
     replaced = {"enqueue": inlined.enqueue, "enqueue_many": inlined.enqueue_many}
@@ -64,16 +64,33 @@ class _Inline:
         return [await self.enqueue(one.topic, one.payload, **(one.options or {})) for one in requests]
 
     async def _run(self, job: Job, capability: str) -> Job:
-        from treadle.worker import Worker
-
-        served, able = [job.topic], [capability]
-        worker = Worker(self._queue, topics=served, capabilities=able, slots=1, burst=True, maintenance=False)
         with self._noting_errors(job.id) as errors:
-            await worker.run()
-        ended = await self._queue.get(job.id)
+            ended = await self._work(job, capability)
         if ended.status is not Status.COMPLETED:
             raise errors[0] if errors else JobFailed(f"job {job.id} is {ended.status}", id=job.id)
         return ended
+
+    async def _work(self, job: Job, capability: str | None) -> Job:
+        """Run the job, and while it waits, the children that it waits for."""
+        from treadle.worker import Worker
+
+        able = [capability] if capability else []
+        while True:
+            worker = Worker(self._queue, topics=[job.topic], capabilities=able, slots=1, burst=True, maintenance=False)
+            await worker.run()
+            job = await self._queue.get(job.id)
+            children = await self._queue.list(filter=f"parentId = '{job.id}' && status = 'pending'", limit=1000)
+            if job.status is not Status.WAITING or not children:
+                return job
+            for child in children:
+                await self._work_on_child(child)
+
+    async def _work_on_child(self, child: Job) -> None:
+        if child.topic not in self._queue.handlers:
+            raise JobFailed(f"child {child.id} of {child.topic} has no handler in this process", id=child.id)
+        if child.run_at > child.created_at:
+            await self._queue.reschedule(child.id, run_at=child.created_at)
+        await self._work(child, child.capability)
 
     @contextlib.contextmanager
     def _noting_errors(self, job_id: str) -> Iterator[list[BaseException]]:

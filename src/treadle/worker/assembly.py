@@ -38,8 +38,11 @@ from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
+from treadle.worker.steps.children import ParentServices
 from treadle.worker.steps.declared import FlowRunner
+from treadle.worker.steps.graph import attempts_of
 from treadle.worker.steps.made import StepServices
+from treadle.worker.steps.mapped import MapServices, mapped_function
 from treadle.worker.steps.writer import WRITES_AT_A_TIME, StepWriter
 from treadle.worker.threads import Threads
 
@@ -119,15 +122,25 @@ class Assembly:
         self.step_writer = StepWriter(store, self.metrics, self.job_lost)
         self.progress.post_steps = self.step_writer.post
         self.step_services = StepServices(store, self.step_writer)
+        self.map_services = MapServices(store, self.step_writer, self.step_services, self.keeper)
         connections = min(options.slots, MOST_CONNECTIONS)
         self.threads = Threads()
         self.output = OutputWriter(store, self.job_lost)
+        parents = ParentServices(self.queue, store, self.step_services, self.step_writer, self.job_lost)
         services = LoopServices(
-            self.queue, self.keeper, self.progress, self.step_services, self.output, connections, self.threads
+            self.queue,
+            self.keeper,
+            self.progress,
+            self.step_services,
+            self.map_services,
+            self.output,
+            parents,
+            connections,
+            self.threads,
         )
         self.services = services
         self.resources = services.resources
-        thread_services = ThreadServices(services)
+        self.thread_services = thread_services = ThreadServices(services)
         self.loop_caller = LoopCaller(services)
         self.thread_caller = ThreadCaller(thread_services, self.threads)
         self.processes = ProcessCaller(services)
@@ -192,7 +205,10 @@ class Assembly:
             if step.handler is not None
         }
         begin = {kind: caller.begin for kind, caller in callers.items()}
-        return FlowRunner(
+        for step in handler.steps:
+            if step.mapped is not None:
+                functions[step.name] = mapped_function(step, functions[step.name], begin, self.thread_services)
+        runner = FlowRunner(
             handler,
             functions,
             begin,
@@ -203,6 +219,9 @@ class Assembly:
             lambda: self.queue.saved_version(handler.topic),
             self.threads,
         )
+        runner.attempts = attempts_of(runner.planned)
+        runner.read_items = self.map_services.read_items_of
+        return runner
 
     def _middleware(self, topic: str) -> list[Middleware]:
         return fitting(self.queue.handlers[topic], self.queue.hooks.middleware)

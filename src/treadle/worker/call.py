@@ -15,7 +15,7 @@ from treadle.model.errors import Suspend
 from treadle.model.handler import Handler
 from treadle.model.raised import not_ctrl_c
 from treadle.policy.judgement import NOTHING, CallResult, Cause, Interrupt, Returned
-from treadle.queue.handlers.context import Context, HandlerServices, RunningCall
+from treadle.queue.handlers.context import Context, HandlerServices, RunningCall, running_handler
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import Middleware, wrapped
 from treadle.worker.errors import describe, refused
@@ -106,6 +106,7 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
     except BaseException as error:  # the payload's type may raise anything
         return function.refused(call, error)
     context = Context(call, services, payload)
+    running_handler.set((call, services, payload, context))  # a thread works in a copy of its slot's variables
     try:
         value = function.invoke(context, payload)
     except BaseException as error:  # an exit in a handler ends the job, not the worker
@@ -116,7 +117,9 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
 
 
 def results_of(steps: StepJournal | None, handler: Handler) -> Mapping[str, Any]:
-    return Results(steps.results() if steps else {}, handler)
+    if steps is None:
+        return Results({}, handler)
+    return Results(steps.results(), handler, lists=steps.lists(), read=steps.read_items)
 
 
 class Call:
@@ -132,6 +135,8 @@ class Call:
     step = ""
     key = ""
     """The step that it runs; empty for a plain handler."""
+    item: str | None = None
+    """The item of a mapped step that it runs for, as JSON text."""
     interrupt: Interrupt | None = None
     interrupted_at = 0.0
     on_interrupt: Callable[[], object] | None = None
@@ -139,10 +144,15 @@ class Call:
     when_idle: Callable[[], Awaitable[None]] | None = None
     """If it runs in a child process: returns when its branches there have gone as far as they can for now."""
     stuck = False
+    over = False
+    """Its handler has ended: nothing can begin in it."""
+    side_by_side = False
+    """It runs a branch of a graph while others run, too."""
     error: BaseException | None = None
     """The handler's exception, if it was raised in this process."""
     suspended: Suspend | None = None
     task: asyncio.Task[Any] | None = None
+    asked_context: Context | None = None
 
     def __init__(self, attempt: Attempt, function: Function, payload: str, deadline: float) -> None:
         self.attempt = attempt
@@ -155,6 +165,10 @@ class Call:
     @property
     def job(self) -> Claimed:
         return self.attempt.job
+
+    @property
+    def step_result_bytes(self) -> int:
+        return self.function.handler.template.step_result_bytes
 
     @property
     def cancelled(self) -> bool:

@@ -8,14 +8,23 @@ from pathlib import Path
 from types import TracebackType
 
 from treadle.model.durations import duration_ms
-from treadle.model.errors import Fail, InvalidInput, JobCancelled, RetryAfter, Snooze, Suspend, suspend_in
+from treadle.model.errors import Fail, InvalidInput, JobCancelled, RemoteError, RetryAfter, Snooze, Suspend, suspend_in
 from treadle.model.raised import is_ctrl_c
 from treadle.model.retry import families_of, full_name
 from treadle.policy.judgement import Raised, RaisedKind
 
 MAX_ERROR_CHARACTERS = 32_000
 MAX_MESSAGE_CHARACTERS = 1000
-_OWN_FILES = str(Path(__file__).parent)
+# Frames between a worker and the handler, or between the handler and the function of its step.
+_OWN_FILES = tuple(str(Path(__file__).parent.parent / part) for part in ("worker", "queue/handlers"))
+
+
+class ItemFailed(RemoteError):
+    """A mapped step's function has raised in a child process."""
+
+    def __init__(self, raised: Raised) -> None:
+        super().__init__(raised.type, raised.text)
+        self.raised = raised
 
 
 def describe(error: BaseException) -> Raised:
@@ -36,6 +45,8 @@ def _described(error: BaseException) -> Raised:
                 return Raised(error.kind, str(error), "Suspend", error.delay_ms)
             case BaseExceptionGroup() if suspended := suspend_in(error):
                 return _described(suspended)
+            case ItemFailed():
+                return error.raised
             case asyncio.CancelledError() | JobCancelled():
                 return _raised("stop", error)
             case Snooze():

@@ -10,14 +10,21 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar
 
+from treadle.model.errors import StoreUnavailable
 from treadle.queue.backoff import Backoff
 from treadle.store.protocol import Store
 from treadle.store.values import Renewed
 
 log = logging.getLogger("treadle.worker")
+
+T = TypeVar("T")
+# How long a handler waits for a page of results at most.
+READ_S = 30.0
 
 
 class Lease:
@@ -75,6 +82,18 @@ class LeaseKeeper:
         assert self._loop
         answer = asyncio.run_coroutine_threadsafe(self._renew(lease), self._loop)
         await asyncio.shield(asyncio.wrap_future(answer))
+
+    def read(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        """Reads from the database in the keeper's thread, blocking, also on the worker's loop."""
+        store, loop = self._store, self._loop
+        if store is None or loop is None or self._stopping:
+            raise StoreUnavailable("the worker has stopped")
+        answer = asyncio.run_coroutine_threadsafe(ask(store), loop)
+        try:
+            return answer.result(READ_S)
+        except FutureTimeout:
+            answer.cancel()
+            raise StoreUnavailable(f"the database did not answer within {READ_S:.0f} s") from None
 
     async def stop(self, seconds: float) -> None:
         """Wait for the thread. A hanging renewal must not keep the worker from leaving, so the thread is a daemon."""

@@ -89,7 +89,7 @@ async def _finished(call: Call, begun: Coroutine[Any, Any, CallResult]) -> CallR
     result = await begun
     steps = call.attempt.steps
     if steps is not None:
-        steps.over = call
+        call.over = True
         if steps.active or steps.waits:
             await steps.finish(call)
     return result

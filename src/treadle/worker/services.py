@@ -19,6 +19,7 @@ from treadle.worker.threads import PLACES, Threads
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.queue import Queue
+    from treadle.queue.handlers.children import ChildRequest
     from treadle.queue.handlers.context import Context
     from treadle.queue.handlers.steps import StepRecord, Wait
     from treadle.worker.attempt import Attempt
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
     from treadle.worker.output import OutputWriter
+    from treadle.worker.steps.children import ParentServices
     from treadle.worker.steps.made import StepServices
+    from treadle.worker.steps.mapped import MapServices
 
 # A heartbeat in a tight loop must not cause a write in a tight loop.
 BEAT_AT_MOST_EVERY_S = 1.0
@@ -50,7 +53,9 @@ class LoopServices:
         keeper: LeaseKeeper,
         progress: ProgressWriter,
         steps: StepServices,
+        maps: MapServices,
         output: OutputWriter,
+        parents: ParentServices,
         connections: int,
         threads: Threads,
     ) -> None:
@@ -58,6 +63,9 @@ class LoopServices:
         self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
+        self.begin_map, self.record_map = maps.begin_map, maps.record_map
+        self.item_results, self.read_items = maps.item_results, maps.read_items
+        self.children = parents.ask
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
@@ -150,14 +158,26 @@ class ThreadServices:
     def turn(self, call: Call) -> None:
         """A thread holds up no loop."""
 
-    def recall_step(self, call: Call, name: str, key: str, finish_ms: int | None) -> Any:
-        return self._ask(self._services.recall_step, call, name, key, finish_ms)
+    def recall_step(self, call: Call, name: str, key: str, finish_ms: int | None, item: int | None = None) -> Any:
+        return self._ask(self._services.recall_step, call, name, key, finish_ms, item)
+
+    def begin_map(self, call: Call, name: str, total: int, declared: bool) -> Any:
+        return self._ask(self._services.begin_map, call, name, total, declared)
+
+    def record_map(self, call: Call, record: StepRecord | None, name: str, declared: bool) -> Any:
+        return self._ask(self._services.record_map, call, record, name, declared)
+
+    def read_items(self, call: Call, name: str, first: int, last: int) -> Sequence[tuple[int, str | None]]:
+        return self._services.read_items(call, name, first, last)
 
     def record_step(self, call: Call, record: StepRecord | None, name: str, key: str) -> Any:
         return self._ask(self._services.record_step, call, record, name, key)
 
     def wait_step(self, call: Call, wait: Wait) -> Any:
         return self._ask(self._services.wait_step, call, wait)
+
+    def children(self, call: Call, request: ChildRequest) -> Any:
+        return self._ask(self._services.children, call, request)
 
     def database(self) -> Any:
         resources = self._services.resources

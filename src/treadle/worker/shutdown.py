@@ -156,5 +156,7 @@ def abandon(engine: Assembly) -> None:
     engine.resources.abandon()
     engine.threads.close()
     engine.slots.close()
+    if engine.maintenance:
+        engine.maintenance.abandon()
     for task in engine.tasks:
         task.cancel()

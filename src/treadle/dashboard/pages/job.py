@@ -18,14 +18,17 @@ from treadle.dashboard.output_rows import OutputPart, output_parts
 from treadle.dashboard.page import Page
 from treadle.dashboard.rows import actions
 from treadle.dashboard.snippets import answer_snippets, snippets
+from treadle.dashboard.step_graph import StepGraph, job_graph
 from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
+from treadle.dashboard.webhook_rows import DeliveryRow, delivery_row
 from treadle.insights.error_text import ErrorText, read_error
 from treadle.insights.failures import FailureGroup
+from treadle.insights.family import NO_FAMILY, Family
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.model.status import Status
 from treadle.model.steps import DONE as STEPS_DONE
-from treadle.model.steps import LARGE_RESULT_BYTES, StepState
+from treadle.model.steps import LARGE_RESULT_BYTES, StepSpec, StepState
 
 # For more of them only the counts are shown.
 MOST_STEPS_WITH_RUNS = 5
@@ -54,10 +57,13 @@ class JobView:
     snippets: Sequence[tuple[str, str]]
     answer_snippets: Sequence[tuple[str, str]]
     flow: Waterfall | None = None
+    graph: StepGraph | None = None
     strip: Sequence[tuple[str, str, str]] = ()
     """Name, value and a remark, of a job with steps that goes on."""
     answers: Sequence[AnswerForm] = ()
     output: Sequence[OutputPart] = ()
+    webhooks: Sequence[DeliveryRow] = ()
+    family: Family = NO_FAMILY
 
 
 async def job(page: Page) -> Response:
@@ -95,13 +101,22 @@ async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
         shown_value(found.result_value),
         list(timeline_items(events)),
         words.span(found.created_at, found.ended_at) + " in all" if found.ended else "",
-        list(facts(found, settings.delete_after_ms, settings.stale_after_ms)),
+        list(facts(found, settings.retention.kept(found.topic, found.status))),
         await origin(found, page.state.server.accounts),
         snippets(found, page.address) if payload.bytes <= SAMPLE_BYTES else (),
         answer_snippets(found, page.address),
         output=await output_parts(page.state.insights, found, with_text=not live),
+        webhooks=await _deliveries(page, found),
+        family=await page.state.insights.family(found),
     )
     return await _with_steps(page, view, events) if found.steps else view
+
+
+async def _deliveries(page: Page, found: Job) -> list[DeliveryRow]:
+    if found.webhook_sent is None:
+        return []
+    now_ms = round(page.now.timestamp() * 1000)
+    return [delivery_row(one, now_ms) for one in await page.state.queue.webhooks.deliveries(job_id=found.id)]
 
 
 # -- its steps -------------------------------------------------------------------------------------
@@ -110,14 +125,16 @@ async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
 async def _with_steps(page: Page, view: JobView, events: Sequence[Event]) -> JobView:
     found = view.job
     specs = (await page.state.queue.template(found.topic)).steps
-    runs = await _runs(page, found)
+    runs = await _runs(page, found, specs)
     as_json = page.query("answer") == "json"
     if specs and found.status in (Status.WAITING, Status.PENDING):
         found.progress = found.progress or _done_percent(found)
+    flow = waterfall(found, events, specs, runs, page.now)
     return replace(
         view,
         why=view.why if found.status is Status.PENDING else _now_lines(found),
-        flow=waterfall(found, events, specs, runs, page.now),
+        flow=flow,
+        graph=job_graph(specs, found.steps, flow.rows),
         strip=() if found.ended else list(_strip(found, page.now)),
         answers=[fresh_form(ask, as_json=as_json) for ask in asks(found, specs, runs)],
     )
@@ -131,19 +148,26 @@ def _done_percent(found: Job) -> int:
 async def waiting_asks(page: Page, found: Job) -> list[Ask]:
     """The questions that a job waits for an answer to."""
     specs = (await page.state.queue.template(found.topic)).steps
-    return asks(found, specs, await _runs(page, found))
+    return asks(found, specs, await _runs(page, found, specs))
 
 
-async def _runs(page: Page, found: Job) -> dict[str, Sequence[dict[str, Any]]]:
-    """The last runs of the first steps with keys, and of waiting steps."""
+async def _runs(page: Page, found: Job, specs: Sequence[StepSpec]) -> dict[str, Sequence[dict[str, Any]]]:
+    """The last runs of the first steps with keys, the failing items of mapped ones, and the runs of waiting steps."""
+    mapped = {spec.name for spec in specs if spec.map is not None}
     wanted = [step for step in found.steps if step["items"] or step["status"] == StepState.WAITING]
     runs: dict[str, Sequence[dict[str, Any]]] = {}
     for step in wanted[:MOST_STEPS_WITH_RUNS]:
         skipped = max(step["items"]["total"] - RUNS_SHOWN, 0) if step["items"] else 0
-        at_most = LARGE_RESULT_BYTES // RUNS_SHOWN
-        rows = await page.state.insights.step(found.id, step["id"], skipped, RUNS_SHOWN, at_most)
-        runs[step["id"]] = rows.items if rows else []
+        runs[step["id"]] = await _runs_of(page, found.id, step["id"], skipped, step["id"] in mapped)
     return runs
+
+
+async def _runs_of(page: Page, id: str, step: str, skipped: int, is_mapped: bool) -> Sequence[dict[str, Any]]:
+    at_most, insights = LARGE_RESULT_BYTES // RUNS_SHOWN, page.state.insights
+    rows = await insights.step(id, step, 0 if is_mapped else skipped, RUNS_SHOWN, at_most, failing_first=is_mapped)
+    if rows and not rows.items and rows.total:  # of a map, most items have not begun
+        rows = await insights.step(id, step, max(rows.total - RUNS_SHOWN, 0), RUNS_SHOWN, at_most)
+    return rows.items if rows else []
 
 
 def _now_lines(found: Job) -> list[str]:

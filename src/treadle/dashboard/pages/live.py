@@ -50,6 +50,7 @@ async def job_regions(page: Page) -> dict[str, str]:
     view, part = await job.job_view(page, page.query("id"), live=True), macros("job")
     steps = macros("steps")
     return {
+        "graph": str(steps.drawing(view, page.base)),
         "steps": str(steps.waterfall(view, page.base, page.read_only)),
         "answer": str(steps.answers(view, page.base, page.read_only)),
         "job-head": str(part.head(view, page.base, page.read_only)),
@@ -58,6 +59,8 @@ async def job_regions(page: Page) -> dict[str, str]:
         "output": str(part.output(view, page.base)),
         "error": str(part.error(view, page.base)),
         "attempts": str(part.attempts(view)),
+        "webhooks": str(macros("webhooks").of_job(view.webhooks, page.base)),
+        "family": str(part.family(view, page.base)),
         "result": str(part.result(view, page.base)),
         "timeline": str(part.timeline(view)),
         "facts": str(part.facts(view, page.base)),

@@ -141,8 +141,10 @@ async def _view(page: Page, range_: Range) -> OverviewView:
 
 async def _trouble(page: Page, now: Now, groups: Sequence[FailureGroup], waits: Sequence[Wait]) -> Trouble:
     state = page.state
-    day, failing, schedules = await asyncio.gather(state.day.get(), state.failing_topics(), state.schedules.get())
-    return Trouble(now, failing, groups, waits, day.times, schedules, state.checkup.findings or ())
+    day, failing, schedules, webhooks = await asyncio.gather(
+        state.day.get(), state.failing_topics(), state.schedules.get(), state.webhooks.get()
+    )
+    return Trouble(now, failing, groups, waits, day.times, schedules, state.checkup.findings or (), webhooks)
 
 
 def _checked(page: Page, now: Now, problems: Sequence[Problem]) -> str:

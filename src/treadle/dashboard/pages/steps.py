@@ -34,10 +34,12 @@ async def step(page: Page) -> Response:
     found = await page.state.queue.get(page.request.path_params["id"])
     name, alone, number = page.query("name"), _number(page.query("run")), max(_number(page.query("page")) or 1, 1)
     offset, limit = (alone, 1) if alone is not None else ((number - 1) * PER_PAGE, PER_PAGE)
-    rows = await page.state.insights.step(found.id, name, offset, limit, await _most_bytes(page, found, alone))
-    if rows is None:
+    entry = next((one for one in found.steps if one["id"] == name), None)
+    failing = bool(entry and entry["items"] and entry["items"]["failed"])
+    most = await _most_bytes(page, found, alone)
+    rows = await page.state.insights.step(found.id, name, offset, limit, most, failing_first=failing)
+    if rows is None or entry is None:
         raise ApiError(404, "not_found", f"The job has no step {name[:100]!r}.")
-    entry = next(one for one in found.steps if one["id"] == name)
     last = -(-rows.total // PER_PAGE)
     here = f"/jobs/{found.id}/step"
     return await page.render(
@@ -48,6 +50,7 @@ async def step(page: Page) -> Response:
         entry=entry,
         runs=[_run(run, offset + place) for place, run in enumerate(rows.items)],
         total=rows.total,
+        failing_first=failing,
         alone=alone is not None and rows.total > 1,
         all_url=page.url(here, name=name),
         previous_url=page.url(here, name=name, page=number - 1) if alone is None and number > 1 else "",

@@ -24,6 +24,7 @@ from treadle.dashboard.schema_fields import (
     start_value,
 )
 from treadle.dashboard.snippets import enqueue_snippets
+from treadle.dashboard.step_graph import template_graph
 from treadle.dashboard.template_rows import differences, facts
 from treadle.model.errors import InvalidInput, InvalidPayload, TreadleError
 from treadle.policy.saved_template import SavedTemplate, changed_fields
@@ -57,6 +58,7 @@ async def _show(
         saved=saved,
         shown=shown,
         facts=facts(shown),
+        graph=template_graph(saved.template.steps),
         payload_fields=schema_fields(shown["payloadSchema"]),
         result_fields=schema_fields(shown["resultSchema"]),
         versions=_versions(versions),

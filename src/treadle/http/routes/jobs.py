@@ -93,6 +93,8 @@ async def _enqueued(
 ) -> list[dict[str, Any]]:
     made_by = _made_by(permit.caller)
     options = [_options(body) async for body in in_slices(bodies)]
+    if any("webhook_url" in chosen for chosen in options):
+        await _admit_urls(here, permit.caller)
     if permit.restricted:
         await _admit(request, here, permit, bodies, options)
     with on_behalf_of(await replaceable(request, here, {body.topic for body in bodies})):
@@ -134,6 +136,13 @@ async def _admit(
     else:
         async for place in in_slices(range(len(bodies))):
             admit(place)
+
+
+async def _admit_urls(here: Server, caller: Caller) -> None:
+    """A URL makes this server send requests, so users name one only if the settings say so."""
+    if caller.kind not in ("superuser", "api_key") and not (await here.site.settings()).job_urls:
+        message = "webhookUrl: only superusers and API keys may name one (webhooks.job_urls in the settings)."
+        raise ApiError(403, "forbidden", message, {"webhookUrl": {"code": "forbidden", "message": message}})
 
 
 def _made_by(caller: Caller) -> dict[str, Any]:
@@ -187,8 +196,6 @@ def _options(body: req.JobOptions) -> dict[str, Any]:
     given = body.model_fields_set
     if given <= _NO_OPTIONS:
         return {}
-    if body.webhookUrl is not None:
-        raise bad_field("webhookUrl", "this server does not send webhooks")
     options = {option: getattr(body, name) for name, option in _OPTIONS.items() if name in given}
     for name in ("runAt", "expiresAt"):
         if name in given:
@@ -208,6 +215,7 @@ _OPTIONS = {
     "idempotencyKey": "idempotency_key",
     "scope": "scope",
     "scopeId": "scope_id",
+    "webhookUrl": "webhook_url",
 }
 
 
@@ -228,6 +236,7 @@ async def list_jobs(
     status: StatusName | None = None,
     scope: Annotated[req.ShortText | None, Query()] = None,
     scopeId: Annotated[req.ShortText | None, Query()] = None,
+    parentId: Annotated[req.ShortText | None, Query(description="only the children of this job")] = None,
     q: Annotated[str, Query(max_length=500, description="words, and qualifiers such as topic:mail status:failed")] = "",
     filter: Annotated[str, Query(max_length=3500, description="an expression over the job's fields")] = "",
     sort: Annotated[
@@ -243,7 +252,7 @@ async def list_jobs(
     """Jobs, newest first."""
     condition = rules.both(allowed, _wanted(filter, q))
     size, start = _window(limit, offset, page, perPage)
-    listing = lists.listing(topic, status, scope, scopeId, size, start, condition, rules.parse_sort(sort))
+    listing = lists.listing(topic, status, scope, scopeId, size, start, condition, rules.parse_sort(sort), parentId)
     async with here.searching(request):
         found = await lists.page(here.queue.store, listing, counted=not skipTotal)
     shown = -1 if found.total is None else min(found.total, COUNT_CAP)

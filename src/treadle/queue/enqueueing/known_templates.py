@@ -15,14 +15,18 @@ from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobMaker, ReadyMak
 from treadle.queue.schedules.from_code import save_code
 from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session
+from treadle.queue.webhook_urls import UrlRules
 
 # How often to read the saved templates, at most: an operator's switch holds in every process after this time.
 MAX_AGE_SECONDS = 1.0
 
 
 class KnownTemplates:
-    def __init__(self, handlers: Mapping[str, Handler], code_schedules: Mapping[str, Sequence[CodeSchedule]]) -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler], code_schedules: Mapping[str, Sequence[CodeSchedule]], urls: UrlRules
+    ) -> None:
         self.handlers = handlers
+        self._urls = urls
         self._code_schedules = code_schedules
         self.versions: dict[str, int] = {}
         """The number that each template of this process's code was saved as."""
@@ -45,6 +49,8 @@ class KnownTemplates:
             await self._save_secrets(session, topic, joined)
             own_version = self.versions.get(topic)
         if options:
+            if (url := options.get("webhook_url")) is not None:
+                self._urls.check(url, "webhook_url")
             return JobMaker(*self.chosen(session, topic), **checked_options(options))
         known = session.makers.get(topic)
         if known is None or known.handler is not handler or known.own_version != own_version:

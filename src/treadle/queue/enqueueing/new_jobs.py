@@ -55,6 +55,10 @@ class EnqueueOptions(TypedDict, total=False):
     capability: str | None
     expires_at: datetime | None
     expires: Duration | None
+    webhook_url: str | None
+    """Is told of the job's end and retries, in place of the queue's URL."""
+    parent_id: str | None
+    """The job that it is a child of; `ctx.enqueue` sets it."""
     connection: Any
 
 
@@ -125,6 +129,8 @@ class JobMaker:
         capability: str | None = None,
         expires_at: datetime | None = None,
         expires: Duration | None = None,
+        webhook_url: str | None = None,
+        parent_id: str | None = None,
     ) -> None:
         if not template.enabled:
             raise TemplateDisabled(f"the template of {template.topic} is disabled", topic=template.topic)
@@ -161,8 +167,10 @@ class JobMaker:
                 scope_id=short_text(scope_id, "scope_id"),
                 created_by=short_text(created_by, "created_by"),
                 idempotency_key=short_text(idempotency_key, "idempotency_key"),
+                webhook_url=webhook_url,
+                parent_id=short_text(parent_id, "parent_id"),
             ),
-            steps=tuple(NewStep(step.name, step.title or step.name) for step in template.steps),
+            steps=tuple(NewStep(step.name, step.title or step.name, step.after) for step in template.steps),
         )
         self._other_fields = self._shared[3:-1]
         """All but id, topic, payload and trace."""

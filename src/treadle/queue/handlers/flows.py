@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, overload
 
@@ -17,16 +18,29 @@ from treadle.model.payload import dumps_object
 from treadle.model.retry import Retry
 from treadle.model.steps import DONE, MAX_NAMES, STEP_TIMEOUT_MS, StepSpec, checked_name
 from treadle.model.template import Template
-from treadle.policy.flow import PlannedStep
+from treadle.policy import graph
+from treadle.policy.flow import PARALLEL, PlannedStep
+from treadle.policy.mapping import LIMIT, ItemKey
 from treadle.policy.rules import parse_rule
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, merged
+from treadle.queue.handlers.mapped import MapOptions, results, without_item
 from treadle.queue.handlers.steps import from_answer
+from treadle.queue.handlers.tasks import JobOptions
 from treadle.store.values import ClaimedStep
 
 Call = ParamSpec("Call")
 ReturnT = TypeVar("ReturnT")
 FlowPayloadT = TypeVar("FlowPayloadT", default=Any)
 When = Callable[[Any, Any], Any]
+After: TypeAlias = "Iterable[str | Callable[..., Any]] | None"
+
+
+class FlowOptions(JobOptions, total=False):
+    """The options of `queue.flow`."""
+
+    parallel: int
+    """How many steps of a job run at the same time at most."""
+
 
 if TYPE_CHECKING:
     from treadle.queue.handlers.context import Context
@@ -53,6 +67,8 @@ class FlowStep(Generic[Call, ReturnT]):
         retry: Retry | None = None,
         when: When | None = None,
         answer: Any = None,
+        mapped: MapOptions | None = None,
+        item: ResultType | None = None,
     ) -> None:
         self.handler = handler
         """None: it waits for an answer."""
@@ -61,6 +77,10 @@ class FlowStep(Generic[Call, ReturnT]):
         self.name = spec.name
         self.retry = retry
         self.when = when
+        self.mapped = mapped
+        """It runs once for each item of a list."""
+        self.item = item
+        """The type of the items."""
         self.__wrapped__ = function
         self.result: ResultType | None = None
         if function is not None:
@@ -85,7 +105,12 @@ class FlowStep(Generic[Call, ReturnT]):
         """A stored result in the step's type."""
         if self.handler is None:
             return from_answer(self.result, text, self.name)
+        if self.mapped is not None:
+            return None if text is None else [self._typed_item(one) for one in from_json(text)]
         return self.result.value(text) if self.result else None
+
+    def _typed_item(self, value: Any) -> Any:
+        return self.result.value(to_json(value).decode()) if self.result and value is not None else value
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -94,7 +119,8 @@ class FlowStep(Generic[Call, ReturnT]):
 class FlowHandler(Handler):
     """The steps of a flow, as the rest of the program knows a handler."""
 
-    def __init__(self, template: Template, limited: bool) -> None:
+    def __init__(self, template: Template, limited: bool, parallel: int = PARALLEL) -> None:
+        self.parallel = _checked_parallel(template.topic, parallel)
         self.topic = template.topic
         self.name = f"the flow {template.topic}"
         self.kind = "flow"
@@ -144,7 +170,9 @@ class FlowHandler(Handler):
     def planned(self, newer: Sequence[ClaimedStep] = ()) -> list[PlannedStep]:
         """The declared steps. `newer` are the steps of a job that was made by newer code: steps without code here
         have to wait for a worker that has it."""
-        planned = [PlannedStep(one.name, one.spec.external, one.when is not None) for one in self.steps]
+        planned = [
+            PlannedStep(one.name, one.spec.external, one.when is not None, after=one.spec.after) for one in self.steps
+        ]
         names = {one.name for one in self.steps}
         for one in sorted(newer, key=lambda step: step.place):
             if one.declared and one.name not in names and one.state not in DONE:
@@ -176,10 +204,23 @@ class FlowHandler(Handler):
         return self._head.payload_text(payload) if self._head else dumps_object(payload)
 
     def result(self, value: Any) -> Any:
-        """The job's result is its last step's."""
+        """The job's result is its last step's, or the results of all its ends by name."""
         if value is None or not self.steps:
             return value
-        return self.steps[-1].typed(to_json(value).decode())
+        ends = graph.ends([step.spec for step in self.steps])
+        if len(ends) > 1 and isinstance(value, dict):
+            return {name: self._typed(name, one) for name, one in value.items()}
+        return self._typed(ends[0], value)
+
+    def _typed(self, name: str, value: Any) -> Any:
+        step = self.step(name)
+        return value if step is None or value is None else step.typed(to_json(value).decode())
+
+
+def _checked_parallel(topic: str, parallel: int) -> int:
+    if not isinstance(parallel, int) or isinstance(parallel, bool) or not 1 <= parallel <= MAX_NAMES:
+        raise InvalidInput(f"{topic}: parallel: {parallel!r} is not a number from 1 to {MAX_NAMES}", field="parallel")
+    return parallel
 
 
 def _no_code(payload: Any) -> None:
@@ -187,7 +228,7 @@ def _no_code(payload: Any) -> None:
 
 
 class Flow(TopicOwner, Generic[FlowPayloadT]):
-    """A template with steps that come one after the other.
+    """A template with steps that come one after the other, or as `after=` says.
 
     `flow: Flow[Corpus] = queue.flow("index")` tells type checkers the payload of its steps and of `enqueue`.
     """
@@ -211,9 +252,29 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         timeout: Duration | None = None,
         retry: Retry | None = None,
         when: When | None = None,
+        after: After = None,
         cancelable: bool = True,
         process: bool = False,
     ) -> Callable[[StepFunction[FlowPayloadT, ReturnT]], FlowStep[..., ReturnT]]: ...
+
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        map: str | Callable[..., Any],
+        key: ItemKey = None,
+        limit: int = LIMIT,
+        max_failed: int | str = 0,
+        name: str | None = None,
+        title: str = "",
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        when: When | None = None,
+        after: After = None,
+        cancelable: bool = True,
+        process: bool = False,
+    ) -> Callable[[Callable[Call, ReturnT]], FlowStep[Call, ReturnT]]: ...
 
     def step(
         self,
@@ -225,24 +286,43 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         timeout: Duration | None = None,
         retry: Retry | None = None,
         when: When | None = None,
+        after: After = None,
+        map: str | Callable[..., Any] | None = None,
+        key: ItemKey = None,
+        limit: int = LIMIT,
+        max_failed: int | str = 0,
         cancelable: bool = True,
         process: bool = False,
     ) -> Any:
-        """Declare the decorated function as the next step, by default under its own name."""
+        """Declare the decorated function as the next step, by default under its own name.
+
+        It comes after the step declared before it, or after the steps that `after` names; steps that can run at the
+        same time do. With `map` it runs once for each item of the list which that step returned, at most `limit` at the
+        same time: its function takes the item as its last parameter.
+        """
 
         def declare(function: Callable[Call, ReturnT]) -> FlowStep[Call, ReturnT]:
             chosen = checked_name(name or getattr(function, "__name__", ""))
             if "/" in chosen:
                 raise InvalidInput(f"step: {chosen!r} has a slash, which is reserved for nested steps", field="step")
-            limit = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
-            if limit < 1:
+            timeout_ms = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
+            if timeout_ms < 1:
                 raise InvalidInput(f"step {chosen}: timeout: must be longer than 0", field="timeout")
-            template = replace(self.handler._base, timeout=limit / 1000)
-            made = Handler(function, template, process)
+            template = replace(self.handler._base, timeout=timeout_ms / 1000)
+            called, item = (function, None) if map is None else without_item(function)
+            made = Handler(called, template, process)
             if made.takes_arguments:
                 raise InvalidInput(f"step {chosen}: a step takes (ctx, payload), not the members of the payload")
-            spec = StepSpec(chosen, title, False, limit, cancelable, result_type(function).schema)
-            step = FlowStep(function, made, spec, retry, _checked_when(when, chosen))
+            result = result_type(function).schema
+            follows = self._after(chosen, after)
+            spec = StepSpec(chosen, title, False, timeout_ms, cancelable, result, after=follows)
+            mapped = None
+            if map is not None:
+                source = self._name_of(chosen, map, "map")
+                spec = replace(spec, map=source, limit=limit, after=self._after_source(chosen, source, follows))
+                options = MapOptions(key, limit, max_failed, timeout_ms / 1000, retry, cancelable)
+                mapped = options.checked(chosen)
+            step = FlowStep(function, made, spec, retry, _checked_when(when, chosen), None, mapped, item)
             self.handler.declare(step)
             return step
 
@@ -257,6 +337,7 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         timeout: Duration | None = None,
         title: str = "",
         when: When | None = None,
+        after: After = None,
         answer_rule: str | None = None,
     ) -> FlowStep[..., Any]:
         """Declare a step without code: the job waits for `queue.signal(job_id, name, value)`."""
@@ -264,10 +345,39 @@ class Flow(TopicOwner, Generic[FlowPayloadT]):
         if answer_rule is not None:
             parse_rule(answer_rule)
         schema = None if answer is None else ResultType(answer, checked_name(name)).schema
-        spec = StepSpec(checked_name(name), title, True, limit, True, None, schema, answer_rule)
+        follows = self._after(checked_name(name), after)
+        spec = StepSpec(name, title, True, limit, True, None, schema, answer_rule, follows)
         step: FlowStep[..., Any] = FlowStep(None, None, spec, None, _checked_when(when, name), answer)
         self.handler.declare(step)
         return step
+
+    def _after(self, name: str, after: After) -> tuple[str, ...] | None:
+        if after is None:
+            return None
+        if isinstance(after, str) or not isinstance(after, Iterable):
+            hint = f"[{after!r}]" if isinstance(after, str) else "a list of steps or their names"
+            raise InvalidInput(f"step {name}: after: use {hint}", field="after")
+        names = [self._name_of(name, one) for one in after]
+        return graph.checked_after(name, names, [step.name for step in self.handler.steps])
+
+    def _after_source(self, name: str, source: str, after: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """A mapped step comes after the step whose list it maps over."""
+        declared = self.handler.steps
+        graph.checked_after(name, [source], [step.name for step in declared])
+        before = [declared[-1].name] if after is None else list(after)
+        if graph.comes_before([step.spec for step in declared], source, before):
+            return after
+        return (*before, source)
+
+    def _name_of(self, name: str, before: Any, option: str = "after") -> str:
+        """The name of a step that was given as itself, as its function, or by name."""
+        if isinstance(before, str):
+            return before
+        for step in self.handler.steps:
+            if before is step or (step.__wrapped__ is not None and before is step.__wrapped__):
+                return step.name
+        shown = getattr(before, "__qualname__", None) or repr(before)
+        raise InvalidInput(f"step {name}: {option}: {shown} is not a step of {self.topic}", field=option)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Flow[FlowPayloadT]:
         """The same flow with options of `Queue.enqueue`: `flow.options(delay="15m").enqueue(…)`."""
@@ -306,6 +416,9 @@ def _checked_when(when: When | None, name: str) -> When | None:
     return when
 
 
+NO_LISTS: Mapping[str, int] = {}
+
+
 class Results(Mapping[str, Any]):
     """The results of completed steps, in the types of their functions; converted when they are asked for."""
 
@@ -314,8 +427,13 @@ class Results(Mapping[str, Any]):
         texts: Mapping[str, str | None],
         handler: Handler,
         find_type: Callable[[str], ResultType | None] = lambda name: None,
+        lists: Mapping[str, int] = NO_LISTS,
+        read: Callable[[str, int, int], Sequence[tuple[int, str | None]]] | None = None,
     ) -> None:
+        """`lists`: how many items mapped steps have, whose results are read in pages."""
         self._texts = texts
+        self._lists = lists
+        self._read = read
         self._flow = handler.flow
         self._find_type = find_type
         """For a function that does not know its flow, because a process found it by its name."""
@@ -325,6 +443,9 @@ class Results(Mapping[str, Any]):
         if name not in self._texts:
             raise KeyError(f"step {name} has not completed")
         step = self._flow.step(name) if isinstance(self._flow, FlowHandler) else None
+        if name in self._lists and self._read is not None:
+            type_ = step.result if step else self._find_type(name)
+            return results(self._lists[name], functools.partial(self._read, name), type_)
         text = self._texts[name]
         return step.typed(text) if step else (self._find_type(name) or ResultType(None, name)).value(text)
 

@@ -27,6 +27,8 @@ from treadle.model.steps import (
     StepState,
     checked_key,
     checked_name,
+    checked_path,
+    escaped,
     is_sleep,
     shown_step,
 )
@@ -42,6 +44,8 @@ _inside: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("treadle_step", de
 """The steps that run here, with their keys, from the outermost: steps that the last one makes are nested in it."""
 deadline: ContextVar[tuple[float, Callable[[], BaseException]] | None] = ContextVar("treadle_deadline", default=None)
 """Until when the step that runs here may take, and what its function hears after that."""
+item_key: ContextVar[str] = ContextVar("treadle_item", default="")
+"""The key of the item of a map that runs here: steps that it makes have it in their keys, too."""
 # How often a blocking step that waits for its next try looks whether it should stop.
 LOOK_EVERY_S = 0.2
 # How many turns of the loop a branch of a handler has to begin its next step: each group of tasks around it takes two.
@@ -96,6 +100,8 @@ class Waited(NamedTuple):
     error: str | None = None
     error_type: str | None = None
     delay_ms: int | None = None
+    child: str | None = None
+    """The job that it was for."""
 
 
 class Run:
@@ -111,13 +117,18 @@ class Run:
         timeout: Duration | None,
         retry: Retry | None,
         cancelable: bool,
+        *,
+        item: int | None = None,
     ) -> None:
+        """`item`: its place in the list of a map."""
         ctx._check()
         if not callable(function):
             raise InvalidInput(f"step {str(name)[:100]}: {function!r} is not a function", field="function")
         self._ctx = ctx
-        self.name = nested(ctx, name)
-        self.key = checked_key(key)
+        self.name, self.key = self._placed(ctx, name, key)
+        self._item = item
+        self.failed = False
+        """Its last try has failed, and that is stored."""
         self._cancelable = cancelable
         self._function = function
         self._args = args
@@ -131,6 +142,10 @@ class Run:
         self._late_cancel: asyncio.CancelledError | None = None
         """It came while the function ran in a thread."""
 
+    def _placed(self, ctx: Context, name: str, key: str | int) -> tuple[str, str]:
+        """Its whole name and key."""
+        return nested(ctx, name), keyed(key)
+
     # -- in a coroutine --------------------------------------------------------------------------
 
     async def awaited(self) -> Any:
@@ -142,7 +157,7 @@ class Run:
 
     async def _awaited(self) -> Any:
         services, call = self._ctx._services, self._ctx._call
-        known = await services.recall_step(call, self.name, self.key, self._finish_ms())
+        known = await services.recall_step(call, self.name, self.key, self._finish_ms(), self._item)
         if known.done:
             return self._type.value(known.result)
         self._tries = known.tries
@@ -200,7 +215,7 @@ class Run:
 
     def blocking(self) -> Any:
         services, call = self._ctx._services, self._ctx._call
-        known = services.recall_step(call, self.name, self.key, self._finish_ms())
+        known = services.recall_step(call, self.name, self.key, self._finish_ms(), self._item)
         if known.done:
             return self._type.value(known.result)
         self._tries = known.tries
@@ -264,7 +279,7 @@ class Run:
 
     def _returned(self, value: Any) -> CallResult:
         try:
-            return Returned(self._type.text(value))
+            return Returned(self._type.text(value, self._ctx._call.step_result_bytes))
         except Exception as error:  # a user's serializer may raise anything
             self._error = Fail(f"the result of step {shown_step(self.name, self.key)} can't be stored: {error}")
             return self._ctx._services.describe(error)._replace(kind="refused")
@@ -297,6 +312,7 @@ class Run:
         return Wait(self.name, self.key, end.outcome.delay_ms, None, True, _inside.get(), retries=True)
 
     def _outcome(self, end: StepEnd) -> Any:
+        self.failed = end.state is StepState.FAILED
         if self._late_cancel is not None:
             raise self._late_cancel  # the step has ended and is stored; its handler goes no further
         if self._error is None:
@@ -335,10 +351,22 @@ def innermost_step() -> tuple[str, str] | None:
     return inside[-1] if inside else None
 
 
+def steps_around() -> tuple[tuple[str, str], ...]:
+    """The steps whose functions run here, from the outermost, by name and key."""
+    return _inside.get()
+
+
 def nested(ctx: Context, name: str) -> str:
     inside = _inside.get()
     outer = inside[-1][0] if inside else ctx._call.step
-    return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
+    own = escaped(checked_name(name))
+    return checked_path(f"{outer}/{own}" if outer else own)
+
+
+def keyed(key: str | int) -> str:
+    """A key, which says in an item of a map which item it is, too."""
+    own, item = checked_key(key), item_key.get()
+    return checked_key(f"{item}/{own}" if item and own else item or own)
 
 
 def input_hash(text: bytes) -> str:
@@ -368,7 +396,7 @@ class Waiting:
         self._type = None if answer is None else ResultType(answer, f"the answer to {str(name)[:100]}")
         schema = None if self._type is None or self._type.schema is None else to_json(self._type.schema).decode()
         limit = None if timeout is None else duration_ms(timeout, "timeout")
-        self._wait = Wait(nested(ctx, name), checked_key(key), limit, schema, sleeps, _inside.get())
+        self._wait = Wait(nested(ctx, name), keyed(key), limit, schema, sleeps, _inside.get())
 
     async def awaited(self) -> Any:
         services, call = self._ctx._services, self._ctx._call

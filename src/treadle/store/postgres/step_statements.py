@@ -91,6 +91,8 @@ def step_row(n: int, step: StepWrite) -> dict[str, Any]:
         row["wait_ms"] = step.until_ms
     if step.schema is not None:
         row["schema"] = step.schema
+    if step.item is not None:
+        row["item"] = step.item
     if error is not None:
         row["error"] = end_of(error)
         row["error_type"] = step.error_type

@@ -40,7 +40,7 @@ from treadle.store.values import (
     Record,
     RecordWrite,
     Settlement,
-    TopicRate,
+    TopicOptions,
     UserDatabase,
     Wants,
     alike,
@@ -64,6 +64,8 @@ _BY_NUMBER = attrgetter("job.n")
 # How long a transaction waits for a locked row before it gives its connection back. Short where others wait for it.
 LOCK_MS = 50
 SHORT_LOCK_MS = 10
+# With so many rows a script has work for tens of milliseconds, and the loop goes on meanwhile.
+MANY_ROWS = 1000
 
 
 class PostgresStore(SqlStore):
@@ -189,7 +191,14 @@ class PostgresStore(SqlStore):
             while True:
                 sql = self.queries[name].sql
                 values = [to_json(rows).decode()] if "$1" in sql else []
-                name, rows = script.send(await connection.fetch(sql, *values))
+                answer = await connection.fetch(sql, *values)
+                if max(len(rows), len(answer)) < MANY_ROWS:
+                    name, rows = script.send(answer)
+                    continue
+                found = await asyncio.to_thread(_sent, script, answer)
+                if isinstance(found, StopIteration):
+                    raise found
+                name, rows = found
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -203,10 +212,10 @@ class PostgresStore(SqlStore):
         return await self.pools.fetch(sql, *values)
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         try:
-            return await super().write_records(writes, atomic=atomic, rates=rates)
+            return await super().write_records(writes, atomic=atomic, topics=topics)
         except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
             if atomic:
                 raise VersionConflict("a record was written by another process") from None
@@ -462,3 +471,11 @@ async def _applied(connection: Any) -> set[int]:
     if await connection.fetchval("SELECT to_regclass('treadle.migrations')") is None:
         return set()
     return {row[0] for row in await connection.fetch("SELECT number FROM treadle.migrations")}
+
+
+def _sent(script: Script[Any], answer: list[Any]) -> tuple[str, Sequence[Mapping[str, Any]]] | StopIteration:
+    """What the script asks for next, or its end, which no future can hold as an exception."""
+    try:
+        return script.send(answer)
+    except StopIteration as stop:
+        return stop

@@ -7,6 +7,7 @@
 --   {seek: jobs j ON …}  the table's rows for each of the parameter's rows, which always drive
 --   {given: t.*}       what a job is given (`model/fields.py`), as many names as there are; {plain: …} for plain jobs,
 --                      {kept: …} what is read as it is kept
+--   {hooked}           a trait of all jobs as long as there are webhook endpoints
 --   {due: $6, $5}      when a new job is to run: at a named time, or after a delay
 --   {for_update} …     row locks, nothing in SQLite, where a writer is alone anyway
 
@@ -367,8 +368,8 @@ DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING m
 
 -- name: find_jobs
 -- The fields needed to move a job, by public id.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
-    j.limit_policy, j.limit_most
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
+    j.limit_policy, j.limit_most, j.parent_id, j.parent_step, j.parent_key
 FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
 -- name: stored_jobs
@@ -377,8 +378,8 @@ SELECT CAST(j.id AS text), j.topic, CAST(j.payload AS text), j.created_at FROM {
 
 -- name: job_facts
 -- The same by number.
-SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags, j.limit_key, j.dedupe_key, j.priority, l.capability,
-    j.limit_policy, j.limit_most
+SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
+    j.limit_policy, j.limit_most, j.parent_id, j.parent_step, j.parent_key
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
 -- name: drop_jobs
@@ -388,14 +389,69 @@ DELETE FROM {jobs} WHERE n {among: n bigint}
 -- Every key of deleted jobs.
 DELETE FROM {keys} WHERE n {among: n bigint}
 
+-- name: stale_marks
+-- Up to which job of each topic and status `job:stale` was told.
+SELECT m.topic, m.status, m.ended_at, m.n FROM {stale_marks} m
+
+-- name: make_stale_marks
+-- Marks before every job.
+INSERT INTO {stale_marks} (topic, status, ended_at, n) SELECT t.topic, t.status, 0, 0 FROM {rows: topic text, status text}
+WHERE true ORDER BY 1, 2
+ON CONFLICT (topic, status) DO NOTHING
+
+-- name: lock_stale_marks
+SELECT m.topic, m.status, m.ended_at, m.n
+FROM {stale_marks} m WHERE m.topic {among: topic text} ORDER BY m.topic, m.status {for_update}
+
+-- name: move_stale_marks
+-- Forward, by rows that say for each topic and status how far.
+INSERT INTO {stale_marks} AS m (topic, status, ended_at, n)
+SELECT t.topic, t.status, t.ended_at, t.n FROM {rows: topic text, status text, ended_at bigint, n bigint} WHERE true ORDER BY 1, 2
+ON CONFLICT (topic, status) DO UPDATE SET ended_at = excluded.ended_at, n = excluded.n
+
+-- name: lock_ended
+-- When these jobs ended; locked, so that none is requeued before its event is stored.
+SELECT o.n, o.ended_at FROM {outcomes} o WHERE o.n {among: n bigint} ORDER BY o.n {for_update}
+
+-- name: first_ended
+-- When the first job ended, of those that ended until a time.
+SELECT min(o.ended_at) FROM {outcomes} o WHERE o.ended_at <= (SELECT t.until FROM {rows: until bigint})
+
+-- name: ended_jobs
+-- Jobs that ended in a span of time, after a place among them.
+SELECT o.n, CAST(j.id AS text), o.topic, o.status, o.ended_at
+FROM (SELECT e.n, e.topic, e.status, e.ended_at FROM {outcomes} e
+    WHERE e.ended_at >= (SELECT t.at FROM {rows: at bigint}) AND e.ended_at <= (SELECT t.until FROM {rows: until bigint})
+        AND (e.ended_at > (SELECT t.at FROM {rows: at bigint}) OR e.n > (SELECT t.after FROM {rows: after bigint}))
+    ORDER BY e.ended_at, e.n LIMIT (SELECT t.top FROM {rows: top bigint})) o
+{seek: jobs j ON j.n = o.n}
+ORDER BY o.ended_at, o.n
+
+-- name: count_old
+-- How many jobs of some topics (all the others if `named` is 0) and statuses ended long ago, up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM {outcomes} o
+    WHERE o.ended_at <= {now} - (SELECT max(t.age) FROM {rows: age bigint})
+        AND o.status IN (SELECT t.status FROM {rows: status text} WHERE t.status IS NOT NULL)
+        AND (o.topic IN (SELECT t.topic FROM {rows: topic text} WHERE t.topic IS NOT NULL))
+            = ((SELECT max(t.named) FROM {rows: named integer}) = 1)
+    LIMIT (SELECT max(t.top) FROM {rows: top bigint})) x
+
+-- name: may_go
+-- What keeps an ended job from being deleted by retention, however old it is: a delivery that is still to be made, or a
+-- child that one of its steps waits for. A part of other queries, about outcome o.
+NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = o.n)
+    AND NOT EXISTS (
+        SELECT 1 FROM {steps} s WHERE s.n = o.n AND s.state = 'waiting' AND (s.child IS NOT NULL OR s.children_left > 0))
+
 -- name: old_outcomes
 -- Jobs that ended long ago.
-SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint})
+SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint}) AND {may_go}
 ORDER BY o.ended_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: take_old_outcomes
 -- Outcomes that are still that old.
-DELETE FROM {outcomes} WHERE n {among: n bigint} AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
+DELETE FROM {outcomes} AS o WHERE n {among: n bigint} AND {may_go}
+    AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
 RETURNING n, status, ended_at, started_at, topic
 
 -- name: drop_old_histograms
@@ -512,11 +568,19 @@ INSERT INTO {topics} AS p (topic, paused_until) SELECT t.topic, t.until FROM {ro
 ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
 
--- name: set_rates
--- The rate limits of topics; null lifts one.
-INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
+-- name: set_topics
+-- The rate limits and the retention of topics; null lifts one.
+INSERT INTO {topics} (topic, rate_limit, rate_ms, stale_after, delete_after)
+SELECT t.topic, t.n, t.ms, t.stale_after, t.delete_after
+FROM {rows: topic text, n integer, ms bigint, stale_after bigint, delete_after bigint}
 WHERE true ORDER BY 1
-ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms
+ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms,
+    stale_after = excluded.stale_after, delete_after = excluded.delete_after
+
+-- name: topic_ages
+-- Topics whose templates say how long their jobs are kept.
+SELECT p.topic, p.stale_after, p.delete_after FROM {topics} p
+WHERE p.stale_after IS NOT NULL OR p.delete_after IS NOT NULL
 
 -- name: list_topics
 -- All topics with their pauses, and the groups of topics that are paused.
@@ -581,7 +645,8 @@ FROM {topics} p WHERE p.rate_limit IS NOT NULL
 
 -- name: waits
 -- Steps that wait for an answer by topic and step, of the first of the jobs that wait: how many jobs, since when the
--- first, when the next one gives up, and the job that waits longest. A step that `ctx.sleep` made waits for nobody.
+-- first, when the next one gives up, and the job that waits longest. A step that `ctx.sleep` made waits for nobody, and
+-- children end by themselves.
 SELECT x.topic, x.name, x.jobs, x.since, x.until, CAST(x.id AS text) FROM (
     SELECT j.topic, s.name, j.id, s.started_at AS since,
         row_number() OVER (PARTITION BY j.topic, s.name ORDER BY s.started_at, s.n, s.key) AS place,
@@ -590,7 +655,8 @@ SELECT x.topic, x.name, x.jobs, x.since, x.until, CAST(x.id AS text) FROM (
     FROM (SELECT w.n, w.name, w.key, w.started_at, w.until,
             row_number() OVER (PARTITION BY w.n, w.name ORDER BY w.started_at, w.key) AS first
         FROM (SELECT k.n FROM {parked} k ORDER BY k.n LIMIT (SELECT t.top FROM {rows: top bigint})) p
-        {seek: steps w ON w.n = p.n AND w.state = 'waiting' AND w.name <> 'sleep' AND w.name NOT LIKE '%/sleep'}) s
+        {seek: steps w ON w.n = p.n AND w.state = 'waiting' AND w.name <> 'sleep' AND w.name NOT LIKE '%/sleep'
+            AND w.child IS NULL AND w.children_made IS NULL}) s
     {seek: jobs j ON j.n = s.n}) x
 WHERE x.place = 1 ORDER BY x.since
 
@@ -678,8 +744,10 @@ FROM page {seek: jobs j ON j.n = page.n} {seek: lanes l ON l.lane = j.lane}
 ORDER BY j.n DESC
 
 -- name: current_step
--- The step that began last; a part of other queries.
-SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL ORDER BY s.started_at DESC, s.place DESC LIMIT 1
+-- The first declared step of those that run, else the step that began last; a part of other queries.
+SELECT s.name FROM {steps} s WHERE s.n = {job} AND s.started_at IS NOT NULL
+ORDER BY CASE WHEN s.state = 'processing' AND s.place = (SELECT min(f.place) FROM {steps} f
+    WHERE f.n = s.n AND f.state = 'processing' AND f.title IS NOT NULL) THEN 0 ELSE 1 END, s.started_at DESC, s.place DESC LIMIT 1
 
 -- name: step_progress
 -- How many of a flow's steps have finished, in percent; a part of other queries. Only declared steps have titles.
@@ -689,17 +757,24 @@ SELECT count({done}) * 100 / nullif(count(*), 0) FROM {steps} s WHERE s.n = {job
 -- The steps of a job as people see them: one entry for each name, the runs of one that has keys as its `items`. A part of
 -- other queries: the view of a job and the filters share it, so that they can't disagree.
 SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'name', coalesce(max(s.title), s.name),
-        'status', CASE WHEN {any: processing} THEN 'processing' WHEN {any: waiting} THEN 'waiting'
+        'status', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN max(CASE s.key WHEN '' THEN s.state END) WHEN {any: processing} THEN 'processing' WHEN {any: waiting} THEN 'waiting'
             WHEN {any: failed} THEN 'failed' WHEN {any: pending} THEN 'pending' WHEN {any: cancelled} THEN 'cancelled'
             WHEN {any: completed} THEN 'completed' ELSE 'skipped' END,
-        'progress', CASE WHEN max(s.key) = '' AND count({done}) = 0 THEN coalesce(max(s.progress), 0)
-            ELSE count({done}) * 100 / count(*) END,
+        'progress', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN CASE max(CASE s.key WHEN '' THEN {done} END) WHEN 1 THEN 100
+                ELSE count({done}) * 100 / coalesce(nullif(max(CASE s.key WHEN '' THEN s.item END), 0), 1) END
+            WHEN max(s.children_total) > 0 THEN max(s.children_made - s.children_left - s.children_failed) * 100 / max(s.children_total)
+            WHEN max(s.key) = '' AND count({done}) = 0 THEN coalesce(max(s.progress), 0) ELSE count({done}) * 100 / count(*) END,
         'message', max(s.message), 'attempt', max(s.attempt), 'startedAt', {date: min(s.started_at)},
-        'completedAt', CASE WHEN count({done}) = count(*) THEN {date: max(s.ended_at)} END,
-        'error', max(CASE s.state WHEN 'completed' THEN NULL ELSE s.error END),
+        'completedAt', CASE WHEN count({done}) = count(*) OR max(s.item) IS NOT NULL AND max(CASE s.key WHEN '' THEN {done} END) = 1 THEN {date: max(s.ended_at)} END,
+        'error', coalesce(max(CASE WHEN s.key = '' AND s.state <> 'completed' THEN s.error END),
+            max(CASE s.state WHEN 'completed' THEN NULL ELSE s.error END)),
         'result', {parsed: max(CASE s.key WHEN '' THEN {json_text: s.result} END)},
         'resultSize', max(CASE s.key WHEN '' THEN s.result_size END), 'key', NULL,
-        'items', CASE WHEN max(s.key) <> '' THEN {json_object}('total', count(*), 'done', count({done}),
+        'items', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN {json_object}('total', max(CASE s.key WHEN '' THEN s.item END),
+                'done', count(CASE WHEN s.key <> '' THEN {done} END), 'failed', count(CASE WHEN s.key <> '' AND s.state = 'failed' THEN 1 END))
+            WHEN max(s.children_made) IS NOT NULL THEN {json_object}('total', max(s.children_total),
+                'done', max(s.children_made - s.children_left - s.children_failed), 'failed', max(s.children_failed))
+            WHEN max(s.key) <> '' THEN {json_object}('total', count(*), 'done', count({done}),
             'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
     FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
 
@@ -785,28 +860,33 @@ WHERE true ON CONFLICT DO NOTHING
 RETURNING kind, id, key, body, version, created_at, updated_at, due
 
 -- name: claimed_steps
--- What the steps of these jobs have done, small results included, and the answers that came early.
+-- What the steps of these jobs have done, small results included, and the answers that came early. The items of mapped
+-- steps stay where they are: there may be thousands.
 SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
     CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type,
-    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version
+    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, CAST(s.child AS text), s.children_made, s.children_left, s.children_failed,
+    s.item, j.template_version
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: steps s ON s.n = t.n}
-UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL
+WHERE s.item IS NULL OR s.key = ''
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL,
+    NULL, NULL, NULL, NULL, NULL
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 
 -- name: add_steps
 -- The declared steps of new jobs.
-INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title)
-SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title FROM {rows: n bigint, name text, place integer, title text} WHERE true
+INSERT INTO {steps} (n, name, key, place, state, attempt, ran_ms, title, comes_after)
+SELECT t.n, t.name, '', t.place, 'pending', 0, 0, t.title, t.comes_after
+FROM {rows: n bigint, name text, place integer, title text, comes_after text} WHERE true
 
 -- name: put_steps
 -- What steps have done, each once; what is not told stays as it was.
 INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
-    error_type, result, result_size, input_hash, title, schema)
+    error_type, result, result_size, input_hash, title, schema, item, child)
 SELECT t.n, t.name, t.key, t.place, t.state, t.attempt, t.progress, t.message, t.started_at, t.ended_at, t.ran_ms, t.until,
-    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}
+    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}, t.item, t.child
 FROM {rows: n bigint, name text, key text, place integer, state text, attempt integer, progress integer, message text,
     started_at bigint, ended_at bigint, ran_ms bigint, until bigint, error text, error_type text, result text,
-    result_size integer, input_hash text, title text, schema text}
+    result_size integer, input_hash text, title text, schema text, item integer, child uuid}
 WHERE true ORDER BY 1, 2, 3
 {on_step_conflict}
 
@@ -818,7 +898,7 @@ ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = exclu
     until = CASE excluded.state WHEN 'waiting' THEN excluded.until ELSE x.until END, error = excluded.error, error_type = excluded.error_type,
     result = excluded.result, result_size = excluded.result_size,
     input_hash = coalesce(excluded.input_hash, x.input_hash), title = coalesce(excluded.title, x.title),
-    schema = coalesce(excluded.schema, x.schema)
+    schema = coalesce(excluded.schema, x.schema), item = coalesce(excluded.item, x.item), child = coalesce(excluded.child, x.child)
 
 -- name: put_step_results
 -- Results that are kept apart.
@@ -852,14 +932,16 @@ UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps
 -- The steps of ended jobs, without their results.
-SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, s.comes_after,
+    CAST(s.child AS text), s.children_left
 FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
 ORDER BY s.n, s.place, s.name, s.key
 
 -- name: lock_steps
 -- The state of steps that are to be answered.
 SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL,
-    CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END
+    CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END,
+    CASE WHEN s.child IS NULL AND s.children_made IS NULL THEN 0 ELSE 1 END
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
 -- name: count_names
@@ -886,7 +968,8 @@ SELECT a.n, a.name, a.key FROM {rows: n bigint, name text, key text}
 -- Answers that came early to steps that wait now.
 SELECT a.n, a.name, a.key, s.place, s.attempt, {json_text: a.result}, a.error, a.answered_by
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
-{seek: steps s ON s.n = a.n AND s.name = a.name AND s.key = a.key AND s.state = 'waiting'}
+{seek: steps s ON s.n = a.n AND s.name = a.name AND s.key = a.key AND s.state = 'waiting'
+    AND s.child IS NULL AND s.children_made IS NULL}
 
 -- name: drop_answers
 -- Answers that were used. With IS TRUE the second condition is a filter with a hash table, never a join.
@@ -915,6 +998,9 @@ SELECT j.n, {json_text: j.payload} FROM {rows: n bigint} {seek: jobs j ON j.n = 
 -- name: drop_steps
 DELETE FROM {steps} WHERE n {among: n bigint}
 
+-- name: drop_children
+DELETE FROM {children} WHERE n {among: n bigint}
+
 -- name: drop_step_results
 DELETE FROM {step_results} WHERE n {among: n bigint}
 
@@ -922,22 +1008,50 @@ DELETE FROM {step_results} WHERE n {among: n bigint}
 DELETE FROM {answers} WHERE n {among: n bigint}
 
 -- name: step_page
--- The runs of one step, with results up to a size.
-SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
-    CASE WHEN s.result_size <= t.most THEN coalesce({json_text: s.result}, {json_text: w.result}) END, {json_text: s.schema}, s.until
-FROM {rows: id uuid, name text, most bigint, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
-{seek: steps s ON s.n = j.n AND s.name = t.name}
-{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
-ORDER BY s.started_at, s.key LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
+-- The runs of one step, with results up to a size. In the place of a step that waits for many children they are listed.
+SELECT x.name, x.key, x.title, x.state, x.attempt, x.progress, x.message, x.started_at, x.ended_at, x.error, x.result_size,
+    x.result, x.schema, x.until, x.child
+FROM (
+    SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
+        CASE WHEN s.result_size <= t.most THEN coalesce({json_text: s.result}, {json_text: w.result}) END AS result,
+        {json_text: s.schema} AS schema, s.until, CAST(s.child AS text) AS child, coalesce(s.item, 0) AS place, t.failing
+    FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
+    {seek: steps s ON s.n = j.n AND s.name = t.name AND s.children_made IS NULL AND (s.item IS NULL OR s.key <> '')}
+    {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+    UNION ALL
+    SELECT c.name, c.key, NULL, c.state, 1, NULL, NULL, c.started_at, c.ended_at, c.error, c.result_size,
+        CASE WHEN c.result_size <= t.most THEN {json_text: c.result} END, NULL, NULL, CAST(c.child AS text), c.place, t.failing
+    FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
+    {seek: children c ON c.n = j.n AND c.name = t.name}) x
+ORDER BY CASE WHEN x.failing = 0 THEN 0 ELSE CASE x.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3
+    WHEN 'pending' THEN 4 ELSE 5 END END, x.place, x.started_at, x.key
+LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
 
 -- name: count_step
-SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name}
+-- How many runs a step has, and whether it is there at all: a mapped step may have no item yet.
+SELECT (SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id}
+        {seek: steps s ON s.n = j.n AND s.name = t.name AND s.children_made IS NULL AND (s.item IS NULL OR s.key <> '')})
+    + (SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: children c ON c.n = j.n AND c.name = t.name}),
+    (SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name})
 
 -- name: step_results
 -- The results of runs of steps, however large.
 SELECT s.name, s.key, coalesce({json_text: s.result}, {json_text: w.result})
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+
+-- name: step_items
+-- What the items of a mapped step have done, without their results.
+SELECT s.key, s.state, s.attempt FROM {rows: n bigint, name text}
+{seek: steps s ON s.n = t.n AND s.name = t.name AND s.item IS NOT NULL AND s.key <> ''}
+
+-- name: item_results
+-- The results of some of the items of a mapped step, in the order of its list.
+SELECT s.item, coalesce({json_text: s.result}, {json_text: w.result})
+FROM {rows: n bigint, name text, first integer, last integer}
+{seek: steps s ON s.n = t.n AND s.name = t.name AND s.item IS NOT NULL AND s.item >= t.first AND s.item < t.last AND s.key <> '' AND s.state = 'completed'}
+{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+ORDER BY s.item
 
 -- name: last_numbers
 -- The last numbers of jobs and events.

@@ -339,14 +339,14 @@ written AS MATERIALIZED (
     SELECT t.*, kept.now, greatest(kept.now - t.ago, kept.starts[width_bucket(t.n, kept.ns)]) AS began
     FROM kept, json_to_recordset($6::json) AS t(n bigint, name text, key text, place integer, state text, attempt integer,
         progress integer, message text, ago bigint, ended boolean, ran_ms bigint, wait_ms bigint, error text, error_type text,
-        result text, result_size integer, input_hash text, title text, schema text, told text, facts json)
+        result text, result_size integer, input_hash text, title text, schema text, item integer, told text, facts json)
     WHERE t.n = kept.ns[width_bucket(t.n, kept.ns)]
 ), put AS (
     INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until,
-        error, error_type, result, result_size, input_hash, title, schema)
+        error, error_type, result, result_size, input_hash, title, schema, item)
     SELECT n, name, key, place, state, attempt, progress, message, CASE WHEN ago IS NOT NULL THEN began END,
         CASE WHEN ended THEN now END, ran_ms, now + wait_ms, error, error_type, CAST(result AS json), result_size,
-        input_hash, title, CAST(schema AS json)
+        input_hash, title, CAST(schema AS json), item
     FROM written ORDER BY n, name, key
     {on_step_conflict}
 ), told_steps AS (
@@ -405,3 +405,38 @@ WITH live AS MATERIALIZED (
     WHERE (SELECT count(*) FROM told_steps) >= 0 GROUP BY now
 )
 SELECT coalesce(array_agg(n), '{}') FROM done
+
+-- name: delivery_counts
+-- What the newest deliveries of endpoints have come to since a time, and when the last of each kind did.
+SELECT t.endpoint, d.status, count(*), max(d.finished_at) FROM {rows: endpoint text, age bigint}
+CROSS JOIN LATERAL (SELECT c.status, c.finished_at FROM {deliveries} c WHERE c.endpoint = t.endpoint
+    AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000) d
+GROUP BY 1, 2
+
+-- name: awaited_depth
+-- How many jobs wait for this one, from its parent up.
+WITH RECURSIVE up (id, depth) AS (
+    SELECT j.parent_id, 1 FROM {jobs} j WHERE j.n = (SELECT t.n FROM {rows: n bigint}) AND j.parent_step IS NOT NULL
+    UNION ALL SELECT p.parent_id, up.depth + 1 FROM up JOIN {jobs} p ON p.id = CAST(up.id AS uuid) WHERE p.parent_step IS NOT NULL)
+SELECT coalesce(max(u.depth), 0) FROM up u
+
+-- name: try_again
+-- They are tried again. In this and the next ones the second condition finds the rows, however the first is planned.
+UPDATE {outbox} SET holder = NULL, tried = {outbox}.tried + 1, due_at = t.due_at FROM {rows: id bigint, due_at bigint}
+WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
+
+-- name: write_deliveries
+-- What came of tries.
+UPDATE {deliveries} SET status = t.status, tries = t.tries, finished_at = t.finished_at, url = coalesce(t.url, {deliveries}.url)
+FROM {rows: id bigint, status text, tries text, finished_at bigint, url text}
+WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}
+
+-- name: number_events
+-- Their numbers, in the outbox.
+UPDATE {outbox} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
+
+-- name: number_deliveries
+-- The same in the log.
+UPDATE {deliveries} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}

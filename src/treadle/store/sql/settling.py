@@ -3,31 +3,37 @@ refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 
 from treadle.model.errors import Refused, StoreBusy
 from treadle.policy.consequences import MORE, PLAIN
 from treadle.store import batches
 from treadle.store.sql import scripts
-from treadle.store.sql.rows import extent_of
+from treadle.store.sql.rows import HOOKED, extent_of
 from treadle.store.sql.runner import SqlRunner
 from treadle.store.values import FollowUpsBusy, Settlement
+
+HookedTopics = Container[str]
+"""Topics whose completions some webhook wants."""
+NO_TOPICS: HookedTopics = frozenset()
 
 # Follow-up jobs with a locked key that one call tries to store: other endings wait for each of them.
 BUSY_TRIES = 2
 
 
-def is_plain(one: Settlement) -> bool:
+def is_plain(one: Settlement, hooked: HookedTopics = NO_TOPICS) -> bool:
     """Whether nothing is to be written but an ending and its tally."""
     transition = one.transition
-    return one.effects is None and extent_of(transition.to, transition.event, one.job.flags) is PLAIN
+    flags = one.job.flags | HOOKED if one.job.topic in hooked else one.job.flags
+    return one.effects is None and extent_of(transition.to, transition.event, flags) is PLAIN
 
 
-def is_done_flow(one: Settlement) -> bool:
+def is_done_flow(one: Settlement, hooked: HookedTopics = NO_TOPICS) -> bool:
     """Whether nothing else is to be written but the job's last steps."""
     transition, effects = one.transition, one.effects
-    if effects is None or extent_of(transition.to, transition.event, one.job.flags) is MORE:
+    flags = one.job.flags | HOOKED if one.job.topic in hooked else one.job.flags
+    if effects is None or extent_of(transition.to, transition.event, flags) is MORE:
         return False
     return batches.has_only_steps(effects)
 

@@ -92,6 +92,7 @@ def _values(n: int, step: StepWrite, now: int) -> tuple[Any, ...]:
         step.input_hash,
         step.title,
         step.schema,
+        step.item,
     )
 
 

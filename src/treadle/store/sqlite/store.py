@@ -77,14 +77,17 @@ class SqliteStore(SqlStore):
         await asyncio.to_thread(self.searches.close)
         await self.engine.close()
 
-    def _changed(self) -> None:
-        """Another connection has committed; the change may be anything."""
+    def _changed(self, *, new: bool) -> bool:
+        """Another connection has committed; the change may be anything. False: only "ready" was published, and this is
+        to be called again, with `new=False`, for the rest."""
         now = time.monotonic()
         if now - self._last_hints >= HINT_PAUSE:
             self._last_hints = now
             self.hub.publish(wakeups.ALL)
-        else:
+            return True
+        if new:
             self.hub.publish((wakeups.READY,))
+        return False
 
     async def apply_migrations(self) -> list[str]:
         applied: list[str] = await self.engine.write(_migrate)

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from treadle.model.errors import InvalidInput, StoreUnavailable
 from treadle.store import clock
@@ -49,6 +49,10 @@ POLL_MAX, POLL_GROWTH = 0.010, 1.002
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
+
+
+class OnChange(Protocol):
+    def __call__(self, *, new: bool) -> bool: ...
 
 
 class _Request(NamedTuple):
@@ -115,8 +119,9 @@ class Writer:
         )
         self._writer.start()
 
-    def watch(self, on_change: Callable[[], None]) -> None:
-        """Start reporting other connections' commits; once is enough."""
+    def watch(self, on_change: OnChange) -> None:
+        """Start reporting other connections' commits; once is enough. As long as `on_change` returns False, it is
+        called again a moment later with `new=False`."""
         if self._watch is None:
             self._bell = FileWatcher([self._log, f"{self.path}.lock"])
             self._watch = threading.Thread(
@@ -387,7 +392,7 @@ class Writer:
 
     # -- watching ------------------------------------------------------------------------------
 
-    def _look(self, connection: sqlite3.Connection, on_change: Callable[[], None]) -> None:
+    def _look(self, connection: sqlite3.Connection, on_change: OnChange) -> None:
         """Report commits of other connections; `data_version` on the writer's connection ignores its own commits.
 
         Reading it is a look at shared memory, not I/O. The log is written a moment before the commit becomes visible;
@@ -395,7 +400,7 @@ class Writer:
         """
         assert self._bell
         most, growth = (BELL_MAX, BELL_GROWTH) if self._bell.works else (POLL_MAX, POLL_GROWTH)
-        seen, pause = None, 0.0
+        seen, pause, told = None, 0.0, True
         while not self._stopping.is_set():
             rang = self._bell.wait(pause)
             if not rang:
@@ -411,9 +416,11 @@ class Writer:
                 continue  # busy, or the file is gone for a moment: polling finds what a hint missed
             if version != seen:
                 if seen is not None:
-                    on_change()
+                    told = on_change(new=True)
                     time.sleep(WATCH_MIN)  # a woken subscriber looks at everything, so not every commit needs a hint
                 seen, pause = version, WATCH_MIN
+            elif not told:
+                told, pause = on_change(new=False), WATCH_MIN
 
 
 def _deliver(group: Sequence[_Request], answers: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ errors, call `pytest.register_assert_rewrite("treadle.testing.contract")` in con
 """
 
 from treadle.testing.contract.changes import BusyChangesContract, ChangesContract, SnapshotContract
+from treadle.testing.contract.children import ChildContract, ChildrenAgainContract, FamilyContract
 from treadle.testing.contract.claiming import (
     ClaimContract,
     ClaimOrderContract,
@@ -69,6 +70,7 @@ from treadle.testing.contract.requests import (
     RequeueContract,
     RescheduleContract,
 )
+from treadle.testing.contract.retaining import EndedContract, StaleContract, StaleNewsContract
 from treadle.testing.contract.settling import (
     CancelledWhileRunningContract,
     GuardContract,
@@ -83,6 +85,7 @@ from treadle.testing.contract.step_answers import AnswerContract, FollowUpContra
 from treadle.testing.contract.steps import CheckpointContract, WaitContract
 from treadle.testing.contract.steps_again import KeptContract, RequeueStepsContract
 from treadle.testing.contract.suite import ContractPart
+from treadle.testing.contract.webhooks import DeliveryContract, OutboxContract, PollContract
 
 
 class StoreContract:
@@ -136,9 +139,21 @@ class StoreContract:
 
     class TestOutput(OutputContract): ...
 
+    class TestOutbox(OutboxContract): ...
+
+    class TestDelivery(DeliveryContract): ...
+
+    class TestPoll(PollContract): ...
+
     class TestAnswer(AnswerContract): ...
 
     class TestFollowUp(FollowUpContract): ...
+
+    class TestChild(ChildContract): ...
+
+    class TestChildrenAgain(ChildrenAgainContract): ...
+
+    class TestFamily(FamilyContract): ...
 
     class TestPromote(PromoteContract): ...
 
@@ -202,6 +217,12 @@ class StoreContract:
 
     class TestPrune(PruneContract): ...
 
+    class TestStale(StaleContract): ...
+
+    class TestStaleNews(StaleNewsContract): ...
+
+    class TestEnded(EndedContract): ...
+
     class TestOpen(OpenContract): ...
 
     class TestRecord(RecordContract): ...
@@ -227,16 +248,21 @@ __all__ = [
     "CancelledWhileRunningContract",
     "ChangesContract",
     "CheckpointContract",
+    "ChildContract",
+    "ChildrenAgainContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
     "DeadlineContract",
     "DedupeContract",
     "DeleteContract",
+    "DeliveryContract",
     "DryRunContract",
     "EffectsContract",
+    "EndedContract",
     "EventsContract",
     "FailedGroupsContract",
+    "FamilyContract",
     "FilterContract",
     "FollowUpContract",
     "GateRaceContract",
@@ -256,9 +282,11 @@ __all__ = [
     "ManyClaimersContract",
     "ObstaclesContract",
     "OpenContract",
+    "OutboxContract",
     "OutputContract",
     "OverviewContract",
     "PauseContract",
+    "PollContract",
     "PromoteContract",
     "PruneContract",
     "QueuePolicyContract",
@@ -278,6 +306,8 @@ __all__ = [
     "SnapshotContract",
     "SortContract",
     "SplitLeaseContract",
+    "StaleContract",
+    "StaleNewsContract",
     "StatsContract",
     "StoreContract",
     "TopicsContract",

@@ -188,8 +188,12 @@ class Conversation:
                 "span": tracing.current(),
                 "functions": functions,
                 "step": call.step,
+                "key": call.key,
+                "item": call.item,
                 "results": results,
+                "lists": steps.lists() if steps is not None else {},
                 "types": _types(call.function.handler, results),
+                "step_result_bytes": call.step_result_bytes,
             }
         )
         while True:
@@ -249,10 +253,19 @@ class Conversation:
                 options = wire.enqueue_options(request)
                 services = self._caller.services
                 return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options, step))
+            case {"for": "children", "request": asked}:
+                return await self._caller.services.children(self._call, wire.child_request(asked))
             case {"for": "database"}:
                 return list(self._caller.services.resources.database)
-            case {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms}:
-                return list(await self._caller.services.recall_step(self._call, name, key, finish_ms))
+            case {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms, "item": item}:
+                return list(await self._caller.services.recall_step(self._call, name, key, finish_ms, item))
+            case {"for": "begin map", "name": name, "total": total, "declared": declared}:
+                return list(await self._caller.services.begin_map(self._call, name, total, declared))
+            case {"for": "record map", "record": record, "name": name, "declared": declared}:
+                done = StepRecord(*record) if record else None
+                return await self._caller.services.record_map(self._call, done, name, declared)
+            case {"for": "items", "name": name, "first": first, "last": last}:
+                return [list(one) for one in await self._caller.services.item_results(self._call, name, first, last)]
             case {"for": "record", "record": record, "name": name, "key": key}:
                 done = StepRecord(*record) if record else None
                 return await self._caller.services.record_step(self._call, done, name, key)

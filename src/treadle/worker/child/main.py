@@ -24,14 +24,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from pydantic_core import from_json
+
 from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
+from treadle.model.payload import MAX_BYTES
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
+from treadle.queue.handlers.children import ChildRequest
 from treadle.queue.handlers.context import Context
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
-from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited
+from treadle.queue.handlers.mapped import MapStart, set_item, without_item
+from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, item_key
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job
@@ -46,6 +51,8 @@ from treadle.worker.threads import PLACES, Threads
 
 # How often an idle child checks whether its worker is still alive.
 PARENT_CHECK_S = 1.0
+# What a call knows besides its job.
+_ABOUT_A_CALL = ("step", "results", "types", "step_result_bytes")
 # The worker gives the reason before it sends SIGTERM, but another thread has to read it first.
 TOLD_WITHIN_S = 0.2
 
@@ -119,7 +126,11 @@ class WorkerLine:
             return False
         match message:
             case {"is": "run", "job": job}:
-                about = {name: message[name] for name in ("step", "results", "types") if name in message}
+                about = {
+                    name: message[name]
+                    for name in ("step", "results", "types", "key", "lists", "step_result_bytes")
+                    if name in message
+                }
                 self.call = ChildCall(Claimed(*job), self, **about)
                 self.work.put((self.call, message))
             case {"is": "interrupt", "cause": cause, "reason": reason}:
@@ -164,6 +175,7 @@ class ChildCall:
     error: BaseException | None = None
     suspended: Suspend | None = None
     task: asyncio.Task[Any] | None = None
+    asked_context: Context | None = None
 
     def __init__(
         self,
@@ -172,9 +184,15 @@ class ChildCall:
         step: str = "",
         results: Mapping[str, str | None] | None = None,
         types: Mapping[str, wire.Message] | None = None,
+        key: str = "",
+        lists: Mapping[str, int] | None = None,
+        step_result_bytes: int = MAX_BYTES,
     ) -> None:
         self.job = job
+        self.step_result_bytes = step_result_bytes
         self.step = step
+        self.key = key
+        self._lists = lists or {}
         self._results = results or {}
         self._types = types or {}
         self.payload = job.payload
@@ -186,7 +204,10 @@ class ChildCall:
 
     @property
     def results(self) -> Mapping[str, Any]:
-        return Results(self._results, self.function.handler, self._find_type)
+        return Results(self._results, self.function.handler, self._find_type, self._lists, self._read_items)
+
+    def _read_items(self, name: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        return [(place, text) for place, text in self.line.ask(wire.items_request(name, first, last)).result()]
 
     def _find_type(self, step: str) -> ResultType | None:
         match self._types.get(step):
@@ -274,14 +295,26 @@ class ChildServices:
     def turn(self, call: ChildCall) -> None:
         """Its worker takes them in turns."""
 
-    def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
-        return Known(*self._ask(wire.recall_request(name, key, finish_ms)).result())
+    def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None, item: int | None = None) -> Any:
+        return Known(*self._ask(wire.recall_request(name, key, finish_ms, item)).result())
+
+    def begin_map(self, call: ChildCall, name: str, total: int, declared: bool) -> Any:
+        return MapStart(*self._ask(wire.begin_map_request(name, total, declared)).result())
+
+    def record_map(self, call: ChildCall, record: StepRecord | None, name: str, declared: bool) -> Any:
+        return self._ask(wire.record_map_request(record, name, declared)).result()
+
+    def read_items(self, call: ChildCall, name: str, first: int, last: int) -> list[tuple[int, str | None]]:
+        return call._read_items(name, first, last)
 
     def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
         return self._ask(wire.record_request(record, name, key)).result()
 
     def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*self._ask({"for": "wait", "wait": list(wait)}).result())
+
+    def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return self._ask(wire.children_request(request)).result()
 
     def _ask(self, request: wire.Message) -> Future[Any]:
         if self._call.over:
@@ -310,14 +343,25 @@ class ChildLoopServices(ChildServices):
 
     blocking = False
 
-    async def recall_step(self, call: ChildCall, name: str, key: str, finish_ms: int | None) -> Any:
-        return Known(*await asyncio.wrap_future(self._ask(wire.recall_request(name, key, finish_ms))))
+    async def recall_step(
+        self, call: ChildCall, name: str, key: str, finish_ms: int | None, item: int | None = None
+    ) -> Any:
+        return Known(*await asyncio.wrap_future(self._ask(wire.recall_request(name, key, finish_ms, item))))
+
+    async def begin_map(self, call: ChildCall, name: str, total: int, declared: bool) -> Any:
+        return MapStart(*await asyncio.wrap_future(self._ask(wire.begin_map_request(name, total, declared))))
+
+    async def record_map(self, call: ChildCall, record: StepRecord | None, name: str, declared: bool) -> Any:
+        return await asyncio.wrap_future(self._ask(wire.record_map_request(record, name, declared)))
 
     async def record_step(self, call: ChildCall, record: StepRecord | None, name: str, key: str) -> Any:
         return await asyncio.wrap_future(self._ask(wire.record_request(record, name, key)))
 
     async def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*await asyncio.wrap_future(self._ask({"for": "wait", "wait": list(wait)})))
+
+    async def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return await asyncio.wrap_future(self._ask(wire.children_request(request)))
 
     async def heartbeat(self, call: ChildCall) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
@@ -337,7 +381,9 @@ class ChildLoopServices(ChildServices):
 
 def _work(call: ChildCall, message: wire.Message) -> CallResult:
     try:
-        call.function = find_function(message["functions"], call.job.topic)
+        item_text = message.get("item")
+        item_key.set(call.key if item_text is not None else "")
+        call.function = find_function(message["functions"], call.job.topic, item_text)
     except Exception as error:  # a user's module may raise anything
         return describe(error)
     call.line.send({"is": "begun"})
@@ -363,10 +409,13 @@ async def _await(call: ChildCall) -> CallResult:
         await services.resources.close()
 
 
-def find_function(places: list[wire.Message], topic: str) -> Function:
-    """The handler behind a function's name, wrapped in its middleware."""
-    handler, *middleware = [_find(**place) for place in places]
-    return Function(_handler(handler, topic), middleware)
+def find_function(places: list[wire.Message], topic: str, item_text: str | None = None) -> Function:
+    """The handler behind a function's name, wrapped in its middleware. `item_text`: what a mapped step gets."""
+    found, *middleware = [_find(**place) for place in places]
+    if item_text is not None:
+        found, type_ = without_item(getattr(found, "__wrapped__", None) or found)
+        set_item(from_json(item_text), type_)
+    return Function(_handler(found, topic), middleware)
 
 
 def _find(module: str, qualname: str) -> Any:

@@ -28,6 +28,8 @@ class Blocked(NamedTuple):
     """Written if the attempt ends because of it."""
     since: float
     """By the monotonic clock."""
+    call: object = None
+    """The call whose handler it is a branch of."""
 
     def passed_ms(self) -> int:
         return int((time.monotonic() - self.since) * 1000)
@@ -54,8 +56,8 @@ class Branches:
     def __init__(self, on_stuck: Callable[[], None]) -> None:
         self._on_stuck = on_stuck
         """Called when no branch can go on: the attempt is over."""
-        self._active: set[StepKey] = set()
-        """Steps that the handler made and that have not ended."""
+        self._active: dict[StepKey, object] = {}
+        """Steps that have not ended, each with the call whose handler made it."""
         self._held: Counter[StepKey] = Counter()
         """In how many of their branches steps are blocked."""
         self._free = 0
@@ -65,26 +67,30 @@ class Branches:
         """Branches that have heard how a step or a wait ended, or are about to."""
         self._moves = 0
         """How often a branch could go on."""
-        self._when_idle: Callable[[], Awaitable[None]] | None = None
+        self._when_idle: dict[object, Callable[[], Awaitable[None]]] = {}
+        """By call, if it runs in another process."""
+        self.start_more: Callable[[], bool] = lambda: False
+        """Begins other steps of the job, if there are any, before the attempt is given up as stuck."""
         self._looking: asyncio.Task[None] | None = None
         self._stuck = False
-        self._all_left: asyncio.Future[None] | None = None
+        self._all_left: dict[object, asyncio.Future[None]] = {}
+        """By call, if it waits for its steps to end."""
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def enter(self, step: StepKey) -> None:
-        self._active.add(step)
+    def enter(self, step: StepKey, call: object = None) -> None:
+        self._active[step] = call
         self._free += step not in self._held
 
     def leave(self, step: StepKey) -> None:
         """The step is over; its branch goes on with what follows."""
         if step in self._active:
-            self._active.discard(step)
+            del self._active[step]
             self._free -= step not in self._held
         self._moves += 1
         if self._blocked:
             self._look()
-        if self._all_left is not None:
+        if self._all_left:
             self._tell_left()
 
     @contextmanager
@@ -137,7 +143,8 @@ class Branches:
             if self._held[outer] == 1 and outer in self._active:
                 self._free -= 1
         self._moves += 1
-        self._when_idle = when_idle
+        if when_idle is not None:
+            self._when_idle[blocked.call] = when_idle
         if self._stuck:
             self._set_aside()
         else:
@@ -192,14 +199,14 @@ class Branches:
         try:
             while self._blocked and not self._can_go_on:
                 seen = self._moves
-                if self._when_idle:
-                    await self._when_idle()
+                for until_idle in list(self._when_idle.values()):
+                    await until_idle()
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
                     if self._moves != seen:
                         break
                 else:
-                    if not self._can_go_on and self._blocked:
+                    if not self._can_go_on and self._blocked and not self.start_more():
                         self._set_aside()
                         return
         finally:
@@ -216,27 +223,35 @@ class Branches:
 
     # -- when the handler has ended ----------------------------------------------------------------
 
-    def close(self) -> None:
-        """The handler is over: what still waits in it is told so."""
-        if self._looking is not None:
+    def close(self, call: object) -> None:
+        """The handler of this call is over: what still waits in it is told so."""
+        self._when_idle.pop(call, None)
+        mine = [one for one in self._blocked.values() if one.blocked.call is call]
+        if self._looking is not None and len(mine) == len(self._blocked):
             self._looking.cancel()
-        for sleeper in list(self._blocked.values()):
+        for sleeper in mine:
             if sleeper.timer is not None:
                 sleeper.timer.cancel()
             if not sleeper.woken.done():
                 sleeper.woken.cancel()
 
-    def forget(self) -> None:
-        """What was active ran in a process that is done with the handler."""
-        self._active.clear()
-        self._free = 0
+    def forget(self, call: object) -> None:
+        """What was active in this call ran in a process that is done with it."""
+        for step in self._steps_of(call):
+            del self._active[step]
+            self._free -= step not in self._held
 
-    async def all_left(self) -> None:
-        """Returns when no step is active any more."""
-        while self._active:
-            self._all_left = asyncio.get_running_loop().create_future()
-            await self._all_left
+    async def all_left(self, call: object) -> None:
+        """Returns when no step of this call is active any more."""
+        while self._steps_of(call):
+            left = self._all_left[call] = asyncio.get_running_loop().create_future()
+            await left
+        self._all_left.pop(call, None)
+
+    def _steps_of(self, call: object) -> list[StepKey]:
+        return [step for step, made_by in self._active.items() if made_by is call]
 
     def _tell_left(self) -> None:
-        if self._all_left is not None and not self._active and not self._all_left.done():
-            self._all_left.set_result(None)
+        for call, left in self._all_left.items():
+            if not left.done() and call not in self._active.values():
+                left.set_result(None)

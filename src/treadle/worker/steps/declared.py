@@ -6,16 +6,20 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
 from treadle.model.durations import duration_ms, format_ms
-from treadle.model.errors import LeaseLost, Refused, StepEnded
+from treadle.model.errors import LeaseLost, PayloadTooLarge, Refused, StepEnded
+from treadle.model.lazy_list import PAGE
+from treadle.model.payload import MAX_BYTES
 from treadle.policy import flow
 from treadle.policy.flow import FlowFacts, Plan, PlannedStep, RetryInPlace, StepChange, StepEnd, Tries, after_call
+from treadle.policy.graph import ends, whole_result
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
-from treadle.policy.lifecycle import Completed, Outcome, Released
+from treadle.policy.lifecycle import Completed, Failed, Outcome, Released
 from treadle.queue.handlers.flows import FlowHandler, FlowStep
 from treadle.queue.handlers.steps import input_hash
 from treadle.store.protocol import Store
@@ -31,6 +35,7 @@ from treadle.worker.steps.writer import StepWriter
 from treadle.worker.stray_cancels import absorb_cancel
 from treadle.worker.threads import Threads
 
+ReadItems = Callable[[int, str, int, int], Sequence[tuple[int, str | None]]]
 # How often a step that waits for its next try looks whether it should stop.
 PAUSE_LOOK_S = 0.05
 
@@ -48,7 +53,7 @@ class StepCall(Call):
         steps = self.attempt.steps
         if steps is not None:
             steps.report(StepKey(self.step), percent, message)
-            percent = flow.progress(self.planned, steps.by_name, percent)
+            percent = flow.progress(self.planned, steps.by_name, steps.current_percent())
         self.attempt.report(percent, message)
 
     def begin(self, now: float) -> None:
@@ -85,8 +90,12 @@ class FlowRunner:
         self.titles = {step.name: step.shown_title for step in handler.steps}
         self.places = {name: place for place, name in enumerate(self.steps)}
         self.planned = handler.planned()
+        self.attempts: type[FlowAttempt] = FlowAttempt
+        self.mapped = {step.name for step in handler.steps if step.mapped is not None}
+        self.read_items: ReadItems | None = None
         self.whole = Function(handler)
         """For hooks that hear of the whole flow."""
+        self.ends = ends(self.planned)
         self.any_function = next(iter(functions.values()), None) or self.whole
         """For the call of a step without code."""
         self.conditions = {
@@ -101,16 +110,23 @@ class FlowRunner:
         self.hooks = hooks
 
     def run(self, attempt: Attempt) -> AttemptEnd:
-        return FlowAttempt(self, attempt).run()
+        return self.attempts(self, attempt).run()
+
+
+class AttemptOver(NamedTuple):
+    outcome: Outcome | None
+    """None: the lease is lost."""
 
 
 class FlowAttempt:
-    """One attempt of one flow."""
+    """One attempt of one flow whose steps come one after the other."""
 
     def __init__(self, runner: FlowRunner, attempt: Attempt) -> None:
         self._runner = runner
         self._attempt = attempt
         attempt.steps = self._steps = StepJournal(attempt, runner.places)
+        if runner.mapped and runner.read_items is not None:
+            self._steps.read_items = partial(runner.read_items, attempt.job.n)
         loaded = attempt.job.steps
         newer = loaded is not None and (loaded.version or 0) > (runner.version() or 0)
         self._planned = runner.handler.planned(loaded.steps) if loaded and newer else runner.planned
@@ -152,9 +168,9 @@ class FlowAttempt:
     def _interrupt(self) -> Interrupt | None:
         return self._attempt.lost_interrupt() if self._attempt.lost else self._attempt.interrupt
 
-    async def _follow(self, plan: Plan) -> _End | None:
+    async def _follow(self, plan: Plan) -> AttemptOver | None:
         if plan.end is not None:
-            return self._end(plan)
+            return await self._end(plan)
         if plan.evaluate_when:
             return await self._evaluate_when(self._runner.steps[plan.evaluate_when[0]])
         for name in plan.skip:
@@ -173,21 +189,48 @@ class FlowAttempt:
         key = StepKey(name)
         title = self._runner.titles[name]
         write = self._steps.noted(key, change, ran_ms, input_hash=input_hash, title=title)
-        percent = flow.progress(self._planned, self._steps.by_name, 0)
+        percent = flow.progress(self._planned, self._steps.by_name, self._steps.current_percent())
         self._attempt.report(percent, "")
         await self._runner.writer.write(self._attempt, self._steps.ended(key, write, change.takes_answer))
 
     def _ends_the_flow(self, name: str) -> bool:
         """Whether nothing can follow this step, so that its end and the job's are one write."""
-        return self._planned[-1].name == name and not self._steps.has_follow_ups(StepKey(name))
+        last = self._planned[-1].name == name and name not in self._runner.mapped
+        return last and not self._steps.has_follow_ups(StepKey(name))
 
-    def _end(self, plan: Plan) -> _End:
+    async def _end(self, plan: Plan) -> AttemptOver:
         for name in plan.wait:
             self._begin_to_wait(self._runner.steps[name])
         if isinstance(plan.end, Completed):
-            name = self._planned[-1].name if self._planned else ""
-            return _End(Completed(self._steps.results().get(name)))
-        return _End(plan.end)
+            await self._read_large_results()
+            return AttemptOver(await self._completed())
+        return AttemptOver(plan.end)
+
+    async def _completed(self) -> Outcome:
+        texts, lists = self._steps.results(), self._steps.lists()
+        for name in self._runner.ends:
+            if name in lists:
+                texts[name] = await self._list_text(name, lists[name])
+        result = whole_result(texts, self._runner.ends)
+        if result is not None and len(result.encode()) > MAX_BYTES:
+            return Failed(
+                f"the result of the flow is {len(result.encode()):,} bytes of JSON, the limit is {MAX_BYTES:,}; "
+                "end it with a step that returns less",
+                PayloadTooLarge.__name__,
+            )
+        return Completed(result)
+
+    async def _list_text(self, name: str, total: int) -> str:
+        """The results of a mapped step's items as one list, as far as that can be a result."""
+        found: dict[int, str | None] = {}
+        size = 0
+        for first in range(0, total, PAGE):
+            page = await self._runner.store.item_results(self._attempt.job.n, name, first, first + PAGE)
+            found |= dict(page)
+            size += sum(len(text) for _, text in page if text is not None)
+            if size > MAX_BYTES:
+                break
+        return f"[{','.join(found.get(place) or 'null' for place in range(total))}]"
 
     # -- waits -------------------------------------------------------------------------------------
 
@@ -206,7 +249,7 @@ class FlowAttempt:
             assert waits, "only a step that is known is overdue"
             steps.answered(waits, await self._runner.made.late_answer(self._attempt, key))
 
-    def _waits_failed(self, names: Sequence[str]) -> _End:
+    def _waits_failed(self, names: Sequence[str]) -> AttemptOver:
         """The job's policy decides whether another attempt waits again, for all of them."""
         failed = [known for name in names if (known := self._steps.get(StepKey(name)))]
         first = failed[0]
@@ -218,7 +261,7 @@ class FlowAttempt:
         for known in failed:
             given_up = flow.given_up(known.attempt, known.error)
             self._steps.with_outcome(self._steps.noted(StepKey(known.name), given_up))
-        return _End(end.outcome)
+        return AttemptOver(end.outcome)
 
     def _begin_to_wait(self, step: FlowStep[..., Any]) -> None:
         spec = step.spec
@@ -228,7 +271,7 @@ class FlowAttempt:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    async def _evaluate_when(self, step: FlowStep[..., Any]) -> _End | None:
+    async def _evaluate_when(self, step: FlowStep[..., Any]) -> AttemptOver | None:
         await self._read_large_results()
         call = self._new_call(step, self._runner.conditions[step.name])
         call.finishes_by = None
@@ -248,7 +291,7 @@ class FlowAttempt:
         assert isinstance(end, StepEnd), "a condition is not tried in place"
         return await self._ended(step, end, 1, 0)
 
-    async def _call(self, step: FlowStep[..., Any]) -> _End | None:
+    async def _call(self, step: FlowStep[..., Any]) -> AttemptOver | None:
         key = StepKey(step.name)
         known = self._steps.get(key)
         tries = flow.tries_before(known.state, known.attempt) if known else 0
@@ -261,7 +304,7 @@ class FlowAttempt:
             result = await self._called(call)
             if result is None:
                 return None  # the loop sees the interrupt
-            ran_ms = int((time.monotonic() - began) * 1000)
+            ran_ms = self._ran_ms(began)
             counts = self._tries(step, tries)
             if call.of_flow_s is not None and call.interrupt is not None and call.interrupt.cause is Cause.TIMEOUT:
                 counts = counts._replace(step_retry=None)  # another try would have no time
@@ -277,7 +320,6 @@ class FlowAttempt:
     async def _called(self, call: StepCall) -> CallResult | None:
         """None: the attempt was interrupted before the step could start."""
         attempt, hooks = self._attempt, self._runner.hooks
-        first = self._last_call is None
         attempt.open(call)
         try:
             if call.finishes_by is not None:  # the store has to know that a cancel waits for it
@@ -285,11 +327,11 @@ class FlowAttempt:
             if self._interrupt() is not None:
                 self._steps.abandon(StepKey(call.step))
                 return None
-            self._last_call = call
+            first, self._last_call = self._last_call is None, call
             result = await hooks.start(call) if hooks and first else None
             if result is None:
                 result = await self._result(call, call.function.handler.kind)
-            self._steps.over = call
+            call.over = True
             if self._steps.active or self._steps.waits:
                 await self._steps.finish(call)
         finally:
@@ -309,7 +351,7 @@ class FlowAttempt:
         call = StepCall(self._attempt, function, self._attempt.job.payload, 0.0)
         call.left_s = function.timeout_s
         if self._limit_s is not None:  # only active time counts
-            left_s = max(self._limit_s - self._steps.active_ms() / 1000, 0.0)
+            left_s = max(self._limit_s - self._active_s(), 0.0)
             call.left_s = min(call.left_s, left_s)
             call.of_flow_s = self._limit_s if left_s < function.timeout_s else None
         call.begin(time.monotonic())
@@ -318,13 +360,21 @@ class FlowAttempt:
         call.planned = self._planned
         return call
 
+    def _ran_ms(self, began: float) -> int:
+        """How long the flow was active in a call that began then."""
+        return int((time.monotonic() - began) * 1000)
+
+    def _active_s(self) -> float:
+        return self._steps.active_ms() / 1000
+
     def _tries(self, step: FlowStep[..., Any], tries: int) -> Tries:
         retry = self._runner.handler.template.retry
-        return Tries(tries, step.retry, self._attempt.job.attempt, retry)
+        own = None if step.mapped else step.retry  # each of the items is tried by it
+        return Tries(tries, own, self._attempt.job.attempt, retry)
 
-    async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> _End | None:
+    async def _ended(self, step: FlowStep[..., Any], end: StepEnd, tries: int, ran_ms: int) -> AttemptOver | None:
         if end.lost:
-            return _End(None)
+            return AttemptOver(None)
         change = flow.ended(end, tries)
         if end.outcome is None and not self._ends_the_flow(step.name):
             try:
@@ -334,7 +384,7 @@ class FlowAttempt:
             return None
         known_of = {"input_hash": self._input_hash, "title": step.shown_title}
         self._steps.with_outcome(self._steps.noted(StepKey(step.name), change, ran_ms, **known_of))
-        return _End(Completed(end.result) if end.outcome is None else end.outcome)
+        return AttemptOver(Completed(end.result) if end.outcome is None else end.outcome)
 
     async def _read_large_results(self) -> None:
         """`ctx.results` answers without waiting, so everything it may be asked for is here before the call."""
@@ -344,11 +394,9 @@ class FlowAttempt:
     async def _pause(self, seconds: float) -> bool:
         """Wait for the next try; True if the attempt was interrupted while waiting."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and self._interrupt() is None:
+        while (left := until - time.monotonic()) > 0 and not self._should_stop():
             await asyncio.sleep(min(left, PAUSE_LOOK_S))
+        return self._should_stop()
+
+    def _should_stop(self) -> bool:
         return self._interrupt() is not None
-
-
-class _End(NamedTuple):
-    outcome: Outcome | None
-    """None: the lease is lost."""

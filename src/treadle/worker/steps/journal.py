@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.model.errors import DoubledStep
 from treadle.model.steps import DONE, StepState, check_count, shown_step
 from treadle.policy import flow
-from treadle.policy.flow import WAIT_ERRORS, Reply, StepChange, set_aside
+from treadle.policy.flow import WAIT_ERRORS, Pause, Reply, StepChange, set_aside
 from treadle.policy.lifecycle import Failed, Outcome, Parked, Snoozed
 from treadle.store.values import Checkpoint, ClaimedStep, Effects, NewJob, StepKey, StepWrite
 from treadle.worker.errors import MAX_MESSAGE_CHARACTERS, storable
@@ -87,16 +87,21 @@ class StepJournal:
         """Jobs to store with the end of a step."""
         self._flagged = self._has_steps = loaded is not None
         self._last: list[StepWrite] = []
+        self._items: dict[StepKey, int] = {}
+        """Of an item that runs: its place in its list. Of a mapped step: how many items it has."""
+        self._items_done: dict[str, int] = {}
+        self.read_items: Callable[[str, int, int], Sequence[tuple[int, str | None]]] | None = None
+        """The results of a mapped step's items, from one place in its list to before another."""
         self.active: dict[StepKey, Active] = {}
         self.branches = Branches(self._suspend)
-        self.waits: dict[asyncio.Task[object], int] = {}
-        """How many waits of the handler are open in a task."""
+        self.waits: dict[tuple[Call, asyncio.Task[object]], int] = {}
+        """How many waits of a call are open in a task."""
         self._failed_waits: dict[StepKey, tuple[ClaimedStep, object]] = {}
         """Waits whose failure the handler has heard, each with the branch that heard it and has not gone on since."""
         self.suspended: Parked | Snoozed | None = None
         """Set when no branch of the handler could go on: how the attempt ends, no matter what it does now."""
-        self.over: Call | None = None
-        """A call whose handler has ended: nothing can begin in it."""
+        self.pauses_beside: Callable[[], list[Pause]] = list
+        """What other branches of a graph wait for, when no call can go on."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -115,7 +120,13 @@ class StepJournal:
             self.answers[step.name] = reply
 
     def results(self) -> dict[str, str | None]:
-        return {name: one.result for name, one in self.by_name.items() if one.state in DONE}
+        # A copy: the loop may add steps while a handler asks in a thread.
+        return {name: one.result for name, one in list(self.by_name.items()) if one.state in DONE}
+
+    def lists(self) -> dict[str, int]:
+        """The mapped steps that are done, with the number of their items."""
+        known = list(self.by_name.values())
+        return {one.name: one.items for one in known if one.items is not None and one.state in DONE}
 
     def unread(self) -> list[StepKey]:
         """Completed steps with results too large to come with the claim."""
@@ -127,8 +138,8 @@ class StepJournal:
         self._unread.difference_update(results)
 
     def active_ms(self) -> int:
-        """How long the steps of the job have been active in all."""
-        return sum(one.ran_ms for one in self._known.values())
+        """How long the steps of the job have been active in all; nested ones are a part of theirs."""
+        return sum(one.ran_ms for one in self.by_name.values() if "/" not in one.name)
 
     def place(self, name: str, key: str = "") -> int:
         """Where it was declared, or as the how-manieth it began; steps in a declared one are at its place."""
@@ -174,7 +185,8 @@ class StepJournal:
         self._begun[step] = time.monotonic()
         self._reports.pop(step, None)
         self._follow_ups.pop(step, None)
-        self.place(*step)  # places follow the order of beginnings
+        if step not in self._items:
+            self.place(*step)  # places follow the order of beginnings
         self._under_way[step] = attempt
         self._untold[step] = None
         self._unknown[step] = None
@@ -197,6 +209,14 @@ class StepJournal:
         self._reports[step] = Report(percent, message or (before.message if before else None))
         self._untold[step] = None
 
+    def current_percent(self) -> int:
+        """How far the current step of a flow is: of several that run, the first declared one."""
+        if not self._under_way:
+            return 0
+        running = [step for step in list(self._under_way) if step.name in self._declared and not step.key]
+        first = min(running, key=lambda step: self._declared[step.name], default=None)
+        return 0 if first is None else self._reports.get(first, NOT_REPORTED).percent
+
     def _reported(self, step: StepKey) -> Report:
         said = self._reports.get(step, NOT_REPORTED)
         return said if said.message is None else said._replace(message=_storable(said.message))
@@ -205,6 +225,47 @@ class StepJournal:
         self._known[step] = known
         if not step.key:
             self.by_name[step.name] = known
+
+    # -- the items of mapped steps ---------------------------------------------------------------
+
+    def begin_items(self, step: StepKey, total: int, found: Iterable[tuple[str, StepState, int]]) -> list[str]:
+        """The keys of the items that are done. The others are known from now on, until each of them has ended."""
+        check_count(len(self._names), len(self._seen) + sum(self._items.values()) + total)
+        self._items[step] = total
+        done: list[str] = []
+        for key, state, attempt in found:
+            if state in DONE:
+                done.append(key)
+            else:
+                item = StepKey(step.name, key)
+                self._known[item] = ClaimedStep(step.name, key, self.place(*step), state, attempt)
+        self._items_done[step.name] = len(done)
+        return done
+
+    def begin_item(self, item: StepKey, place: int) -> None:
+        self._items[item] = place
+
+    def is_item(self, step: StepKey) -> bool:
+        return step in self._items
+
+    def item_ended(self, item: StepKey) -> int:
+        """Forgets it, so that thousands don't stay in memory; how many percent of the items have ended."""
+        for known in (self._known, self._begun, self._places, self._items, self._reports, self._follow_ups):
+            known.pop(item, None)
+        self._seen.discard(item)
+        self._nested.pop(item.name, None)
+        done = self._items_done[item.name] = self._items_done.get(item.name, 0) + 1
+        return done * 100 // max(self._items.get(StepKey(item.name), 1), 1)
+
+    def under_way_now(self, step: StepKey) -> Checkpoint:
+        self._untold.pop(step, None)
+        self._unknown.pop(step, None)
+        return self.checkpoint([self._write(step, flow.began(self._under_way.get(step, 1)))])
+
+    def has_child(self, step: StepKey, known: ClaimedStep) -> None:
+        """Its children were made, and its row was stored with them."""
+        self._keep(step, known)
+        self._has_steps = self._flagged = True
 
     # -- follow-up jobs --------------------------------------------------------------------------
 
@@ -222,10 +283,10 @@ class StepJournal:
 
     def _suspend(self) -> None:
         """No branch can go on: the attempt is over. Steps in which a wait was reached begin anew."""
-        self.suspended = set_aside([one.rest() for one in self.branches.blocked()])
+        self.suspended = set_aside([one.rest() for one in self.branches.blocked()] + self.pauses_beside())
         for step in self.branches.outer():
             attempt = self._under_way.get(step)
-            if attempt is not None:
+            if attempt is not None and step.name not in self._declared:
                 anew = self._write(step, flow.begins_anew(attempt))
                 self.with_outcome(anew._replace(progress=None, message=None, started_ago_ms=None))
 
@@ -238,25 +299,26 @@ class StepJournal:
     async def finish(self, call: Call) -> None:
         """The handler has ended. What it left behind is stopped, or waited for, before its outcome is stored: the next
         attempt must not run a step that still runs here."""
-        self.branches.close()
+        self.branches.close(call)
         if call.function.handler.kind == "process":  # its loop has ended, and its steps with it
-            for one in self.active.values():
+            for step, one in [(step, one) for step, one in self.active.items() if one.call is call]:
                 if one.must_finish:
                     self._attempt.close(one.must_finish)
-            self.active.clear()
-            self.branches.forget()
+                del self.active[step]
+            self.branches.forget(call)
         stopped: set[asyncio.Task[object]] = set()
-        while tasks := self._open_tasks():
-            spared = {one.task for one in self.active.values() if one.must_finish}
+        while tasks := self._open_tasks(call):
+            spared = {one.task for one in self.active.values() if one.must_finish and one.call is call}
             for task in tasks - spared - stopped:
                 task.cancel()
             stopped |= tasks - spared
             await asyncio.wait(tasks)
-        await self.branches.all_left()
+        await self.branches.all_left(call)
 
-    def _open_tasks(self) -> set[asyncio.Task[object]]:
+    def _open_tasks(self, call: Call) -> set[asyncio.Task[object]]:
         mine = asyncio.current_task()
-        tasks = {one.task for one in self.active.values() if one.task} | set(self.waits)
+        tasks = {one.task for one in self.active.values() if one.task and one.call is call}
+        tasks |= {task for made_by, task in self.waits if made_by is call}
         return {task for task in tasks if task is not mine and not task.done()}
 
     # -- writing ---------------------------------------------------------------------------------
@@ -280,11 +342,12 @@ class StepJournal:
             percent, message = self._reported(step) if self._reports else NOT_REPORTED
         elif begins:
             ago = waited_ms or 0
+        item = self._items.get(step) if self._items else None
         return StepWrite(
             step.name,
             step.key,
             state,
-            self.place(*step),
+            self.place(*step) if item is None else self.place(step.name),
             attempt,
             title,
             percent,
@@ -297,6 +360,7 @@ class StepJournal:
             result,
             input_hash,
             schema,
+            item,
         )
 
     def noted(
@@ -328,6 +392,7 @@ class StepJournal:
                 write.input_hash,
                 write.error,
                 write.error_type,
+                items=None if write.key else write.item,
             ),
         )
         return write
@@ -373,15 +438,18 @@ class StepJournal:
     def effects(self, outcome: Outcome) -> Effects | None:
         """Waits of a handler begin only if the attempt ends because of them."""
         last = list(self._last)
+        awaits: list[StepKey] = []
         if outcome is self.suspended:
             for step, one in self.branches.blocked_steps():
+                if one.pause.kind == "child":
+                    awaits.append(step)
                 if (wait := one.rest_of_wait()) is not None:
                     last.append(self._write(step, wait, waited_ms=one.passed_ms()))
         if isinstance(outcome, Failed) and outcome.error_type in WAIT_ERRORS:
             for step, (failed, _) in self._failed_waits.items():
                 last.append(self._write(step, flow.given_up(failed.attempt, failed.error)))
         # Even if there is nothing to add: a job that has steps in the database is not settled as one without.
-        return Effects(steps=tuple(last)) if last or self._has_steps else None
+        return Effects(steps=tuple(last), awaits=tuple(awaits)) if last or self._has_steps else None
 
 
 def _is_unread(step: ClaimedStep) -> bool:

@@ -11,10 +11,11 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import FollowUpRefused, JobCancelled, LeaseLost, Refused, StepEnded
-from treadle.model.steps import DONE, StepState, shown_step
+from treadle.model.steps import DONE, STEP_ENDED, StepState, shown_step
 from treadle.policy import flow
 from treadle.policy.flow import Pause, Reply, StepChange
 from treadle.policy.judgement import Cause
@@ -44,21 +45,23 @@ class StepServices:
         self._starts = 0
         self._queued: deque[asyncio.Future[None]] = deque()
 
-    async def recall(self, call: Call, name: str, key: str, finish_ms: int | None) -> Known:
+    async def recall(self, call: Call, name: str, key: str, finish_ms: int | None, item: int | None = None) -> Known:
         """What the step has done before. If it has to run, it is under way from now on."""
         attempt = call.attempt
         steps, step = attempt.steps or steps_of(attempt), StepKey(name, key)
         if call.when_idle and (turn := self.turn(call)):
             await turn
-        self._check(call)
-        task = _task_of(call)
+        self.check(call)
+        task = task_of(call)
         found = steps.begin(step, task)
         if found is not None and found.state in DONE:
             with steps.branches.moving():
-                return Known(True, await self._result(call.attempt, steps, step, found), 0)
+                return Known(True, await self.result(call.attempt, steps, step, found), 0)
         tries = flow.tries_before(found.state, found.attempt) if found else 0
+        if item is not None:
+            steps.begin_item(step, item)
         steps.started(step, tries + 1)
-        steps.branches.enter(step)
+        steps.branches.enter(step, call)
         if finish_ms is None:
             steps.active[step] = Active(call, task, None)
         else:
@@ -75,7 +78,7 @@ class StepServices:
         steps.active[step] = Active(call, task, inner)
         try:
             await self._writer.write(call.attempt, steps.under_way())
-            self._check(call)
+            self.check(call)
         except BaseException:
             steps.abandon(step)
             self._leave(call.attempt, steps, step)
@@ -87,7 +90,7 @@ class StepServices:
         if active is not None and active.must_finish is not None:
             attempt.close(active.must_finish)
 
-    async def _result(self, attempt: Attempt, steps: StepJournal, step: StepKey, found: ClaimedStep) -> str | None:
+    async def result(self, attempt: Attempt, steps: StepJournal, step: StepKey, found: ClaimedStep) -> str | None:
         if found.result is None and found.result_size:
             steps.read(await self._store.step_results(attempt.job.n, [step]))
             return (steps.get(step) or found).result
@@ -111,6 +114,8 @@ class StepServices:
                 steps.abandon(step)
             else:
                 await self._end(attempt, steps, step, record)
+                if key and record.change.state in STEP_ENDED and steps.is_item(step):
+                    self._item_ended(call, steps, step)
         finally:
             self._leave(attempt, steps, step)
 
@@ -127,35 +132,47 @@ class StepServices:
             await self._writer.write(attempt, steps.ended(step, write))
             raise FollowUpRefused(end.error or "") from refusal
 
+    def _item_ended(self, call: Call, steps: StepJournal, item: StepKey) -> None:
+        percent = steps.item_ended(item)
+        if call.step == item.name:
+            call.report(percent, "")  # a declared step, whose progress is a part of its flow's
+        else:
+            steps.report(StepKey(item.name), percent, "")
+
     # -- waits -------------------------------------------------------------------------------------
 
     async def wait(self, call: Call, wait: Wait) -> Waited:
         """What became of a wait; if it goes on, its row is written with the end of this attempt."""
+        return await self.waiting(call, lambda branch: self._wait(call, wait, branch))
+
+    async def waiting(self, call: Call, wait: Callable[[object], Awaitable[Waited]]) -> Waited:
+        """What a branch of the handler waits for, once it has its turn and may begin."""
         steps = steps_of(call.attempt)
         if call.when_idle and (turn := self.turn(call)):
             await turn
-        self._check(call)
-        task = _task_of(call)
+        self.check(call)
+        task = task_of(call)
         if task is None:
-            return await self._wait(call, wait, None)
-        steps.waits[task] = steps.waits.get(task, 0) + 1
+            return await wait(None)
+        place = call, task
+        steps.waits[place] = steps.waits.get(place, 0) + 1
         try:
-            return await self._wait(call, wait, task)
+            return await wait(task)
         finally:
-            steps.waits[task] -= 1
-            if not steps.waits[task]:
-                del steps.waits[task]
+            steps.waits[place] -= 1
+            if not steps.waits[place]:
+                del steps.waits[place]
 
     async def _wait(self, call: Call, wait: Wait, branch: object) -> Waited:
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         if wait.retries:
-            return await self._block(call, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
+            return await self.block(call, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
         if wait.refused is not None:
             return await self._waits_again(call, wait, step)
         found = steps.begin(step, branch)
         if found is not None and found.state is StepState.COMPLETED:
             with steps.branches.moving():
-                return Waited("done", await self._result(call.attempt, steps, step, found))
+                return Waited("done", await self.result(call.attempt, steps, step, found))
         if found is not None and found.state is StepState.FAILED and found.error_type is not None:
             return _failed(steps, found, branch)
         reply = steps.early_answer(step)
@@ -202,16 +219,18 @@ class StepServices:
     async def _goes_on(self, call: Call, wait: Wait, found: ClaimedStep | None, left_ms: int | None) -> Waited:
         pause = Pause("sleep" if wait.sleeps else "answer", shown_step(wait.name, wait.key), left_ms)
         if found is not None and found.state is StepState.WAITING:
-            return await self._block(call, wait, pause)
+            return await self.block(call, wait, pause)
         steps_of(call.attempt).place(wait.name, wait.key)  # places follow the order of beginnings
         begins = flow.waits(found.attempt if found else 0, wait.timeout_ms, wait.schema)
-        return await self._block(call, wait, pause, begins)
+        return await self.block(call, wait, pause, begins)
 
-    async def _block(self, call: Call, wait: Wait, pause: Pause, begins: StepChange | None = None) -> Waited:
+    async def block(self, call: Call, wait: Wait, pause: Pause, begins: StepChange | None = None) -> Waited:
         """Other branches of the handler go on; the job is set aside when none is left that could."""
         branches, step = steps_of(call.attempt).branches, StepKey(wait.name, wait.key)
         outer = frozenset(StepKey(*one) for one in wait.inside)
-        blocked = Blocked(pause, outer, begins, time.monotonic())
+        if call.side_by_side:
+            outer |= {StepKey(call.step)}
+        blocked = Blocked(pause, outer, begins, time.monotonic(), call)
         if not await branches.block(step, blocked, call.when_idle):
             return Waited("waits", delay_ms=pause.delay_ms)
         try:
@@ -243,14 +262,14 @@ class StepServices:
         if self._starts:
             self._loop.call_soon(self._next_turn)
 
-    def _check(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
         """No step begins once a cancel was asked, or its handler has ended."""
         call.check()
         attempt = call.attempt
         interrupt = attempt.interrupt
         if interrupt is not None and interrupt.cause is Cause.CANCEL:
             raise JobCancelled(interrupt.reason)
-        if attempt.ended or (attempt.steps is not None and attempt.steps.over is call):
+        if attempt.ended or call.over:
             raise JobCancelled(f"the handler of job {call.job.id} has ended")
 
 
@@ -268,7 +287,7 @@ def _failed(steps: StepJournal, wait: ClaimedStep, branch: object) -> Waited:
     return Waited("failed", None, wait.error, wait.error_type)
 
 
-def _task_of(call: Call) -> asyncio.Task[Any] | None:
+def task_of(call: Call) -> asyncio.Task[Any] | None:
     """The branch of a handler that runs on this loop."""
     return asyncio.current_task() if call.function.handler.kind == "async" else None
 

@@ -31,9 +31,9 @@ function link(text, name, href, key = "", extra = {}) {
 }
 
 export function close(focus = true) {
-  const menu = one("#row-menu");
-  if (!menu) return false;
-  menu.remove();
+  const sheet = one("#row-sheet");
+  if (!sheet) return false;
+  sheet.remove();
   opener.removeAttribute("aria-expanded");
   if (focus && opener.isConnected) opener.focus();
   return true;
@@ -50,7 +50,7 @@ function open(button) {
   const row = button.closest("tbody");
   const menu = make("div", { class: "menu row-menu", role: "menu", id: "row-menu", "aria-label": "Job" }, ...items(row));
   button.setAttribute("aria-expanded", "true");
-  button.closest("td").append(menu);
+  button.closest("td").append(make("div", { class: "row-sheet", id: "row-sheet" }, make("div", { class: "shade" }), menu));
   turn(menu, button);
   one("[role=menuitem]", menu).focus();
 }

@@ -11,19 +11,29 @@ insert, claim, completion) have separate statements in the stores.
 
 from treadle.store.sql.scripts.claim import claim
 from treadle.store.sql.scripts.common import Script, not_found
+from treadle.store.sql.scripts.deliveries import (
+    claim_deliveries,
+    poll,
+    redeliver,
+    settle_deliveries,
+    test_delivery,
+)
 from treadle.store.sql.scripts.due import LOCKED_MS, advance, stop_replaced
 from treadle.store.sql.scripts.follow_ups import checkpoint_and_follow_up
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
+from treadle.store.sql.scripts.make_children import make_children
 from treadle.store.sql.scripts.output import prune_output, write_output
 from treadle.store.sql.scripts.pauses import keep_pause, pause_group
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
+from treadle.store.sql.scripts.stale import mark_stale
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.steps import Answering, answer, checkpoint
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.sql.scripts.upkeep import (
+    forget,
     prune,
     reap,
     tidy,
@@ -40,20 +50,28 @@ __all__ = [
     "checkpoint",
     "checkpoint_and_follow_up",
     "claim",
+    "claim_deliveries",
+    "forget",
     "insert",
     "insert_with_records",
     "keep_pause",
+    "make_children",
+    "mark_stale",
     "not_found",
     "pause_group",
+    "poll",
     "prune",
     "prune_output",
     "reap",
+    "redeliver",
     "register_lanes",
     "release_unknown",
     "settle",
+    "settle_deliveries",
     "split_lease",
     "steer",
     "stop_replaced",
+    "test_delivery",
     "then_wake",
     "tidy",
     "times_of",

@@ -1,5 +1,5 @@
 """Pauses of groups of topics. The pattern is kept for topics that come later: a trigger pauses them with their first
-lane (migration 0010). Those that exist are paused one by one, so that a claim looks at a topic's own row only."""
+lane (migration 0014). Those that exist are paused one by one, so that a claim looks at a topic's own row only."""
 
 from __future__ import annotations
 
