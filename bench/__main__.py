@@ -20,16 +20,17 @@ from typing import Any
 import uvloop
 
 from bench import api, children, flows, limits, pages, retention, scenarios, webhooks
+from bench.imports import RUNS, imports
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
     "limits enqueue drain topics processes threads pickup delayed scheduled flows children backlog ended retention "
-    "snapshot single http pages webhooks memory idle"
+    "snapshot single http pages webhooks memory idle imports"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended retention snapshot pages memory idle".split())
+ONCE = frozenset("ended retention snapshot pages memory idle imports".split())
 ROUNDS = 3
 
 
@@ -216,6 +217,11 @@ class Bench:
         with self.store.fresh() as url:
             uvloop.run(scenarios.load(url, few))
             return run(scenarios.memory_growth(url, self.folder, few, many))
+
+    def imports(self) -> Figures:
+        """What a program pays that only enqueues."""
+        with self.store.fresh() as url:
+            return imports(url, self.folder, 1 if self.quick else RUNS)
 
     def idle(self) -> Figures:
         with self.store.fresh() as url:

@@ -123,6 +123,12 @@ TARGETS = [
     *_both("worker memory at rest, MB", "idle worker MB", at_most=80, digits=0),
     *_both("growth of a worker's memory from 100,000 to 1,000,000 jobs, %", "memory growth %", at_most=5, digits=1),
     Target("idle, 10 workers, statements/s", "postgres", "idle statements /s", at_most=20, digits=1),
+    *_both("CPU of `import treadle`, of `import pydantic`", "import treadle ms", at_most=1.5, of="import pydantic ms"),
+    *_both(
+        "CPU of `import` and a first enqueue, of pydantic's `BaseModel`",
+        "import and enqueue ms",
+        of="import pydantic.BaseModel ms",
+    ),
     *_both("idle, 10 workers, CPU %", "idle CPU %", at_most=2, digits=1),
     *_both("p99 of one awaited enqueue with 1M jobs waiting, ms", "enqueue p99 ms, 1M waiting", at_most=5),
     *_both("p99 of one claim with 1M jobs waiting, ms", "claim p99 ms, 1M waiting", at_most=10),

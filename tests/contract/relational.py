@@ -199,6 +199,7 @@ TIMES = {
     "events": ["created_at"],
     "leaders": ["until", "since", "reported_at"],
     "topics": ["paused_until"],
+    "pauses": ["paused_until"],
     "stale_marks": ["ended_at"],
     "records": ["created_at", "updated_at"],
 }

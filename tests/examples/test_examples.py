@@ -68,6 +68,23 @@ EXPECTED = {
         rolled back: IntegrityError
         1 member, 1 job
     """,
+    "fastapi_app": """
+        refused: 400
+        invoice for Ada for ada
+        new jobs: 1
+        a stranger: 0
+    """,
+    "starlette_app": """
+        202
+        page 0
+        page 1
+        page 2
+        health: 200
+    """,
+    "flask_app": """
+        pending
+        shop@example.com wrote to ada@example.com
+    """,
     "one_per_user": """
         refused, the first one is still there: True
         at once: ada 1, bob 1, everybody 2

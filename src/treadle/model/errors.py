@@ -145,13 +145,13 @@ class CodeDefined(TreadleError):
 class EndpointNotFound(TreadleError, LookupError):
     """No webhook endpoint has this id."""
 
-    code = "endpoint_not_found"
+    code = "not_found"
 
 
 class DeliveryNotFound(TreadleError, LookupError):
     """No delivery of this endpoint has this id; deliveries go with their jobs."""
 
-    code = "delivery_not_found"
+    code = "not_found"
 
 
 class UnknownStep(TreadleError, LookupError):

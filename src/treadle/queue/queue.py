@@ -51,9 +51,17 @@ from treadle.store.views import StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from treadle.model.caller import Caller
     from treadle.queue.sync import SyncQueue
+
+    Auth = Callable[[Request], Awaitable[Caller | None]]
+    Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 Jobs = list[Job]  # inside the class, `list` is the method
@@ -458,11 +466,25 @@ class Queue(JobFollowing):
             count += len(moved)
         return count
 
-    def asgi(self) -> ASGIApp:
-        """The HTTP API and the dashboard, to mount in your application: `app.mount("/queue", queue.asgi())`."""
+    def asgi(self, *, auth: Auth | None = None) -> ASGIApp:
+        """The HTTP API and the dashboard, to mount in your application: `app.mount("/queue", queue.asgi())`.
+
+        `auth` is an async function that takes the request and returns a `treadle.Caller` for one of your own users, or
+        None to leave the request to Treadle's accounts and API keys.
+        """
         from treadle.dashboard import create_app
 
-        return create_app(self)
+        return create_app(self, auth=auth)
+
+    def lifespan(self, own: Lifespan | None = None, /, *, worker: bool = False, **options: Any) -> Lifespan:
+        """For `FastAPI(lifespan=queue.lifespan(worker=True))` and Starlette: open while the application runs.
+
+        `own` is the application's own lifespan, which runs inside. `worker=True` runs the jobs in this process;
+        `options` are those of `Worker`.
+        """
+        from treadle.integrations.asgi import lifespan
+
+        return lifespan(self, own, worker=worker, **options)
 
 
 def _checked_requests(requests: Iterable[JobRequest]) -> Iterable[JobRequest]:

@@ -342,7 +342,7 @@ class Store(Protocol):
 
     # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
-        """Start no jobs of this topic until then; 0 resumes it."""
+        """Start no jobs of this topic until then; 0 resumes it. A pattern is kept, for topics that come later."""
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
         """All topics with their live jobs; with `backlog`, pending jobs by capability too, and what they wait for."""

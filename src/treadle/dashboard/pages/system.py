@@ -20,6 +20,7 @@ from treadle.dashboard.retention_form import RetentionForm, effect_words, saved_
 from treadle.dashboard.rule_trial import Trial, Verdict, verdict
 from treadle.dashboard.settings_forms import SeenSettings, seen_by, seen_now
 from treadle.http.access import PUBLIC, parsed
+from treadle.http.errors import ApiError
 from treadle.model.errors import InvalidInput, VersionConflict
 from treadle.model.job import checked_topic
 from treadle.policy.rules import InvalidRule
@@ -345,7 +346,8 @@ async def ask_invite(page: Page) -> Response:
 
 async def invite(page: Page) -> Response:
     assert page.caller is not None
-    assert page.caller.account is not None
+    if page.caller.account is None:
+        raise ApiError(403, "forbidden", "Only a superuser with an account here can invite others.")
     token = await page.state.server.accounts.invite(page.caller.account)
     await page.state.audit.add(page.actor, "invite")
     # Not a redirect, because the link would have to be stored until the next request.

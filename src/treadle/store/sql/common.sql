@@ -567,6 +567,14 @@ DELETE FROM {ready} WHERE n {among: n bigint}
 INSERT INTO {topics} (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
 ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 
+-- name: drop_pauses
+-- Of a group, and those that are over.
+DELETE FROM {pauses} WHERE pattern {among: pattern text} OR paused_until <= {now}
+
+-- name: add_pauses
+INSERT INTO {pauses} (pattern, paused_until) SELECT t.pattern, t.until FROM {rows: pattern text, until bigint} WHERE true
+ON CONFLICT (pattern) DO UPDATE SET paused_until = excluded.paused_until
+
 -- name: extend_pause
 -- Never shortens a pause that is longer.
 INSERT INTO {topics} AS p (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
@@ -588,10 +596,12 @@ SELECT p.topic, p.stale_after, p.delete_after FROM {topics} p
 WHERE p.stale_after IS NOT NULL OR p.delete_after IS NOT NULL
 
 -- name: list_topics
--- All topics with their pauses.
-SELECT x.topic, (SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now})
+-- All topics with their pauses, and the groups of topics that are paused.
+SELECT x.topic, coalesce((SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now}),
+    (SELECT g.paused_until FROM {pauses} g WHERE g.pattern = x.topic AND g.paused_until > {now}))
 FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION
-    SELECT id FROM {records} WHERE kind = 'template') x ORDER BY x.topic
+    SELECT id FROM {records} WHERE kind = 'template' UNION
+    SELECT pattern FROM {pauses} WHERE paused_until > {now}) x ORDER BY x.topic
 
 -- name: live_counts
 -- Jobs that have not ended, by topic.

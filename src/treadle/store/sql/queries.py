@@ -22,9 +22,9 @@ from typing import get_args, get_type_hints
 from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
-    "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results children answers output channels deliveries outbox tally tally_hist "
-    "workers leaders token stale_marks records migrations"
+    "topics pauses lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members "
+    "deadlines starts notes events steps step_results children answers output channels deliveries outbox tally "
+    "tally_hist workers leaders token stale_marks records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)

@@ -14,6 +14,7 @@ from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.model.steps import StepState
+from treadle.model.topic_patterns import is_pattern
 from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.policy.saved_endpoint import KIND as WEBHOOK_KIND
 from treadle.store import batches, secrets, wakeups
@@ -466,6 +467,10 @@ class SqlStore(WebhookVerbs):
     # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
+        if is_pattern(topic):
+            await self.transact(lambda: scripts.keep_pause(topic, until))
+            await self.transact(lambda: scripts.pause_group(topic, until), [] if until else [wakeups.READY])
+            return
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:

@@ -25,6 +25,7 @@ from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
 from treadle.store.sql.scripts.make_children import make_children
 from treadle.store.sql.scripts.output import prune_output, write_output
+from treadle.store.sql.scripts.pauses import keep_pause, pause_group
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
 from treadle.store.sql.scripts.stale import mark_stale
@@ -53,9 +54,11 @@ __all__ = [
     "forget",
     "insert",
     "insert_with_records",
+    "keep_pause",
     "make_children",
     "mark_stale",
     "not_found",
+    "pause_group",
     "poll",
     "prune",
     "prune_output",
