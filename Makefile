@@ -46,6 +46,7 @@ check: $(DEV_READY) ## Lint, format, types, import contracts, spelling, the Java
 fault: $(DEV_READY) ## Run the fault tests at full length
 	TREADLE_FAULT=full $(BIN)/pytest -n 2 --timeout 5400 -rA --show-capture=no tests/fault tests/model \
 		tests/contract/test_races.py tests/contract/test_postgres_connections.py tests/contract/test_rule_agreement.py tests/http/test_fuzz.py \
+		tests/http/test_random_resumes.py \
 		tests/unit/schedules
 
 bench: $(DEV_READY) ## Measure Treadle

@@ -82,12 +82,10 @@ SEED_002 = 153
 SEED_004 = 86
 # What no test shows yet, by the feature that brings it.
 LATER: dict[str, list[str]] = {
-    "WebSocket": ["003-38"],
     "MongoDB": ["002-8"],
     "MongoDB with Redis": [f"002-{n}" for n in (9, 140, 149, 150, 151, 153)],
     "external workers on steps": [f"002-{n}" for n in (13, 116, 135)],
     "graphs": ["002-43"],
-    "listeners": ["004-59"],
 }
 FEATURES = {id: feature for feature, ids in LATER.items() for id in ids}
 # Functional requirements that are only another name for a user story.

@@ -14,7 +14,7 @@ from treadle.dashboard.page import Page
 from treadle.dashboard.pages.live import BATCH_S, CALM_EVENTS_PER_S, JobList, LiveStream, WholePage
 from treadle.dashboard.pages.workers import workers_regions
 from treadle.dashboard.state import State
-from treadle.events.feed import FeedEvent
+from treadle.events.ring import FeedEvent
 from treadle.http.server import Server
 from treadle.telemetry import HttpMetrics
 

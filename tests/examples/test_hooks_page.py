@@ -25,6 +25,7 @@ async def test_the_page_on_hooks_works_from_top_to_bottom(tmp_path: Path, monkey
     working = asyncio.create_task(worker.run())
     assert await names["job"].result("60s") == "Hello, ada!"
     await until(lambda: len(names["messages"]) == 2)
+    await until(lambda: names["finished"] == ["Hello, ada!"])
     assert names["pools"] == ["pool"]
     worker.stop()
     await working

@@ -17,7 +17,7 @@ from tests.waiting import until
 from treadle import Queue
 from treadle.events.feed import Feed
 from treadle.http import create_app
-from treadle.http.connections import Limits, limited_protocol
+from treadle.http.connections import Limits, limited_protocol, websocket_options
 
 PATIENCE_S = 60
 
@@ -35,6 +35,7 @@ class LiveServer:
             access_log=False,
             timeout_graceful_shutdown=5,
             http=limited_protocol(limits or Limits()),
+            **websocket_options(),
         )
         self.server = uvicorn.Server(config)
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -11,6 +11,7 @@ from treadle.http import create_app
 OPEN = {
     ("get", "/api/health"),
     ("post", "/api/setup"),
+    ("get", "/api/realtime"),
     ("post", "/api/collections/{collection}/auth-with-password"),
 }
 # A body that the route would take, so that nothing but the access decides.
@@ -19,6 +20,7 @@ BODIES: dict[str, Any] = {
     "/api/jobs/enqueue-many": {"jobs": [{"topic": "mail"}]},
     "/api/jobs/bulk": {"action": "cancel", "filter": "topic = 'mail'"},
     "/api/jobs/{id}/signal": {"step": "approve", "result": 1},
+    "/api/realtime": {"clientId": "x", "subscriptions": ["jobs/*"]},
     "/api/workers/claim": {"workerId": "w", "topics": ["mail"]},
     "/api/workers/jobs/{id}/progress": {"token": 1, "percent": 1},
     "/api/workers/jobs/{id}/fail": {"token": 1, "error": "x"},
@@ -87,7 +89,7 @@ async def test_another_users_job_is_404(sqlite_api: Api) -> None:
 
 async def test_a_superuser_is_never_refused(sqlite_api: Api) -> None:
     for method, path in routes():
-        if "stream" in path or path.endswith(("/auth-refresh", "/output/{channel}")):
+        if "stream" in path or path.endswith(("/auth-refresh", "/output/{channel}", "/realtime")):
             continue  # a stream does not end, and a token is refreshed where it came from: they have tests of their own
         job = await sqlite_api.enqueue()
         answer = await call(sqlite_api, method, path, job["id"], "root")

@@ -19,10 +19,10 @@ from tests.queue.hands import Hands
 from tests.waiting import until
 from treadle import Queue
 from treadle.accounts import Accounts, Passwords
-from treadle.events.feed import Ring
 from treadle.events.frames import frame
+from treadle.events.ring import Ring
 from treadle.http.origin import COOKIE
-from treadle.http.streams import sse
+from treadle.http.streams import following, sse
 from treadle.model.fields import JSON_NAMES
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -480,7 +480,7 @@ async def test_a_rule_over_unknown_fields_hides_a_deleted_job(
 async def test_a_changed_password_ends_the_stream(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse, "CHECK_S", 0.1)
+    monkeypatch.setattr(following, "CHECK_S", 0.1)
     accounts, tokens, ids = await users(queue, client, "@request.auth.id != ''")
     async with (
         calling(live.base_url, tokens["ann"]) as ann,
@@ -499,7 +499,7 @@ async def test_a_changed_password_ends_the_stream(
 async def test_a_changed_rule_is_obeyed(
     client: httpx.AsyncClient, live: LiveServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse, "CHECK_S", 0.1)
+    monkeypatch.setattr(following, "CHECK_S", 0.1)
     _, tokens, _ = await users(queue, client, "@request.auth.id != ''")
     async with calling(live.base_url, tokens["ann"]) as ann, reading(ann, STREAM) as reader:
         await queue.enqueue("mail")

@@ -11,7 +11,8 @@ from tests.queue.hands import Hands, eventually
 from tests.waiting import give_way
 from treadle import Queue, StoreUnavailable
 from treadle.events import feed
-from treadle.events.feed import Feed, FeedStopped, Listener, Ring
+from treadle.events.feed import Feed, FeedStopped, Listener
+from treadle.events.ring import Ring
 from treadle.model.fields import JSON_NAMES
 from treadle.store.views import Listing
 

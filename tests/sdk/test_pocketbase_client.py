@@ -224,3 +224,111 @@ def test_a_path_that_is_not_there(client: Client) -> None:
 def test_a_wrong_state_is_a_conflict(client: Client) -> None:
     script = "await pb.send(`/api/jobs/${job.id}/requeue`, { method: 'POST' })"
     assert refusal(client, SIGN_IN + ENQUEUE + script, body={"topic": "mail"}) == (409, "wrong_state")
+
+
+# -- realtime ----------------------------------------------------------------------------------
+
+HEARD = """
+const heard = [];
+const keep = (event) => heard.push([event.action, event.record.id, event.record.status]);
+"""
+
+
+def test_every_job_is_followed(client: Client) -> None:
+    script = """
+    await pb.realtime.subscribe("jobs/*", keep);
+    const job = await pb.send("/api/jobs/enqueue", { method: "POST", body: { topic: "mail" } });
+    await pb.send(`/api/jobs/${job.id}/cancel`, { method: "POST" });
+    await until(() => heard.length === 2);
+    await pb.send(`/api/jobs/${job.id}`, { method: "DELETE" });
+    await until(() => heard.length === 3);
+    return [job.id, heard];
+    """
+    id, heard = client.run(SIGN_IN + HEARD + script)
+    assert heard == [["create", id, "pending"], ["update", id, "cancelled"], ["delete", id, None]]
+
+
+def test_as_records_of_a_collection(client: Client) -> None:
+    script = """
+    const events = [];
+    await pb.collection("jobs").subscribe("*", (event) => events.push(event));
+    await pb.send("/api/jobs/enqueue", { method: "POST", body: { topic: "mail", payload: { to: "ann" } } });
+    await until(() => events.length);
+    return events[0];
+    """
+    event = client.run(SIGN_IN + script)
+    assert (event["action"], event["record"]["collectionName"]) == ("create", "jobs")
+    assert event["record"]["payload"] == {"to": "ann"}
+
+
+def test_one_job_and_all_jobs_on_one_connection(client: Client) -> None:
+    script = """
+    const one = await pb.send("/api/jobs/enqueue", { method: "POST", body: { topic: "mail" } });
+    const two = await pb.send("/api/jobs/enqueue", { method: "POST", body: { topic: "mail" } });
+    const all = [];
+    await pb.realtime.subscribe(`jobs/${one.id}`, keep);
+    await pb.realtime.subscribe("jobs/*", (event) => all.push(event.record.id));
+    for (const job of [two, one]) await pb.send(`/api/jobs/${job.id}/cancel`, { method: "POST" });
+    await until(() => all.length === 2 && heard.length === 1);
+    await pb.realtime.unsubscribe(`jobs/${one.id}`);
+    await pb.send(`/api/jobs/${one.id}`, { method: "DELETE" });
+    await until(() => all.length === 3);
+    return [one.id, two.id, heard, all];
+    """
+    one, two, heard, everything = client.run(SIGN_IN + HEARD + script)
+    assert heard == [["update", one, "cancelled"]]
+    assert everything == [two, one, one]
+
+
+def test_a_filter_and_fields(client: Client) -> None:
+    script = """
+    const records = [];
+    const query = { filter: "topic = 'chosen'", fields: "status" };
+    await pb.realtime.subscribe("jobs/*", (event) => records.push(event.record), { query });
+    for (const topic of ["other", "chosen"]) await pb.send("/api/jobs/enqueue", { method: "POST", body: { topic } });
+    await until(() => records.length);
+    return records;
+    """
+    (record,) = client.run(SIGN_IN + script)
+    assert set(record) == {"id", "status", "collectionId", "collectionName"}
+
+
+def test_users_hear_of_their_own_jobs_only(client: Client, server: Served) -> None:
+    script = """
+    await pb.realtime.subscribe("jobs/*", keep);
+    await pb.realtime.subscribe(`jobs/${given.theirs}`, keep);
+    const root = new PocketBase(pb.baseURL);
+    await root.collection("_superusers").authWithPassword("root@example.com", given.password);
+    await root.send(`/api/jobs/${given.theirs}/cancel`, { method: "POST" });
+    const job = await pb.send("/api/jobs/enqueue", { method: "POST", body: { topic: "mail" } });
+    await until(() => heard.length);
+    return [job.id, heard];
+    """
+    theirs = server.call("POST", "/api/jobs/enqueue", server.superuser(), json={"topic": "mail"}).json()["id"]
+    id, heard = client.run(SIGN_IN + HEARD + script, theirs=theirs)
+    assert heard == [["create", id, "pending"]]
+
+
+def test_nobody_subscribes_without_signing_in(client: Client) -> None:
+    script = """
+    const refused = new Promise((tell) => {
+      pb.afterSend = (response, data) => { tell(response.status); return data; };
+    });
+    pb.realtime.subscribe("jobs/*", () => {}).catch(() => {}); // the client tries again until it may
+    return await refused;
+    """
+    assert client.run(script) == 401
+
+
+def test_a_client_that_lost_its_connection_subscribes_again(client: Client) -> None:
+    script = """
+    await pb.realtime.subscribe("jobs/*", keep);
+    const before = pb.realtime.clientId;
+    pb.realtime.eventSource.dispatchEvent(new Event("error"));
+    pb.realtime.eventSource?.onerror?.(new Event("error"));
+    await until(() => pb.realtime.isConnected && pb.realtime.clientId !== before);
+    const job = await pb.send("/api/jobs/enqueue", { method: "POST", body: { topic: "mail" } });
+    await until(() => heard.some(([, id]) => id === job.id));
+    return true;
+    """
+    assert client.run(SIGN_IN + HEARD + script) is True

@@ -4,7 +4,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from treadle.events.feed import PROGRESS_PAUSE_S, ProgressPace, Ring, job_after
+from treadle.events.job_after import job_after
+from treadle.events.pace import PAUSE_S, Pace
+from treadle.events.ring import Ring
 from treadle.model.events import PROGRESS, STEP_COMPLETED
 from treadle.model.job import Job, from_ms
 from treadle.model.status import Status
@@ -73,7 +75,7 @@ def test_a_small_event_is_whole() -> None:
 
 
 def test_runs_of_a_step_with_keys_are_told_four_times_a_second() -> None:
-    pace, job = ProgressPace(), a_job()
+    pace, job = Pace(), a_job()
     run = Change(STEP_COMPLETED, START, job, keyed=True)
     told = [i for i in range(1_000) if pace.admit(run, now=i / 1_000)]
     assert len(told) == 4
@@ -81,11 +83,11 @@ def test_runs_of_a_step_with_keys_are_told_four_times_a_second() -> None:
 
 
 def test_steps_without_keys_and_ends_are_all_told() -> None:
-    pace, job = ProgressPace(), a_job()
+    pace, job = Pace(), a_job()
     assert all(pace.admit(Change(STEP_COMPLETED, START, job), now=0.0) for _ in range(5))
     assert pace.admit(Change(STEP_COMPLETED, START, job, keyed=True), now=0.0)
-    assert not pace.admit(Change(PROGRESS, START, job), now=PROGRESS_PAUSE_S / 2)
-    assert pace.admit(Change("job:completed", START, job), now=PROGRESS_PAUSE_S / 2)
+    assert not pace.admit(Change(PROGRESS, START, job), now=PAUSE_S / 2)
+    assert pace.admit(Change("job:completed", START, job), now=PAUSE_S / 2)
     assert pace.due(now=9.0) == [], "the end has told it"
 
 

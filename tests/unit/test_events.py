@@ -21,3 +21,7 @@ def test_the_plain_path_is_among_them() -> None:
 def test_an_event_of_the_plain_path_has_no_id() -> None:
     event = Event(None, "a", events.ENQUEUED, None, "pending", "", {}, 0)
     assert (event.id, event.job_id, event.to_status) == (None, "a", "pending")
+
+
+def test_every_event_is_described() -> None:
+    assert all(text and text[0].islower() and not text.endswith(".") for text in events.DESCRIBED.values())

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from treadle.events.feed import ProgressPace, Ring, job_after
+from treadle.events.job_after import job_after
+from treadle.events.pace import Pace
+from treadle.events.ring import Ring
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import Job
 from treadle.model.status import Status
@@ -94,7 +96,7 @@ def test_a_truncated_event_counts_with_all_that_it_holds() -> None:
     assert ring.next - ring.first == 3
 
 
-def told(pace: ProgressPace, *changes: Change, now: float) -> list[int | None]:
+def told(pace: Pace, *changes: Change, now: float) -> list[int | None]:
     """The progress that is told at a reading with these changes."""
     return [one.progress for one in [*(c for c in changes if pace.admit(c, now)), *pace.due(now)]]
 
@@ -104,7 +106,7 @@ def progress(percent: int, id: str = "j1") -> Change:
 
 
 def test_progress_is_told_four_times_a_second_and_the_newest_is_not_lost() -> None:
-    pace = ProgressPace()
+    pace = Pace()
     heard = [told(pace, progress(n), now=n * 0.05) for n in range(21)]
     assert [one for one in heard if one] == [[0], [5], [10], [15], [20]]
     assert told(pace, progress(21), now=1.1) == []
@@ -114,10 +116,40 @@ def test_progress_is_told_four_times_a_second_and_the_newest_is_not_lost() -> No
 
 
 def test_progress_of_other_jobs_has_its_own_pace() -> None:
-    pace = ProgressPace()
+    pace = Pace()
     assert told(pace, progress(1), progress(2, "j2"), now=0.0) == [1, 2]
     assert told(pace, progress(3), progress(4, "j2"), now=0.1) == []
     assert sorted(told(pace, now=0.3), key=str) == [3, 4]
+
+
+def step(id: str = "j1", keyed: bool = True) -> Change:
+    return Change("job:step:completed", AT, job(Status.PROCESSING, id), None, 1, keyed=keyed)
+
+
+def events_told(pace: Pace, *changes: Change, now: float) -> list[str]:
+    return [one.event for one in [*(c for c in changes if pace.admit(c, now)), *pace.due(now)]]
+
+
+def test_steps_with_keys_have_the_same_pace_and_a_held_one_is_told_at_last() -> None:
+    pace = Pace()
+    heard = [events_told(pace, step(), now=n * 0.05) for n in range(21)]
+    assert sum(map(len, heard)) == 5
+    assert events_told(pace, step(), now=1.1) == []
+    assert events_told(pace, now=1.25) == ["job:step:completed"]
+    assert events_told(pace, now=9.0) == []
+
+
+def test_steps_without_keys_are_all_told() -> None:
+    pace = Pace()
+    assert [events_told(pace, step(keyed=False), now=n * 0.01) for n in range(5)] == [["job:step:completed"]] * 5
+
+
+def test_progress_does_not_swallow_a_held_step() -> None:
+    pace = Pace()
+    assert events_told(pace, step(), now=0.0) == ["job:step:completed"]
+    assert events_told(pace, step(), now=0.1) == []
+    assert events_told(pace, progress(5), now=0.2) == ["job:progress"]
+    assert events_told(pace, now=0.3) == ["job:step:completed"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +160,7 @@ def test_progress_of_other_jobs_has_its_own_pace() -> None:
     ],
 )
 def test_progress_is_never_told_after_a_later_event(later: Change) -> None:
-    pace = ProgressPace()
+    pace = Pace()
     assert told(pace, progress(1), now=0.0) == [1]
     assert told(pace, progress(2), now=0.1) == []
     assert pace.admit(later, 0.2)
@@ -136,7 +168,7 @@ def test_progress_is_never_told_after_a_later_event(later: Change) -> None:
 
 
 def test_a_snapshot_is_not_followed_by_progress_that_it_contains() -> None:
-    pace = ProgressPace()
+    pace = Pace()
     assert told(pace, progress(1), now=0.0) == [1]
     assert told(pace, progress(2), now=0.1) == []
     assert [one.progress for one in pace.all(0.2)] == [2]

@@ -25,9 +25,10 @@ import type {
   StreamQuery,
   TimelineEvent,
   Topic,
+  TrackOptions,
   Why,
 } from "./types.js";
-import { call, jobPath, randomId, type Wire } from "./wire.js";
+import { call, jobPath, randomId, tracking as trackingWire, type Wire } from "./wire.js";
 import { type WorkContext, Worker, type WorkHandle, type WorkOptions } from "./work.js";
 
 /** All about jobs; `client.jobs`, and `pb.jobs` after `withJobs(pb)`. */
@@ -78,8 +79,11 @@ export interface Jobs {
   stream(query?: StreamQuery, options?: Call): JobStream;
   /** What the job emits to a channel, from its start. */
   output<T = unknown>(id: string, channel: string, options?: OutputOptions): JobOutput<T>;
-  /** Follow one job, over one connection for all trackers; with `lazy`, from the first subscriber on. */
-  track<T extends Topic = Topic>(id: string, options?: { signal?: AbortSignal; lazy?: boolean }): Tracker<T>;
+  /**
+   * Follow one job, over one connection for all trackers; with `lazy`, from the first subscriber on. A `token` is the
+   * `trackToken` of an enqueue with `track`, for those who have not signed in.
+   */
+  track<T extends Topic = Topic>(id: string, options?: TrackOptions): Tracker<T>;
   /** Run jobs of a topic here, until `stop()`. */
   work<T extends Topic>(
     topic: T,
@@ -120,11 +124,22 @@ class JobsOfWire implements Jobs {
   readonly #streams = new Set<{ close(): void }>();
 
   constructor(private readonly wire: Wire) {
-    this.tracking = {
+    this.tracking = this.#trackingOf(wire);
+  }
+
+  #trackingOf(wire: Wire): Tracking {
+    return {
       shared: new SharedStream(wire),
       document: (id) => call<Document>(wire, jobPath(id)),
       enqueue: (topic, payload, options) => this.#enqueue(topic, payload, options),
     };
+  }
+
+  /** A connection of its own, which ends with the client. */
+  #trackingWith(token: string): Tracking {
+    const tracked = this.#trackingOf(trackingWire(this.wire, token));
+    this.#streams.add(tracked.shared);
+    return tracked;
   }
 
   async enqueue<T extends Topic>(topic: T, payload: PayloadOf<T>, options?: EnqueueOptions): Promise<Job<T>> {
@@ -251,18 +266,19 @@ class JobsOfWire implements Jobs {
     return new EventStream(this.wire, query, options, this.#streams);
   }
 
-  output<T>(id: string, channel: string, options: OutputOptions = {}): JobOutput<T> {
+  output<T>(id: string, channel: string, { token, ...options }: OutputOptions = {}): JobOutput<T> {
     return new OutputStream<T>(
-      this.wire,
+      token === undefined ? this.wire : trackingWire(this.wire, token),
       jobPath(id, `/output/${encodeURIComponent(channel)}`),
       options,
       this.#streams,
     );
   }
 
-  track<T extends Topic>(id: string, options: { signal?: AbortSignal; lazy?: boolean } = {}): Tracker<T> {
-    const { signal, lazy = false } = options;
-    const follow = new Follow<T>(() => this.tracking, id, lazy || signal?.aborted === true);
+  track<T extends Topic>(id: string, options: TrackOptions = {}): Tracker<T> {
+    const { signal, lazy = false, token } = options;
+    const tracked = token === undefined ? this.tracking : this.#trackingWith(token);
+    const follow = new Follow<T>(() => tracked, id, lazy || signal?.aborted === true);
     signal?.addEventListener("abort", () => follow.close(), { once: true });
     if (signal?.aborted) follow.close();
     return trackerOf(follow, () => this);

@@ -110,6 +110,8 @@ export interface Job<T extends Topic = Topic> {
   truncated?: true;
   /** In the answer to `enqueue`: the job existed already. */
   deduplicated?: boolean;
+  /** After an enqueue with `track`: lets others follow this job. Null if an existing job stands for the new one. */
+  trackToken?: string | null;
 }
 
 /** A job of a tracker, also with the names that PostgreSQL columns have. */
@@ -132,6 +134,8 @@ export interface JobOptions {
   scope?: string;
   scopeId?: string;
   webhookUrl?: string;
+  /** Make a `trackToken`, with which others may follow this one job. */
+  track?: boolean;
 }
 
 export interface EnqueueOptions extends JobOptions, Call {}
@@ -270,7 +274,15 @@ export interface JobStream extends AsyncIterableIterator<JobEvent> {
   close(): void;
 }
 
+export interface TrackOptions {
+  signal?: AbortSignal;
+  lazy?: boolean;
+  token?: string;
+}
+
 export interface OutputOptions extends Call {
+  /** The job's track token. */
+  token?: string;
   /** Resume after the value with this number: the `lastEventId` of an earlier reader. */
   after?: string | null;
   /** `latest`: only what comes next. */

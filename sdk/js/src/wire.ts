@@ -25,6 +25,22 @@ export interface Wire {
   renew(refused: string): Promise<boolean>;
 }
 
+/** The same connection with a track token, which opens one job, in the place of the session. */
+export function tracking(wire: Wire, token: string): Wire {
+  const bearing = (request: WireRequest): WireRequest => ({
+    ...request,
+    headers: { ...request.headers, Authorization: `Bearer ${token}` },
+  });
+  return {
+    timeoutMs: wire.timeoutMs,
+    retries: wire.retries,
+    send: (path, request) => wire.send(path, bearing(request)),
+    open: (path, request) => wire.open(path, bearing(request)),
+    token: async () => token,
+    renew: async () => false,
+  };
+}
+
 /** What any client's error tells. */
 export interface Failure {
   status: number;

@@ -298,3 +298,16 @@ test("two clients see the same", async () => {
   const [here, there] = await Promise.all([one.jobs.track(id).result(), two.jobs.track(id).result()]);
   assert.deepEqual(here, there);
 });
+
+test("a track token follows one job without a session", async () => {
+  const client = await signedIn();
+  const job = await client.jobs.enqueue("export_users", { format: "csv", rows: 3 }, { track: true });
+  const other = await client.jobs.enqueue("export_users", { format: "csv", rows: 1 });
+  const token = job.trackToken as string;
+  const visitor = new Treadle(URL_OF_SERVER);
+  assert.deepEqual(await visitor.jobs.track(job.id, { token }).result(), { count: 3 });
+  const refused = visitor.jobs.track(other.id, { token });
+  await until(() => refused.error !== null);
+  assert.equal(refused.error?.status, 404);
+  visitor.close();
+});

@@ -56,7 +56,9 @@ def chosen(db: str | None, *, migrate: bool = True) -> Queue:
     """The queue that the command names, in the database of --db if given."""
     from treadle.cli.loading import load_queue
     from treadle.queue import Queue
+    from treadle.queue.listeners import silence
 
+    silence()  # the program's listeners belong to its own processes, not to an operator's command
     named = target.named()
     if named is None:
         return Queue(db, migrate=migrate)

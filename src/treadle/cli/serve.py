@@ -141,7 +141,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _server(app: Any) -> uvicorn.Server:
     import uvicorn
 
-    from treadle.http.connections import limited_protocol, limits
+    from treadle.http.connections import limited_protocol, limits, websocket_options
 
     config = uvicorn.Config(
         app,
@@ -153,6 +153,7 @@ def _server(app: Any) -> uvicorn.Server:
         http=limited_protocol(limits()),
         h11_max_incomplete_event_size=65_536,
         proxy_headers=False,
+        **websocket_options(),
     )
 
     class UvicornServer(uvicorn.Server):

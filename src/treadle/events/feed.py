@@ -12,28 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
+from treadle.events.job_after import job_after
+from treadle.events.pace import Pace
+from treadle.events.ring import FeedEvent, Ring
 from treadle.model.errors import StoreUnavailable, TreadleError
-from treadle.model.events import PROGRESS, STALE
 from treadle.model.job import Job, from_ms, rfc3339
-from treadle.model.status import ENDED, Status
-from treadle.model.told_job import shortened
-from treadle.policy.lifecycle import retries
+from treadle.model.told_job import without_step_results
 from treadle.store.protocol import Store
 from treadle.store.views import Change, Listing
 
 log = logging.getLogger("treadle.events.feed")
 
 RESYNC = "resync"
-RING_EVENTS = 10_000
-RING_BYTES = 64 * 2**20
 PAGE = 1000
 # Between two reads. On PostgreSQL, plain endings in other processes give no hint, so read more often while jobs run.
 LEAST_PAUSE_S = 0.05
@@ -48,25 +44,8 @@ BEHIND_S = 60.0
 LINGER_S = 30.0
 # A listener yields to others after this many events.
 TURN = 200
-# Between two `job:progress` of one job.
-PROGRESS_PAUSE_S = 0.25
 
 Match = Callable[[Mapping[str, Any]], bool]
-
-
-class FeedEvent(NamedTuple):
-    """One event, as sent to every listener."""
-
-    id: int
-    """Increasing; never the same in two processes."""
-    event: str
-    payload: Mapping[str, Any]
-    """{event, at, job}; {event, at, deletedJobId} for a deleted job; {event, at} for `resync`. A job with a large
-    payload or result comes without them, and it and its event are `truncated`."""
-    facts: Mapping[str, Any]
-    """What a listener's `match` checks: the whole job, or what is still known about a deleted one."""
-    data: bytes
-    """The payload as JSON, serialized once for all listeners."""
 
 
 class FeedStopped(TreadleError):
@@ -82,108 +61,18 @@ class OpenQueue(Protocol):
     def store(self) -> Store: ...
 
 
-class Ring:
-    """The most recent events, numbered without gaps. Ids carry a mark of their ring, so ids of other processes are
-    unknown.
-    """
-
-    MARKS = 4096
-
-    def __init__(self, most: int = RING_EVENTS, most_bytes: int = RING_BYTES) -> None:
-        self._mark = secrets.randbelow(self.MARKS)
-        self._most = most
-        self._most_bytes = most_bytes
-        self._events: deque[FeedEvent] = deque()
-        self._sizes: deque[int] = deque()
-        self._bytes = 0
-        # Numbers start from the clock, so that they also increase over restarts.
-        self.first = self.next = int(time.time() * 1000)
-
-    def add(self, event: str, payload: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        # The facts stay whole, so they count in full.
-        size = len(to_json(payload))
-        payload, data = shortened(payload)
-        self._events.append(FeedEvent(self.id_of(self.next), event, payload, facts, data))
-        self._sizes.append(size)
-        self._bytes += size
-        self.next += 1
-        while len(self._events) > self._most or (self._bytes > self._most_bytes and len(self._events) > 1):
-            self._events.popleft()
-            self._bytes -= self._sizes.popleft()
-            self.first += 1
-
-    def forget(self) -> None:
-        """Events were missed: every listener in the ring has to resync."""
-        self._events.clear()
-        self._sizes.clear()
-        self._bytes = 0
-        self.next += 1
-        self.first = self.next
-
-    def get(self, number: int) -> FeedEvent:
-        return self._events[number - self.first]
-
-    def after(self, event_id: int) -> int | None:
-        """The position after this event; None if it is not in the ring."""
-        number, mark = divmod(event_id, self.MARKS)
-        return number + 1 if mark == self._mark and self.first <= number + 1 <= self.next else None
-
-    @property
-    def last_id(self) -> int:
-        return self.id_of(self.next - 1)
-
-    def id_of(self, number: int) -> int:
-        return number * self.MARKS + self._mark
-
-
-class ProgressPace:
-    """Keeps the `job:progress` events of each job apart, and those of its steps with keys. The newest one waits for its
-    turn; the others are dropped, and so is one that waits when another event tells about its job."""
-
-    def __init__(self) -> None:
-        self._told_at: dict[str, float] = {}
-        self._held: dict[str, Change] = {}
-
-    def admit(self, change: Change, now: float) -> bool:
-        """Whether to tell this change now."""
-        id = change.job.id if change.job else (change.gone or {}).get("id", "")
-        self._held.pop(id, None)
-        if change.event != PROGRESS and not change.keyed:
-            return True
-        if now < self._told_at.get(id, float("-inf")) + PROGRESS_PAUSE_S:
-            self._held[id] = change
-            return False
-        self._told_at[id] = now
-        return True
-
-    def due(self, now: float) -> list[Change]:
-        """The held changes to tell now."""
-        self._told_at = {id: at for id, at in self._told_at.items() if now < at + PROGRESS_PAUSE_S}
-        return self._take([id for id in self._held if id not in self._told_at], now)
-
-    def all(self, now: float) -> list[Change]:
-        """Every held change: a snapshot must not be followed by an event that it contains."""
-        return self._take(list(self._held), now)
-
-    def _take(self, ids: Sequence[str], now: float) -> list[Change]:
-        self._told_at |= dict.fromkeys(ids, now)
-        return [self._held.pop(id) for id in ids]
-
-    def forget(self) -> None:
-        self._held.clear()
-
-
 class Feed:
     """Reads while it has listeners. Belongs to the event loop on which the queue is open."""
 
     def __init__(self, queue: OpenQueue) -> None:
         self._store = queue.store
         self._ring = Ring()
-        self._pace = ProgressPace()
+        self._pace = Pace()
         self._cursor: Any = None
         self._busy = False
         self._active_at = float("-inf")
         self._listeners = 0
+        self._lasting = 0
         self._left_at = time.monotonic()
         self._fresh_at = time.monotonic()
         self._read_at = float("-inf")
@@ -195,11 +84,17 @@ class Feed:
 
     # -- listening -------------------------------------------------------------------------------
 
-    async def listener(self, after: int | None = None, match: Match | None = None) -> Listener:
-        """A listener positioned after the event with the id `after`, or at the end. The caller must close it."""
+    async def listener(
+        self, after: int | None = None, match: Match | None = None, *, event: str | None = None, lasting: bool = False
+    ) -> Listener:
+        """A listener positioned after the event with the id `after`, or at the end. The caller must close it.
+
+        `event`: only this one. `lasting`: `stop` does not end it.
+        """
         await self.start()
+        self._lasting += lasting
         place = self._ring.next if after is None else self._ring.after(after)
-        return Listener(self, place, match)
+        return Listener(self, place, match, event, lasting=lasting)
 
     async def listen(self, after: int | None = None, match: Match | None = None) -> AsyncGenerator[FeedEvent]:
         """Every matching event until the feed is stopped; `resync` where events are missing."""
@@ -229,8 +124,14 @@ class Feed:
         self._left_at = time.monotonic()
 
     async def stop(self) -> None:
-        """Stop reading now; listeners get `FeedStopped`. A new listener starts it again."""
+        """Stop reading now; listeners get `FeedStopped`. A new listener starts it again.
+
+        Lasting listeners go on: a server that stops ends its streams, while its worker still finishes jobs.
+        """
         self._stops += 1
+        if self._lasting:
+            self._wake()
+            return
         follower, self._follower = self._follower, None
         if follower:
             follower.cancel()
@@ -310,7 +211,7 @@ class Feed:
         head = {"event": change.event, "at": rfc3339(from_ms(change.at))}
         if change.job is not None:
             job = job_after(change)
-            self._ring.add(change.event, {**head, "job": job}, job)
+            self._ring.add(change.event, {**head, "job": without_step_results(job)}, job)
         elif change.gone is not None:
             self._ring.add(change.event, {**head, "deletedJobId": change.gone["id"]}, change.gone)
 
@@ -328,11 +229,13 @@ class Feed:
 class Listener:
     """A position in the feed. `next` returns the next matching event."""
 
-    def __init__(self, feed: Feed, place: int | None, match: Match | None) -> None:
+    def __init__(self, feed: Feed, place: int | None, match: Match | None, event: str | None, *, lasting: bool) -> None:
         self._feed = feed
         self._ring = feed._ring
         self._place = -1 if place is None else place
         self._match = match
+        self._event = event
+        self._lasting = lasting
         self._stops = feed._stops
         self._closed = False
 
@@ -360,7 +263,7 @@ class Listener:
             while self._place < last:
                 told = ring.get(self._place)
                 self._place += 1
-                if self._match is None or self._match(told.facts):
+                if self._event in (None, told.event) and (self._match is None or self._match(told.facts)):
                     return told
             if last == ring.next:
                 return None
@@ -401,62 +304,11 @@ class Listener:
             return self.behind, jobs
 
     def _check(self) -> None:
-        if self._feed._stops != self._stops:
+        if self._feed._stops != self._stops and not self._lasting:
             raise FeedStopped("the feed was stopped")
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._feed._lasting -= self._lasting
             self._feed._leave()
-
-
-# -- the job of an event ---------------------------------------------------------------------------
-
-
-_ENDINGS = {Status.COMPLETED: "completedAt", Status.FAILED: "failedAt", Status.CANCELLED: "cancelledAt"}
-_OF_AN_END = ("staleAt", "endedAt", "completedAt", "failedAt", "cancelledAt", "result", "errorGroup")
-_OF_A_RUN = ("claimedAt", "startedAt", "lastHeartbeatAt", "lockedBy", "lockedUntil", "progressMessage")
-_OF_A_CANCEL = ("cancelRequestedAt", "cancelReason")
-
-
-def job_after(change: Change) -> dict[str, Any]:
-    """The job after this change, with later changes undone as far as they are known."""
-    assert change.job
-    job = change.job.as_json()
-    to = change.to or change.job.status
-    attempt = job["attempt"] if change.attempt is None else change.attempt
-    if change.event == STALE:
-        job["staleAt"] = rfc3339(from_ms(change.at))
-    if change.event == PROGRESS:
-        job["progress"], job["progressMessage"] = change.progress or 0, change.message
-    elif to != job["status"] or attempt != job["attempt"]:
-        job |= _as_it_was(job, to, attempt, rfc3339(from_ms(change.at)))
-    return job
-
-
-def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None) -> dict[str, Any]:
-    was: dict[str, Any] = dict.fromkeys(_OF_AN_END)
-    was |= {"status": to, "attempt": attempt, "retries": retries(to, attempt), "updatedAt": at}
-    if to in ENDED:
-        was |= {"lockedBy": None, "lockedUntil": None, "lastHeartbeatAt": None, "result": job["result"], "endedAt": at}
-        if to in _ENDINGS:
-            was[_ENDINGS[to]] = at
-    if to is Status.COMPLETED:
-        was["progress"] = 100
-    elif job["steps"]:
-        was["progress"] = _progress_of_steps(job["steps"], at) if job["progress"] == 100 else job["progress"]
-    elif job["progress"] == 100 or to is Status.PENDING:
-        was["progress"] = 0
-    if to is Status.PENDING:
-        was |= dict.fromkeys(_OF_A_RUN)
-    if to in (Status.PENDING, Status.PROCESSING):
-        was |= dict.fromkeys(_OF_A_CANCEL)
-    if attempt == 0:
-        was |= {"lastError": None, "errorType": None}
-    return was
-
-
-def _progress_of_steps(steps: Sequence[Mapping[str, Any]], at: str | None) -> int:
-    """A job with steps goes on where it was: what had ended by then counts."""
-    done = sum(1 for step in steps if step["completedAt"] and step["completedAt"] <= (at or ""))
-    return done * 100 // len(steps) if done < len(steps) else 99

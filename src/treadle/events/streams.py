@@ -8,17 +8,19 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from treadle.events.feed import RESYNC, Feed, FeedEvent, FeedStopped, Listener
+from treadle.events.feed import RESYNC, Feed, FeedStopped, Listener
 from treadle.events.frames import PING_S, SNAPSHOT, frame, ping, snapshot_listing, snapshot_of
+from treadle.events.ring import FeedEvent
 from treadle.model.job import Job
+from treadle.model.told_job import without_step_results
 from treadle.store.views import Listing
 
 
 async def events(
     feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool, whole: bool = False
 ) -> AsyncGenerator[dict[str, Any]]:
-    """`whole` keeps large payloads and results in the events."""
-    async with contextlib.aclosing(_told(feed, topic, job_id, snapshot)) as told:
+    """`whole` keeps large payloads and results in the events, and the results of steps."""
+    async with contextlib.aclosing(_told(feed, topic, job_id, snapshot, whole=whole)) as told:
         async for one in told:
             if one is not None:
                 yield {"event": SNAPSHOT, **one.payload} if one.event == SNAPSHOT else _event(one, whole)
@@ -26,14 +28,14 @@ async def events(
 
 def _event(told: FeedEvent, whole: bool) -> dict[str, Any]:
     event: dict[str, Any] = from_json(told.data)
-    if whole and event.get("truncated"):
+    if whole and "job" in event:
         event["job"] = from_json(to_json(told.facts))
     return event
 
 
 async def frames(feed: Feed, topic: str | None, job_id: str | None, *, snapshot: bool) -> AsyncGenerator[bytes]:
     """The same as server-sent events, and a `ping` when nothing has happened for a while."""
-    async with contextlib.aclosing(_told(feed, topic, job_id, snapshot, PING_S)) as told:
+    async with contextlib.aclosing(_told(feed, topic, job_id, snapshot, quiet_s=PING_S)) as told:
         async for one in told:
             if one is None:
                 yield ping()
@@ -44,7 +46,13 @@ async def frames(feed: Feed, topic: str | None, job_id: str | None, *, snapshot:
 
 
 async def _told(
-    feed: Feed, topic: str | None, job_id: str | None, snapshot: bool, quiet_s: float | None = None
+    feed: Feed,
+    topic: str | None,
+    job_id: str | None,
+    snapshot: bool,
+    *,
+    quiet_s: float | None = None,
+    whole: bool = False,
 ) -> AsyncGenerator[FeedEvent | None]:
     """Events and snapshots until the feed stops; None each time that nothing has happened for `quiet_s`."""
 
@@ -55,21 +63,22 @@ async def _told(
     jobs = [job_id] if job_id else snapshot_listing(topic=topic)
     try:
         if snapshot:
-            yield await _snapshot(listener, jobs)
+            yield await _snapshot(listener, jobs, whole=whole)
         while True:
             told = await listener.next(quiet_s)
             yield told
             if snapshot and told is not None and told.event == RESYNC:
-                yield await _snapshot(listener, jobs)
+                yield await _snapshot(listener, jobs, whole=whole)
     except FeedStopped:
         return
     finally:
         await listener.close()
 
 
-async def _snapshot(listener: Listener, wanted: Listing | Sequence[str]) -> FeedEvent:
+async def _snapshot(listener: Listener, wanted: Listing | Sequence[str], *, whole: bool) -> FeedEvent:
     last, jobs = await listener.snapshot(wanted)
-    return FeedEvent(last, SNAPSHOT, snapshot_of(job.as_json() for job in jobs), {}, b"")
+    documents = (job.as_json() if whole else without_step_results(job.as_json()) for job in jobs)
+    return FeedEvent(last, SNAPSHOT, snapshot_of(documents), {}, b"")
 
 
 async def states(feed: Feed, job_id: str) -> AsyncGenerator[Job]:

@@ -203,10 +203,14 @@ class Access:
             conditions = [prepared.bind(normalised(body, now)) async for body in in_slices(bodies)]
         return [_possible(condition, caller) for condition in conditions]
 
-    async def manage(self, request: Request) -> Condition:
-        """The condition for the jobs that the caller may see and change. Refuses immediately if no job could match."""
+    async def manage(self, request: Request, *, strict: bool = True) -> Condition:
+        """The condition for the jobs that the caller may see and change. Refuses immediately if no job could match.
+
+        Not `strict`: unknown query parameters are ignored.
+        """
         condition = await self._managed(request)
-        await self.check_query(request)
+        if strict:
+            await self.check_query(request)
         await self._read_unknown(request, await self.caller(request))
         return condition
 

@@ -8,15 +8,16 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from treadle.http import openapi
 from treadle.http.errors import MOST_FIELDS, NOT_FOUND, ApiError, from_treadle, in_words, wrong_method
@@ -38,7 +39,7 @@ from treadle.http.routes import (
 )
 from treadle.http.security_headers import SecurityHeaders
 from treadle.http.server import Server, Servers
-from treadle.http.streams import output, sse
+from treadle.http.streams import output, realtime, sse, websocket
 from treadle.model.errors import TreadleError
 from treadle.telemetry import HttpMetrics, Observed
 
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 ROUTES: list[BaseRoute] = [
     route
     for module in (
+        websocket,
+        realtime,
         sse,
         output,
         jobs,
@@ -120,6 +123,7 @@ def create_app(
             TreadleError: _treadle_error,
             HTTPException: _http_error,
             RequestValidationError: _bad_parameters,
+            WebSocketRequestValidationError: _bad_parameters,
         },
     )
     app.state.servers = servers
@@ -149,13 +153,21 @@ def _described(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _api_error(request: Request, error: Any) -> Response:
+async def _api_error(connection: HTTPConnection, error: Any) -> Response:
     found: ApiError = error
-    return found.response()
+    return await _told(connection, found)
 
 
-async def _treadle_error(request: Request, error: Any) -> Response:
-    return from_treadle(error).response()
+async def _treadle_error(connection: HTTPConnection, error: Any) -> Response:
+    return await _told(connection, from_treadle(error))
+
+
+async def _told(connection: HTTPConnection, error: ApiError) -> Response:
+    """The answer to a request, which may have asked for a WebSocket."""
+    answer = error.response()
+    if isinstance(connection, WebSocket):
+        await connection.send_denial_response(answer)
+    return answer
 
 
 async def _http_error(request: Request, error: Any) -> Response:
@@ -174,10 +186,10 @@ def _methods(request: Request) -> set[str]:
     return {method for route in fitting for method in route.methods or ()}
 
 
-async def _bad_parameters(request: Request, error: Any) -> Response:
+async def _bad_parameters(connection: HTTPConnection, error: Any) -> Response:
     data: dict[str, Any] = {}
     for one in error.errors()[:MOST_FIELDS]:
         name = ".".join(str(part) for part in one["loc"][1:])[:200]
         data.setdefault(name, {"code": "invalid_input", "message": in_words(one)})
     name, first = next(iter(data.items()))
-    return ApiError(400, "invalid_input", f"{name}: {first['message']}", data).response()
+    return await _told(connection, ApiError(400, "invalid_input", f"{name}: {first['message']}", data))

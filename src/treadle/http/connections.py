@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ log = logging.getLogger("treadle.http")
 RESERVED_FILES = 224
 MOST_CONNECTIONS = 10_000
 TOLD_EVERY_S = 10.0
+MOST_SOCKET_LINE = 8000
+MOST_SOCKET_HEADERS = 120
 
 
 class Limits(NamedTuple):
@@ -102,6 +104,17 @@ class _Phase(Enum):
     DONE = "done"
 
 
+def websocket_options() -> dict[str, Any]:
+    """For `uvicorn.Config`: small messages from clients, and no compression, which would cost memory per connection."""
+    logging.getLogger("uvicorn.error").addFilter(_names_no_query)
+    return {"ws": "websockets-sansio", "ws_max_size": 64 * 1024, "ws_per_message_deflate": False}
+
+
+def _names_no_query(record: logging.LogRecord) -> bool:
+    """Uvicorn tells the path of each WebSocket with its query, which may hold a token."""
+    return not str(record.msg).startswith('%s - "WebSocket ')
+
+
 def limited_protocol(limits: Limits) -> type[Any] | str:
     """The protocol for `uvicorn.Config(http=…)`. Without httptools it is "auto", and only heads are limited."""
     if HttpToolsProtocol is None:
@@ -128,6 +141,7 @@ if HttpToolsProtocol is not None:
             self._named_bytes = 0
             self._began = False
             self._admitted = False
+            self._upgraded = False
             self._timer: asyncio.TimerHandle | None = None
 
         # -- the connection ------------------------------------------------------------------------
@@ -141,11 +155,14 @@ if HttpToolsProtocol is not None:
                 self._refuse(ApiError(503, "too_many_connections", "The server has too many connections; try again."))
 
         def connection_lost(self, exc: Exception | None) -> None:
+            self._leave()
+            super().connection_lost(exc)
+
+        def _leave(self) -> None:
             self._disarm()
             if self._admitted:
                 self._admitted = False
                 self.keeper.leave(self._address)
-            super().connection_lost(exc)
 
         @property
         def _address(self) -> str:
@@ -156,7 +173,7 @@ if HttpToolsProtocol is not None:
                 return
             phase, self._began = self._phase, False
             super().data_received(data)
-            if self.transport.is_closing():
+            if self.transport.is_closing() or self._upgraded:
                 self._disarm()
                 return
             if self._phase in (_Phase.NEW, _Phase.HEAD) and phase is not _Phase.BODY:
@@ -175,6 +192,24 @@ if HttpToolsProtocol is not None:
                 self._arm(self.keeper.limits.body_s, self._late_body)
             elif self._phase is not _Phase.BODY and self._timer is None and self._answered:
                 self._arm(self.keeper.limits.head_s, self._late_head)
+
+        def handle_websocket_upgrade(self) -> None:
+            """From here on another protocol has the connection; it still counts as one."""
+            self._upgraded = True
+            refusal = _unreadable(self.url, list(self.scope["headers"]))
+            if refusal is not None:
+                self._refuse(refusal)
+                return
+            super().handle_websocket_upgrade()
+            protocol: Any = self.transport.get_protocol()
+            protocol.connection_lost = self._after(protocol.connection_lost)
+
+        def _after(self, lost: Callable[[Exception | None], None]) -> Callable[[Exception | None], None]:
+            def left(error: Exception | None) -> None:
+                self._leave()
+                lost(error)
+
+            return left
 
         # -- what the parser finds -----------------------------------------------------------------
 
@@ -250,6 +285,17 @@ if HttpToolsProtocol is not None:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+
+def _unreadable(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
+    """The parser of WebSockets has lower limits, and beyond them it leaves a request without an answer."""
+    if len(headers) > MOST_SOCKET_HEADERS:
+        message = f"A request for a WebSocket may have {MOST_SOCKET_HEADERS} headers."
+        return ApiError(431, "headers_too_large", message)
+    if len(url) > MOST_SOCKET_LINE or any(len(name) + len(value) > MOST_SOCKET_LINE for name, value in headers):
+        message = f"The address and each header of a request for a WebSocket may have {MOST_SOCKET_LINE:,} bytes."
+        return ApiError(400, "invalid_input", message)
+    return None
 
 
 def _bytes_of(error: ApiError) -> bytes:

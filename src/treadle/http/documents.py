@@ -88,13 +88,24 @@ else:
             Field(..., description="with dryRun: the steps that would run again; null otherwise"),
         ),
     )
-    EnqueuedDocument = create_model("EnqueuedDocument", __base__=JobDocument, deduplicated=(bool, ...))
+    EnqueuedDocument = create_model(
+        "EnqueuedDocument",
+        __base__=JobDocument,
+        __cls_kwargs__={"json_schema_serialization_defaults_required": False},
+        deduplicated=(bool, ...),
+        trackToken=(
+            str | None,
+            Field(None, description="there if the request has track; null if an existing job stands for the new one"),
+        ),
+    )
     ForeignJob = create_model(
         "ForeignJob",
         __base__=Document,
         __doc__="A live job that stands for the new one, and that the caller may not see.",
+        __cls_kwargs__={"json_schema_serialization_defaults_required": False},
         **{field.json: (None, ...) for field in JOB_FIELDS},
         deduplicated=(Literal[True], ...),
+        trackToken=(None, Field(None, description="there if the request has track")),
     )
     ClaimedDocument = create_model("ClaimedDocument", __base__=JobDocument, token=(str, ...))
 

@@ -41,7 +41,8 @@ class FastRoutes:
         """By path and method. A fixed path wins over a pattern, even if its route is not direct or lacks the method."""
         self._patterns: list[tuple[str, _DirectRoute]] = []
         for route in routes:
-            assert isinstance(route, Route)
+            if not isinstance(route, Route):
+                continue  # a WebSocket's
             for method in route.methods or ():
                 if "{" not in route.path:
                     self._fixed.setdefault(route.path, {})[method] = route

@@ -22,6 +22,7 @@ from treadle.model.errors import InvalidInput
 from treadle.model.output import DEFAULT_CHANNEL
 from treadle.model.webhooks import WEBHOOK_EVENTS
 
+MOST_SUBSCRIPTIONS = 100
 TopicName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=100)]
 ShortText = Annotated[str, Field(min_length=1, max_length=255)]
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=64)]
@@ -74,6 +75,7 @@ class JobOptions(Body):
     scope: ShortText | None = None
     scopeId: ShortText | None = None
     webhookUrl: str | None = Field(None, max_length=2000)
+    track: bool | None = Field(None, description="answer a trackToken, with which anybody may follow this one job")
 
 
 class EnqueueBody(JobOptions):
@@ -88,6 +90,18 @@ class DispatchBody(JobOptions):
 class EnqueueManyBody(Body):
     # One bad job is enough to refuse the request; the others are not checked.
     jobs: Annotated[list[EnqueueBody], FailFast()] = Field(max_length=MOST_ITEMS)
+
+
+class RealtimeBody(Body):
+    """PocketBase's clients send more than this."""
+
+    model_config = ConfigDict(extra="ignore")
+    clientId: str = Field(min_length=1, max_length=255)
+    subscriptions: list[str] = Field(
+        default_factory=list,
+        max_length=MOST_SUBSCRIPTIONS,
+        description="jobs/* or jobs/ID; they replace the ones before",
+    )
 
 
 class NoBody(Body):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import Depends
 from pydantic_core import to_json
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from treadle.accounts import Accounts
@@ -29,6 +29,7 @@ from treadle.queue.operations import Operations
 from treadle.telemetry import HttpMetrics
 
 if TYPE_CHECKING:
+    from treadle.http.streams.realtime import RealtimeClient
     from treadle.queue import Queue
 
 log = logging.getLogger("treadle.http")
@@ -53,6 +54,8 @@ class Server:
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
         self.streams = StreamPlaces(queue.settings.streams, queue.settings.streams_per_caller)
+        self.realtime: dict[str, RealtimeClient] = {}
+        """The open connections of PocketBase's realtime protocol, by their id."""
         self.jobs = Gathered(store.get)
         self._turns = Turns()
         self.audit = AuditLog(queue)
@@ -110,8 +113,9 @@ class Servers:
             await server.feed.stop()
 
 
-async def the_server(request: Request) -> Server:
-    return await cast(Servers, request.app.state.servers).get()
+async def the_server(connection: HTTPConnection) -> Server:
+    """Of a request or a WebSocket."""
+    return await cast(Servers, connection.app.state.servers).get()
 
 
 ServerDep = Annotated[Server, Depends(the_server)]

@@ -153,6 +153,10 @@ class Job(Generic[ResultT]):
     """When a waiting job gives up; None: it waits as long as it takes. Not in JSON."""
     token: int | None = field(default=None, repr=False)
     """The token of its last claim; not in JSON."""
+    track_hash: str | None = field(default=None, repr=False)
+    """The hash of its track token; not in JSON."""
+    track_token: str | None = field(default=None, repr=False, compare=False)
+    """What lets others follow this job, if its enqueue had `track`. Only that enqueue returns it; not in JSON."""
     truncated: bool = False
     """True in a list whose payloads and results were too large together: this job comes without its own."""
     deduplicated: bool = False
@@ -270,4 +274,4 @@ _JSON_TIMES = [field.json for field in JOB_FIELDS if field.kind is FieldKind.DAT
 _json_values = attrgetter(*(field.attribute or field.name for field in JOB_FIELDS))
 FIELD_NAMES = frozenset(one.name for one in fields(Job))
 # What a read tells; the others belong to the object.
-_READ = FIELD_NAMES - {"steps", "deduplicated", "queue"}
+_READ = FIELD_NAMES - {"steps", "deduplicated", "queue", "track_token"}

@@ -18,8 +18,7 @@ def shortened(event: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
     job = event.get("job")
     if job is None:
         return event, to_json(event)
-    if job["steps"]:
-        event = {**event, "job": _without_results(job)}
+    event = {**event, "job": without_step_results(job)}
     data = to_json(event)
     for truncated in _SMALLER:
         if len(data) <= MOST_EVENT_BYTES:
@@ -29,12 +28,13 @@ def shortened(event: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
     return event, data
 
 
-def _without_results(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {**job, "steps": [{**step, "result": None} for step in job["steps"]]}
-
-
 def _without_documents(job: Mapping[str, Any]) -> dict[str, Any]:
     return {**job, "payload": None, "result": None, "truncated": True}
+
+
+def without_step_results(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Results of steps may be many and large, so events and snapshots leave them out."""
+    return {**job, "steps": [{**step, "result": None} for step in job["steps"]]} if job["steps"] else job
 
 
 def _with_short_texts(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from treadle.model.errors import InvalidInput
 from treadle.model.job import Job
 from treadle.model.output import DEFAULT_CHANNEL
 from treadle.queue.control import JobControl
+from treadle.queue.listeners import AnyListener
 
 if TYPE_CHECKING:
     from treadle.events.feed import Feed
@@ -22,12 +23,16 @@ class JobFollowing(JobControl):
     @property
     def feed(self) -> Feed:
         """The event feed of this database on the running event loop."""
-        from treadle.events.feed import Feed
+        return self._sessions.current().feed
 
-        session = self._sessions.current()
-        if session.feed is None:
-            session.feed = Feed(self)
-        return session.feed
+    def on(self, event: str, *, topic: str | None = None, local: bool = False) -> Callable[[AnyListener], AnyListener]:
+        """Call the decorated function for each event of this name, once it is stored: `{event, at, job}`.
+
+        Sync or async; sync ones run in a thread, and their `job` has blocking methods. Each process that uses this
+        queue hears the events of all processes, or with `local` those of its own jobs. Nothing is heard that happens
+        while the queue is closed: use a webhook or a follow-up job for what must not be lost.
+        """
+        return lambda function: self.listeners.add(event, function, topic, local=local)
 
     @overload
     def stream(

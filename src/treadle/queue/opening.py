@@ -12,6 +12,7 @@ from treadle.model.handler import Handler
 from treadle.model.settings import Settings
 from treadle.queue import own_settings
 from treadle.queue.enqueueing.known_templates import KnownTemplates
+from treadle.queue.listeners import Listeners
 from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session, Sessions
@@ -22,6 +23,8 @@ from treadle.store.protocol import Store
 
 class OpenedQueue:
     """The part of `Queue` that the others stand on."""
+
+    listeners: Listeners
 
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
         self.settings: Settings = own_settings.load().override({**options, "db": url})
@@ -102,6 +105,8 @@ class OpenedQueue:
         SQLite's only write lock, and the call would wait for itself.
         """
         session = await self._sessions.opened()
+        if self.listeners.waiting:
+            await self.listeners.begin(session)
         if joined:
             await self._known.read(session)
         elif not session.saved:

@@ -39,6 +39,7 @@ from treadle.queue.handlers.tasks import (
     make_task,
     make_template,
 )
+from treadle.queue.listeners import Listeners
 from treadle.queue.schedules.api import Schedules
 from treadle.queue.schedules.from_code import checked_code, code_schedules
 from treadle.queue.session import Session
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 
 Jobs = list[Job]  # inside the class, `list` is the method
+NewJobs = list[NewJob]
 Answers = Sequence[Inserted]
 # So many jobs are made of rows between two turns of the loop.
 READ_TOGETHER = 500
@@ -72,6 +74,7 @@ class Queue(JobFollowing):
         super().__init__(url, migrate=migrate, **options)
         self.hooks = Hooks()
         self.retention_hooks = RetentionHooks()
+        self.listeners = Listeners(self._bind_for)
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
         self.templates = Templates(self)
@@ -226,7 +229,7 @@ class Queue(JobFollowing):
         session = await self._session(joined=connection is not None)
         maker = await self._known.maker(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
-            (new,) = _traced(maker.jobs([payload]), sending.traceparent)
+            (new,) = self._made_here(_traced(maker.jobs([payload]), sending.traceparent))
             if connection is None:
                 answer = await self._add(session, new)
             else:
@@ -271,7 +274,7 @@ class Queue(JobFollowing):
         if not jobs:
             return []
         with tracing.sending(topic_of(topic) if isinstance(topic, str | TopicOwner) else None, len(jobs)) as sending:
-            jobs = _traced(jobs, sending.traceparent)
+            jobs = self._made_here(_traced(jobs, sending.traceparent))
             answers = cast(Answers, await session.store.insert(jobs, connection=connection))
             made = in_slices(zip(makers, jobs, answers, strict=True), pauses=connection is None)
             fresh = [maker.made(job, answer.at, self) async for maker, job, answer in made]
@@ -284,7 +287,7 @@ class Queue(JobFollowing):
     async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A validated job, not stored yet; `options` are those of `enqueue`."""
         maker = await self._known.maker(await self._session(), topic, options)
-        return maker.jobs([payload])[0]
+        return self._made_here(maker.jobs([payload]))[0]
 
     async def _new_jobs(
         self, topic: str, payloads: Sequence[Any], **options: Unpack[EnqueueOptions]
@@ -302,12 +305,21 @@ class Queue(JobFollowing):
         session = await self._session()
         maker = await self._known.maker(session, topic, options)
         with tracing.sending(topic) as sending:
-            (new,) = _traced(maker.jobs([payload]), sending.traceparent)
+            (new,) = self._made_here(_traced(maker.jobs([payload]), sending.traceparent))
             sending.job(new.id)
         return new, maker.made(new, await session.store.now(), self)
 
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
+
+    def _made_here(self, jobs: NewJobs) -> NewJobs:
+        if self.listeners.own.kept:
+            self.listeners.own.made(jobs)
+        return jobs
+
+    def _bind_for(self, job: Job, for_coroutine: bool) -> Job:
+        """The job of an event for a listener, which can await its methods or can't."""
+        return self._bind(job) if for_coroutine else cast(Job, self.sync._bind(job))
 
     def _forget_templates(self) -> None:
         """Read them again before they are used next."""

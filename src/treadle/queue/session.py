@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from treadle.events.feed import Feed
     from treadle.events.output import OutputWatch
     from treadle.queue.enqueueing.new_jobs import ReadyMaker
+    from treadle.queue.listeners import ListenerTasks
 
 Loop = asyncio.AbstractEventLoop
 
@@ -39,9 +40,20 @@ class Session:
         self.reading_templates: asyncio.Task[None] | None = None
         self.saving: asyncio.Task[None] | None = None
         self.saved = False
-        self.feed: Feed | None = None
+        self.loop = asyncio.get_running_loop()
+        self.listeners: ListenerTasks | None = None
+        self._feed: Feed | None = None
         self.output: OutputWatch | None = None
         self._until_closed: AsyncGenerator[None] | None = None
+
+    @property
+    def feed(self) -> Feed:
+        """The event feed of this database on this loop."""
+        from treadle.events.feed import Feed
+
+        if self._feed is None:
+            self._feed = Feed(self)
+        return self._feed
 
     async def stay_open(self, on_close: Callable[[], object]) -> None:
         """Stay open until `close` or the end of the loop: `asyncio.run` closes a loop's generators before the loop."""
@@ -53,8 +65,10 @@ class Session:
             yield
         finally:
             on_close()
-            if self.feed is not None:
-                await self.feed.stop()
+            if self.listeners is not None:
+                await self.listeners.stop()
+            if self._feed is not None:
+                await self._feed.stop()
             if self.output is not None:
                 await self.output.stop()
             await self.store.close()

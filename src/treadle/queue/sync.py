@@ -429,7 +429,7 @@ class _Direct(_Joined):
         self._known = _KnownHere(queue._known)
 
     async def _session(self, *, joined: bool = False) -> Any:
-        if not self.session.saved:
+        if not self.session.saved or self.listeners.waiting:
             raise _NotHere
         return self.session
 

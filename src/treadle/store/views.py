@@ -55,8 +55,10 @@ class Change(NamedTuple):
     message: str | None = None
     gone: Mapping[str, Any] | None = None
     """What is known of a deleted job: id, topic, scope, scopeId, createdBy."""
+    worker: str | None = None
+    """The worker whose attempt it ended; None: it ended none, or that is not known."""
     keyed: bool = False
-    """One of the runs of a step, of which there may be thousands."""
+    """It is about one of the many runs of a step."""
 
 
 class Changes(NamedTuple):

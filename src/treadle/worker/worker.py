@@ -100,6 +100,7 @@ class Worker:
         if self._made_in != os.getpid() and self._has_default_name:
             self.name = _default_name()  # created before a fork: its siblings have the same
         self._pid = os.getpid()
+        self.queue.listeners.own.workers.add(self.name)
         with on_signals(self.stop) if signals else contextlib.nullcontext():
             engine = self._engine = Assembly(self.queue, self.name, self.options, self.metrics)
             engine.on_drain = self._follow_operator

@@ -21,8 +21,9 @@ from starlette.responses import Response
 from treadle.dashboard.page import Page, macros
 from treadle.dashboard.pages import bulk, errors, job, jobs, overview, scan, schedules, topics, workers
 from treadle.dashboard.rows import job_row
-from treadle.events.feed import RESYNC, FeedEvent, FeedStopped, Listener
+from treadle.events.feed import RESYNC, FeedStopped, Listener
 from treadle.events.frames import frame
+from treadle.events.ring import FeedEvent
 from treadle.http.errors import ApiError
 from treadle.http.streams.sse import StreamResponse
 from treadle.insights.search import JobSearch

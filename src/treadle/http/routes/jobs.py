@@ -24,6 +24,7 @@ from treadle.http.fast_routes import direct
 from treadle.http.instants import optional_instant, since_instant
 from treadle.http.openapi import spec
 from treadle.http.server import Enqueuing, Managed, Server, ServerDep, answer, the_server
+from treadle.http.tracking import reading
 from treadle.insights import lists, timeline
 from treadle.insights.lists import COUNT_CAP
 from treadle.insights.stats import stats_of
@@ -154,6 +155,8 @@ def _made_by(caller: Caller) -> dict[str, Any]:
 async def _shown(request: Request, here: Server, job: Job, body: req.JobOptions) -> dict[str, Any]:
     """Of an existing job that stands for the new one, only what the caller may know."""
     found = {**job.as_json(), "deduplicated": job.deduplicated}
+    if body.track:
+        found["trackToken"] = job.track_token
     if not job.deduplicated or await _may_see(request, here, job):
         return found
     if body.idempotencyKey is not None and body.idempotencyKey == job.idempotency_key:
@@ -215,6 +218,7 @@ _OPTIONS = {
     "idempotencyKey": "idempotency_key",
     "scope": "scope",
     "scopeId": "scope_id",
+    "track": "track",
     "webhookUrl": "webhook_url",
 }
 
@@ -320,7 +324,7 @@ async def stats(
 async def get_job(request: Request, id: JobId) -> Response:
     """One job with all its fields."""
     here = await the_server(request)
-    allowed = await here.access.manage(request)
+    allowed = await reading(request, here, id)
     return answer((await visible(here, allowed, id)).as_json())
 
 

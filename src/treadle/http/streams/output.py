@@ -18,8 +18,10 @@ from treadle.http.access import of_job
 from treadle.http.errors import ApiError, not_found
 from treadle.http.openapi import spec
 from treadle.http.routes.jobs import JobId, visible
-from treadle.http.server import Managed, Server, ServerDep, answer
-from treadle.http.streams.sse import CHECK_S, RETRY_MS, StreamResponse, headers_only, nothing
+from treadle.http.server import Server, ServerDep, answer
+from treadle.http.streams.following import CHECK_S
+from treadle.http.streams.sse import RETRY_MS, StreamResponse, headers_only, nothing
+from treadle.http.tracking import Followed, Readable, reading
 from treadle.model.errors import InvalidInput, JobNotFound, StoreUnavailable
 from treadle.model.output import checked_channel
 from treadle.policy.rules import Condition
@@ -37,7 +39,7 @@ After = Annotated[
 
 
 @router.get("/api/jobs/{id}/output", **spec(doc.ChannelList, errors=(404,)))
-async def output_channels(here: ServerDep, allowed: Managed, id: JobId) -> Response:
+async def output_channels(here: ServerDep, allowed: Readable, id: JobId) -> Response:
     """The channels that the job has written to."""
     await visible(here, allowed, id)
     state = (await here.queue.store.output_states([id])).get(id)
@@ -52,7 +54,7 @@ async def output_channels(here: ServerDep, allowed: Managed, id: JobId) -> Respo
 async def job_output(
     request: Request,
     here: ServerDep,
-    allowed: Managed,
+    allowed: Followed,
     id: JobId,
     channel: Channel,
     after: After = None,
@@ -142,8 +144,7 @@ class OutputStream:
             return True
         self._check_at = time.monotonic() + CHECK_S
         try:
-            await self._here.access.caller(self._request, anew=True)
-            allowed: Condition = await self._here.access.manage(self._request)
+            allowed: Condition = await reading(self._request, self._here, self._id, anew=True)
             (job,) = await self._here.jobs([self._id])
             if job is not None:
                 of_job(allowed, job)

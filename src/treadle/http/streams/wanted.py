@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from treadle.events.feed import FeedEvent
 from treadle.events.frames import snapshot_listing
+from treadle.events.ring import FeedEvent
 from treadle.http.errors import bad_field
 from treadle.model.fields import JSON_NAMES
+from treadle.model.told_job import without_step_results
 from treadle.policy.rules import Condition
 from treadle.store.views import Listing
 
@@ -41,6 +42,10 @@ class Wanted:
         return snapshot_listing(topic=self.topic, condition=condition) if self.ids is None else sorted(self.ids)
 
     def narrowed(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A job of a snapshot."""
+        return self._kept(without_step_results(job))
+
+    def _kept(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.fields is None:
             return job
         kept = {name: job[name] for name in job if name in self.fields}
@@ -50,7 +55,7 @@ class Wanted:
         """The event's JSON. Without `fields` it is the text that all readers share."""
         if self.fields is None or "job" not in told.payload:
             return told.data
-        job = self.narrowed(told.payload["job"])
+        job = self._kept(told.payload["job"])
         payload = {name: value for name, value in told.payload.items() if name != "truncated" or name in job}
         return to_json({**payload, "job": job})
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 from pydantic_core import from_json, to_json
 from uuid_utils import uuid7
 
+from treadle.model import tracking
 from treadle.model.durations import Duration, Priority, duration_ms, priority_value
 from treadle.model.errors import InvalidInput, InvalidPayload, TemplateDisabled
 from treadle.model.fields import GIVEN_FIELDS, Given
@@ -55,6 +56,8 @@ class EnqueueOptions(TypedDict, total=False):
     capability: str | None
     expires_at: datetime | None
     expires: Duration | None
+    track: bool | None
+    """Make a token that lets others follow this one job: `job.track_token`."""
     webhook_url: str | None
     """Is told of the job's end and retries, in place of the queue's URL."""
     parent_id: str | None
@@ -129,6 +132,7 @@ class JobMaker:
         capability: str | None = None,
         expires_at: datetime | None = None,
         expires: Duration | None = None,
+        track: bool | None = None,
         webhook_url: str | None = None,
         parent_id: str | None = None,
     ) -> None:
@@ -146,6 +150,8 @@ class JobMaker:
         self._common: tuple[Any, ...] = ()
         """Of jobs that are stored at `_made_at`."""
         self._made_at = -1
+        self._tokens: dict[str, str] | None = {} if checked_flag(track, "track") else None
+        """The track tokens of the new jobs, by id. Only their hashes are stored."""
         self._secret = secret_paths(template.secret)
         self._text = _writer(template, handler, self._secret)
         self._shared = NewJob(
@@ -193,6 +199,8 @@ class JobMaker:
     def jobs(self, payloads: Iterable[Any]) -> list[NewJob]:
         topic, shared, text = self._shared.topic, self._other_fields, self._text
         made = [NewJob(str(uuid7()), topic, text(payload), *shared) for payload in payloads]
+        if self._tokens is not None:
+            made = [_tracked(job, self._tokens) for job in made]
         return [_with_keys(job, self._template) for job in made] if self._keyed else made
 
     def made(self, job: NewJob, at: int, queue: Queue) -> Job:
@@ -206,6 +214,8 @@ class JobMaker:
             made.idempotency_key = job.given.idempotency_key
         if job.steps:
             made.steps = _pending(job)
+        if self._tokens is not None:
+            made.track_token = self._tokens.pop(job.id)
         return made
 
     def _common_at(self, at: int, queue: Queue) -> tuple[Any, ...]:
@@ -214,6 +224,11 @@ class JobMaker:
             self._timeless = _timeless(_as_job(self._shared, at, queue))
         created, due = from_ms(at), self._shared.due(at)
         return (created if due == at else from_ms(due), created, created, *self._timeless)
+
+
+def _tracked(job: NewJob, tokens: dict[str, str]) -> NewJob:
+    token = tokens[job.id] = tracking.new_token()
+    return job._replace(given=job.given._replace(track_hash=tracking.hash_of(token)))
 
 
 def _pending(job: NewJob) -> list[dict[str, Any]]:
@@ -329,6 +344,12 @@ def _attempts(template: Template, max_attempts: int | None, max_retries: int | N
     if max_retries is not None:
         return checked_attempts(max_retries, "max_retries")
     return template.retry.max_attempts
+
+
+def checked_flag(given: Any, field: str) -> bool:
+    if given is not None and not isinstance(given, bool):
+        raise InvalidInput(f"{field}: {str(given)[:40]!r} is not true or false", field=field)
+    return bool(given)
 
 
 def checked_attempts(given: int, field: str = "max_attempts") -> int:

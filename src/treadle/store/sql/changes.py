@@ -132,7 +132,12 @@ class _Line(NamedTuple):
     started_at: int | None = None
     """When that was started, where it was and is known."""
     gone: Mapping[str, Any] | None = None
+    worker: str | None = None
+    """Whose attempt it ends."""
     keyed: bool = False
+
+    def change(self, job: Job) -> Change:
+        return Change(self.event, self.at, job, self.to, self.attempt, worker=self.worker, keyed=self.keyed)
 
 
 class EarlyCancel(NamedTuple):
@@ -278,9 +283,8 @@ def _lines(row: Any) -> list[_Line]:
     told = from_json(metadata)
     status = Status(to) if to else None
     if n != NOBODY:
-        keyed = event == events.STEP_COMPLETED and bool(told.get("key"))
-        about = _spent(event, told), told.get("attempt"), told.get("startedAt")
-        return [_Line(event, at, n, status, *about, keyed=keyed)]
+        line = _Line(event, at, n, status, _spent(event, told), told.get("attempt"), told.get("startedAt"))
+        return [line._replace(worker=told.get("worker"), keyed=bool(told.get("key")))]
     if event == events.DELETED:
         return [_Line(event, at, NOBODY, gone=one) for one in told]
     if event == events.STALE:
@@ -334,7 +338,7 @@ class _Starts:
         if line.event in ENDS_ATTEMPT:
             self.known.pop(n, None)
             self.early_cancels.pop(n, None)
-        self._told.append(Change(line.event, line.at, job, line.to, line.attempt, keyed=line.keyed))
+        self._told.append(line.change(job))
 
     def _may_start(self, n: int) -> bool:
         early = self.early_cancels.get(n)
@@ -344,7 +348,7 @@ class _Starts:
         """Its start has been told, or is not waited for any longer."""
         early = self.early_cancels.get(n)
         if early and early.line:
-            self._told.append(Change(early.line.event, early.line.at, job, early.line.to, early.line.attempt))
+            self._told.append(early.line.change(job))
             self.early_cancels[n] = EarlyCancel(None)
 
     def _tell_cancels_without_a_start(self, jobs: Mapping[int, Job], now: int) -> None:

@@ -124,6 +124,7 @@ class ViewRow(NamedTuple):
     steps: str | None
     """A JSON document."""
     waits_until: int | None
+    track_hash: str | None
     kept: Sequence[Any]
     """By `KEPT_FIELDS`."""
 
@@ -196,6 +197,7 @@ def job_from_row(row: ViewRow, retention: Rules, loads: Callable[[str], Any]) ->
         error_group=row.error_group,
         capability=row.capability or None,
         token=row.token,
+        track_hash=row.track_hash,
         **_kept(row.kept),
     )
 

@@ -37,6 +37,7 @@ from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
 from treadle.queue.handlers.mapped import MapStart, set_item, without_item
 from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, item_key, set_outer_steps
+from treadle.queue.listeners import silence
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import running_job
@@ -63,6 +64,7 @@ def main(connection: socket.socket, parent: int, log_level: int) -> None:
     line = WorkerLine(connection)
     signal.signal(signal.SIGTERM, lambda *_: line.terminated())
     _forward_logs(line, log_level)
+    silence()
     threading.Thread(target=line.listen, args=(parent,), name="treadle-line", daemon=True).start()
     line.send({"is": "ready"})
     while (work := line.work.get()) is not None:
