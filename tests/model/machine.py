@@ -484,7 +484,10 @@ class Lockstep(RuleBasedStateMachine):
     def release_unknown(self, random: Random) -> None:
         """A claim's answer was lost: its worker names the tokens that it has."""
         label = self._lease(random)
-        kept = [hand for hand in self.hands if hand.lease == label and random.random() < 0.5]
+        claims = {hand.token for hand in self.hands if hand.lease == label}
+        known = {token for token in sorted(claims) if random.random() < 0.5}
+        # All of a claim's jobs: a store may give them more than one token.
+        kept = [hand for hand in self.hands if hand.lease == label and hand.token in known]
         expected = self.model.release_unknown(label, {hand.token for hand in kept})
         self.ask(
             f"release_unknown {label} but {[hand.id[-4:] for hand in kept]}",
