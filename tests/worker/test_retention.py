@@ -315,6 +315,23 @@ async def test_a_job_is_not_deleted_before_its_stale_hook_was_called(queue: Faul
     assert order == ["stale"]
 
 
+async def test_no_hook_is_called_for_a_job_whose_webhook_is_still_to_be_sent(queue: FaultyQueue) -> None:
+    calls: list[str] = []
+
+    @queue.on_delete("mail")
+    def hook(job: Job) -> None:
+        calls.append(job.id)
+
+    kept = await queue.enqueue("mail", webhook_url="https://example.com/hook")
+    await queue.cancel(kept.id)
+    (gone,) = await cancelled(queue, "mail")
+    await stale_at_once(queue, 0)
+    hooked = await elected(queue)
+    assert await hooked.delete() == 1
+    assert calls == [gone.id]
+    assert (await queue.get(kept.id)).status == "cancelled"
+
+
 async def test_one_of_two_processes_with_the_hook_calls_it_and_the_other_follows(queue: FaultyQueue, url: str) -> None:
     calls: list[str] = []
 

@@ -114,8 +114,8 @@ class Retention:
         return found
 
     def _may_go(self, job: EndedJob, marks: Marks) -> bool:
-        """A hook that wants to know of stale jobs is called first."""
-        return not self._registered.of("on_stale", job.topic) or _is_marked(job, marks)
+        """No hook is called for a job that has to stay, and one that wants to know of stale jobs is called first."""
+        return job.may_go and (not self._registered.of("on_stale", job.topic) or _is_marked(job, marks))
 
     async def _delete(self, jobs: Sequence[EndedJob], kept_ms: int) -> int:
         return await self._store.prune(kept_ms, BATCH, [job.n for job in jobs])

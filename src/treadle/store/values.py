@@ -587,6 +587,8 @@ class EndedJob(NamedTuple):
     topic: str
     status: Status
     ended_at: int
+    may_go: bool
+    """Nothing keeps it, such as a delivery that is still to be made."""
 
     @property
     def place(self) -> EndedAt:

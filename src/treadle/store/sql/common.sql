@@ -419,7 +419,7 @@ SELECT min(o.ended_at) FROM {outcomes} o WHERE o.ended_at <= (SELECT t.until FRO
 
 -- name: ended_jobs
 -- Jobs that ended in a span of time, after a place among them.
-SELECT o.n, CAST(j.id AS text), o.topic, o.status, o.ended_at
+SELECT o.n, CAST(j.id AS text), o.topic, o.status, o.ended_at, CASE WHEN {may_go} THEN 1 ELSE 0 END
 FROM (SELECT e.n, e.topic, e.status, e.ended_at FROM {outcomes} e
     WHERE e.ended_at >= (SELECT t.at FROM {rows: at bigint}) AND e.ended_at <= (SELECT t.until FROM {rows: until bigint})
         AND (e.ended_at > (SELECT t.at FROM {rows: at bigint}) OR e.n > (SELECT t.after FROM {rows: after bigint}))

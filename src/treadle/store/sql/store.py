@@ -499,7 +499,7 @@ class SqlStore(WebhookVerbs):
     async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
         row = {"at": after.ended_at, "after": after.n, "until": until, "top": limit}
         rows = await self._ask("ended_jobs", [row])
-        return [EndedJob(n, id, topic, Status(status), at) for n, id, topic, status, at in rows]
+        return [EndedJob(n, id, topic, Status(status), at, bool(goes)) for n, id, topic, status, at, goes in rows]
 
     async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
         named = ended.topics if ended.topics is not None else ended.other_topics
