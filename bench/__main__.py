@@ -19,17 +19,17 @@ from typing import Any
 
 import uvloop
 
-from bench import api, flows, limits, pages, scenarios, webhooks
+from bench import api, events, flows, limits, pages, scenarios, webhooks
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
     "limits enqueue drain topics processes threads pickup delayed scheduled flows backlog ended snapshot single http "
-    "pages webhooks memory idle"
+    "pages webhooks streams memory idle"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended snapshot pages memory idle".split())
+ONCE = frozenset("ended snapshot pages streams memory idle".split())
 ROUNDS = 3
 
 
@@ -191,6 +191,19 @@ class Bench:
     def webhooks(self) -> Figures:
         with self.store.fresh() as url:
             return run(webhooks.deliveries(url, 1_000 if self.quick else 20_000))
+
+    def streams(self) -> Figures:
+        """Listeners in another process, and streams that are idle or busy."""
+        jobs, idle, busy = (5, 20, 5) if self.quick else (40, 1_000, 200)
+        figures: Figures = {}
+        for measured in (
+            lambda url: events.hearing(url, jobs),
+            lambda url: events.idle_streams(url, idle, self.seconds * 5),
+            lambda url: events.busy_streams(url, busy, self.seconds * 5),
+        ):
+            with self.store.fresh() as url:
+                figures |= run(measured(url))
+        return figures
 
     def memory(self) -> Figures:
         """A worker's memory after a tenth of the jobs and after all of them."""
